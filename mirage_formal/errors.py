@@ -1,0 +1,63 @@
+"""User mistakes: one exception class each, with where, expected, got and what to do.
+
+The command line prints such an error on one screen and exits with code 2; nothing else is ever shown to a user as a
+mistake of theirs.
+"""
+
+from __future__ import annotations
+
+
+class MirageError(Exception):
+    """A mistake in what the user gave us.
+
+    Attributes:
+        where: File, line or field at fault.
+        what: What is wrong, with what was expected and what was got.
+        hint: What to do about it.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.where = where
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}\n  hint: {self.hint}" if self.hint else head
+
+
+class ShapeError(MirageError):
+    """Operand shapes do not fit an operator."""
+
+
+class DTypeError(MirageError):
+    """An element type that is not supported, or operands of different ones."""
+
+
+class GraphError(MirageError):
+    """A graph that is not well-formed; ``what`` lists every fault."""
+
+
+class ProgramError(MirageError):
+    """A program file that cannot be used: missing, not Python, without a graph or without an output."""
+
+
+class SpaceError(MirageError):
+    """A search space that cannot be read or contradicts itself."""
+
+
+class TargetError(MirageError):
+    """An unknown or malformed target description."""
+
+
+class FormatError(MirageError):
+    """A file that does not follow its published schema, or is hostile."""
+
+
+class RunError(MirageError):
+    """A run directory that is missing, incomplete or belongs to another program."""
+
+
+class UnsupportedError(MirageError):
+    """A well-formed program outside what the chosen engine handles."""

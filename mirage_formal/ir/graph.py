@@ -1,0 +1,159 @@
+"""The µGraph: kernel, block and thread graphs as frozen values with positional operands.
+
+Tensors of a graph are numbered: first its inputs, then the results of its operators in order. An operand is such a
+number and must be smaller than the numbers of the operator's own results, so a graph is acyclic by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.ir.types import Dim3, DimMap, DTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A predefined operator of any level, applied to tensors of its own graph."""
+
+    kind: OpKind
+    operands: tuple[int, ...]
+    attrs: Attrs = NO_ATTRS
+
+    @property
+    def results(self) -> int:
+        """Number of tensors it defines."""
+        return SPECS[self.kind].outputs
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGraph:
+    """A chain of elementwise operators on RTensors.
+
+    Tensors 0..inputs-1 are read from shared memory; ``outputs`` are written back.
+    """
+
+    inputs: int
+    ops: tuple[Op, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadDefined:
+    """A block-level operator that a thread graph defines."""
+
+    operands: tuple[int, ...]
+    graph: ThreadGraph
+
+    @property
+    def results(self) -> int:
+        """Number of tensors it defines."""
+        return len(self.graph.outputs)
+
+
+BlockOp = Op | ThreadDefined
+
+
+@dataclass(frozen=True, slots=True)
+class InputIterator:
+    """How a block reads one device tensor: ``imap`` splits by grid axis, ``fmap`` is the dim that the loop splits."""
+
+    imap: DimMap
+    fmap: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSaver:
+    """How the blocks' results form a device tensor: ``omap`` says for each grid axis the dim it concatenates."""
+
+    operand: int
+    omap: DimMap
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGraph:
+    """The program of one thread block: input iterators, a loop of operators, accumulators, output savers.
+
+    Where a grid axis and the loop split one dim, the block's slab is cut first and the loop chunk inside it; grid axes
+    that split one dim do so in the order x, y, z.
+    """
+
+    grid: Dim3
+    block: Dim3
+    forloop_range: int
+    reduction_dimx: int
+    inputs: tuple[InputIterator, ...]
+    ops: tuple[BlockOp, ...]
+    outputs: tuple[OutputSaver, ...]
+
+    @property
+    def context(self) -> BlockContext:
+        """What shape rules may depend on."""
+        return BlockContext(self.forloop_range, self.reduction_dimx)
+
+    @property
+    def blocks(self) -> int:
+        """Number of thread blocks."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDefined:
+    """A kernel that a block graph defines; operand i is read by the block graph's input iterator i."""
+
+    operands: tuple[int, ...]
+    graph: BlockGraph
+
+    @property
+    def results(self) -> int:
+        """Number of tensors it defines."""
+        return len(self.graph.outputs)
+
+
+KernelOp = Op | GraphDefined
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A program input: its name, type and strides in elements."""
+
+    name: str
+    tensor: DTensor
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGraph:
+    """A tensor program, or a candidate for one: kernels over device tensors."""
+
+    inputs: tuple[Input, ...]
+    ops: tuple[KernelOp, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels launched."""
+        return len(self.ops)
+
+
+def operator_count(graph: BlockGraph) -> int:
+    """Block operators without inputs and output savers; the operators inside a thread graph count one each."""
+    return sum(len(op.graph.ops) if isinstance(op, ThreadDefined) else 1 for op in graph.ops)
+
+
+_AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
+
+
+def numbered(first: int, ops: tuple[_AnyOp, ...]) -> Iterator[tuple[int, _AnyOp]]:
+    """Pairs (number of the first result, operator) of a graph whose operators follow ``first`` inputs."""
+    number = first
+    for op in ops:
+        yield number, op
+        number += op.results

@@ -1,0 +1,354 @@
+"""The operator table: one row per operator, with arity, levels, attributes, shape rule and LAX class.
+
+Every meaning of an operator (float64, finite fields, abstract expressions, index terms) is keyed by OpKind, and a
+totality test fails when a domain lacks a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from fractions import Fraction
+from math import prod
+from typing import Final
+
+from mirage_formal.ir.types import DType, Shape, broadcast
+
+
+class OpKind(StrEnum):
+    """Operators of all levels."""
+
+    MATMUL = "matmul"
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    EXP = "exp"
+    SQRT = "sqrt"
+    SQUARE = "square"
+    SILU = "silu"
+    GELU = "gelu"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+    SCALE = "scale"
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    SUM_TO_DIMX = "sum_to_dimx"
+    SOFTMAX = "softmax"
+    RMS_NORM = "rms_norm"
+    LAYER_NORM = "layer_norm"
+    TRANSPOSE = "transpose"
+    RESHAPE = "reshape"
+    CONCAT = "concat"
+    REPEAT = "repeat"
+    CAST = "cast"
+    RUNNING_MAX = "running_max"
+    ACCUM_SUM = "accum_sum"
+    ACCUM_SUM_LAST = "accum_sum_last"
+    ACCUM_MEAN_LAST = "accum_mean_last"
+    ACCUM_RMS_LAST = "accum_rms_last"
+    ACCUM_SUM_TO_DIMX = "accum_sum_to_dimx"
+    ACCUM_CONCAT = "accum_concat"
+    ACCUM_MAX = "accum_max"
+    ACCUM_RESCALED_SUM = "accum_rescaled_sum"
+    ACCUM_RESCALED_SUM_LAST = "accum_rescaled_sum_last"
+
+
+class Level(Enum):
+    """Where an operator may stand."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+class Lax(Enum):
+    """Class of an operator in the LAX fragment (paper, section 5): multi-linear, division, exponential or outside.
+
+    ROOT is sqrt: outside the paper's theorem, but with a faithful picture in Z_p for p = 3 mod 4. OPAQUE operators are
+    pictured as random functions; NONE has no picture in a finite field.
+    """
+
+    LINEAR = "linear"
+    DIVISION = "division"
+    EXPONENTIAL = "exponential"
+    ROOT = "root"
+    OPAQUE = "opaque"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Attrs:
+    """Attributes of an operator; which are required is said by its OpSpec, all others are None.
+
+    dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
+    shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
+    """
+
+    dim: int | None = None
+    factor: Fraction | None = None
+    eps: Fraction | None = None
+    shape: Shape | None = None
+    perm: tuple[int, ...] | None = None
+    times: int | None = None
+    dtype: DType | None = None
+
+
+NO_ATTRS: Final = Attrs()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockContext:
+    """What a block-level shape rule may depend on besides the operand shapes."""
+
+    forloop_range: int
+    reduction_dimx: int
+
+
+#: A shape rule returns the output shapes, or a text "expected ..., got ..." that says what is wrong.
+ShapeRule = Callable[[Attrs, tuple[Shape, ...], BlockContext | None], tuple[Shape, ...] | str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One row of the operator table.
+
+    Attributes:
+        kind: The operator.
+        min_arity: Fewest operands.
+        max_arity: Most operands.
+        levels: Levels at which it may stand.
+        shape: Its shape rule.
+        lax: Its class in the LAX fragment.
+        required: Names of the attributes that must be set.
+        optional: Names of the attributes that may be set.
+        commutative: Whether the two operands may be swapped.
+        outputs: Number of results.
+        accumulator: Whether it closes the for-loop.
+    """
+
+    kind: OpKind
+    min_arity: int
+    max_arity: int
+    levels: frozenset[Level]
+    shape: ShapeRule
+    lax: Lax
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    commutative: bool = False
+    outputs: int = 1
+    accumulator: bool = False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each output element depends only on the operand elements at the same (broadcast) index."""
+        return self.shape in (_same, _binary)
+
+
+def _same(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    return (shapes[0],)
+
+
+def _binary(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    out = broadcast(shapes[0], shapes[1])
+    if out is None:
+        return f"expected equal ranks with dims equal or 1, got {list(shapes[0])} and {list(shapes[1])}"
+    return (out,)
+
+
+def _matmul(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    a, b = shapes
+    if len(a) != len(b) or len(a) < 2:
+        return f"expected equal ranks of at least 2, got {list(a)} and {list(b)}"
+    if a[-1] != b[-2]:
+        return f"inner dimensions differ: left {list(a)} has {a[-1]}, right {list(b)} has {b[-2]}"
+    if a[:-2] != b[:-2]:
+        return f"expected equal leading dimensions, got {list(a[:-2])} and {list(b[:-2])}"
+    if ctx is not None and any(d != 1 for d in a[:-2]):
+        return f"expected leading dimensions 1 inside a block, got {list(a[:-2])}"
+    return ((*a[:-1], b[-1]),)
+
+
+def _dim_fault(attrs: Attrs, shape: Shape) -> str | None:
+    if attrs.dim is not None and not 0 <= attrs.dim < len(shape):
+        return f"expected a dim in 0..{len(shape) - 1}, got {attrs.dim}"
+    return None
+
+
+def _replace(shape: Shape, dim: int, extent: int) -> Shape:
+    return (*shape[:dim], extent, *shape[dim + 1 :])
+
+
+def _reduce(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    assert attrs.dim is not None
+    return (_replace(shapes[0], attrs.dim, 1),)
+
+
+def _running_max(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    out = _reduce(attrs, shapes, ctx)
+    return out if isinstance(out, str) else (out[0], out[0])
+
+
+def _to_dimx(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    shape = shapes[0]
+    dim = len(shape) - 1 if attrs.dim is None else attrs.dim
+    assert ctx is not None
+    kept = ctx.reduction_dimx
+    if kept < 1 or shape[dim] <= kept or shape[dim] % kept:
+        return f"expected a dimension that is a larger multiple of reduction_dimx {kept}, got {shape[dim]}"
+    return (_replace(shape, dim, kept),)
+
+
+def _last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if not shapes[0]:
+        return "expected rank at least 1, got a scalar"
+    return (_replace(shapes[0], len(shapes[0]) - 1, 1),)
+
+
+def _accum_concat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    assert attrs.dim is not None and ctx is not None
+    return (_replace(shapes[0], attrs.dim, shapes[0][attrs.dim] * ctx.forloop_range),)
+
+
+def _rescaled(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    out = broadcast(shapes[0], shapes[1])
+    if out != shapes[0]:
+        return f"expected a factor that broadcasts to {list(shapes[0])}, got {list(shapes[1])}"
+    return (shapes[0],)
+
+
+def _rescaled_last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    out = _rescaled(attrs, shapes, ctx)
+    if isinstance(out, str):
+        return out
+    if shapes[1][-1:] != (1,):
+        return f"expected a factor of last dim 1, got {list(shapes[1])}"
+    return _last(attrs, shapes, ctx)
+
+
+def _norm(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    for extra in shapes[1:]:
+        if broadcast(shapes[0], extra) != shapes[0]:
+            return f"expected a weight that broadcasts to {list(shapes[0])}, got {list(extra)}"
+    return (shapes[0],)
+
+
+def _transpose(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    assert attrs.perm is not None
+    if sorted(attrs.perm) != list(range(len(shapes[0]))):
+        return f"expected a permutation of 0..{len(shapes[0]) - 1}, got {list(attrs.perm)}"
+    return (tuple(shapes[0][i] for i in attrs.perm),)
+
+
+def _reshape(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    assert attrs.shape is not None
+    if prod(attrs.shape) != prod(shapes[0]) or any(d < 1 for d in attrs.shape):
+        return f"expected {prod(shapes[0])} elements as in {list(shapes[0])}, got {list(attrs.shape)}"
+    return (attrs.shape,)
+
+
+def _concat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    a, b = shapes
+    if (fault := _dim_fault(attrs, a)) is not None:
+        return fault
+    assert attrs.dim is not None
+    if len(a) != len(b) or any(x != y for i, (x, y) in enumerate(zip(a, b, strict=False)) if i != attrs.dim):
+        return f"expected shapes that differ only in dim {attrs.dim}, got {list(a)} and {list(b)}"
+    return (_replace(a, attrs.dim, a[attrs.dim] + b[attrs.dim]),)
+
+
+def _repeat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    assert attrs.dim is not None and attrs.times is not None
+    if shapes[0][attrs.dim] != 1 or attrs.times < 1:
+        return f"expected a dim of extent 1 and times >= 1, got {list(shapes[0])} and times {attrs.times}"
+    return (_replace(shapes[0], attrs.dim, attrs.times),)
+
+
+_K = frozenset({Level.KERNEL})
+_B = frozenset({Level.BLOCK})
+_KB = _K | _B
+_ALL = _KB | {Level.THREAD}
+_DIM = frozenset({"dim"})
+_EPS = frozenset({"eps"})
+
+
+def _unary(kind: OpKind, lax: Lax) -> OpSpec:
+    return OpSpec(kind, 1, 1, _ALL, _same, lax)
+
+
+def _pair(kind: OpKind, lax: Lax, *, commutative: bool) -> OpSpec:
+    return OpSpec(kind, 2, 2, _ALL, _binary, lax, commutative=commutative)
+
+
+def _accum(kind: OpKind, rule: ShapeRule, lax: Lax, arity: int = 1, required: frozenset[str] = frozenset()) -> OpSpec:
+    return OpSpec(kind, arity, arity, _B, rule, lax, required=required, accumulator=True)
+
+
+_ROWS: Final = (
+    OpSpec(OpKind.MATMUL, 2, 2, _KB, _matmul, Lax.LINEAR),
+    _pair(OpKind.ADD, Lax.LINEAR, commutative=True),
+    _pair(OpKind.SUB, Lax.LINEAR, commutative=False),
+    _pair(OpKind.MUL, Lax.LINEAR, commutative=True),
+    _pair(OpKind.DIV, Lax.DIVISION, commutative=False),
+    _unary(OpKind.EXP, Lax.EXPONENTIAL),
+    _unary(OpKind.SQRT, Lax.ROOT),
+    _unary(OpKind.SQUARE, Lax.LINEAR),
+    _unary(OpKind.SILU, Lax.EXPONENTIAL),
+    _unary(OpKind.GELU, Lax.OPAQUE),
+    _unary(OpKind.RELU, Lax.OPAQUE),
+    _unary(OpKind.SIGMOID, Lax.OPAQUE),
+    OpSpec(OpKind.SCALE, 1, 1, _ALL, _same, Lax.LINEAR, required=frozenset({"factor"})),
+    OpSpec(OpKind.SUM, 1, 1, _KB, _reduce, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.MEAN, 1, 1, _KB, _reduce, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.MAX, 1, 1, _KB, _reduce, Lax.NONE, required=_DIM),
+    OpSpec(OpKind.SUM_TO_DIMX, 1, 1, _B, _to_dimx, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.SOFTMAX, 1, 1, _K, _norm, Lax.EXPONENTIAL, required=_DIM),
+    OpSpec(OpKind.RMS_NORM, 1, 2, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
+    OpSpec(OpKind.LAYER_NORM, 1, 3, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
+    OpSpec(OpKind.TRANSPOSE, 1, 1, _K, _transpose, Lax.LINEAR, required=frozenset({"perm"})),
+    OpSpec(OpKind.RESHAPE, 1, 1, _K, _reshape, Lax.LINEAR, required=frozenset({"shape"})),
+    OpSpec(OpKind.CONCAT, 2, 2, _KB, _concat, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.REPEAT, 1, 1, _KB, _repeat, Lax.LINEAR, required=frozenset({"dim", "times"})),
+    OpSpec(OpKind.CAST, 1, 1, _ALL, _same, Lax.LINEAR, required=frozenset({"dtype"})),
+    OpSpec(OpKind.RUNNING_MAX, 1, 1, _B, _running_max, Lax.NONE, required=_DIM, outputs=2),
+    _accum(OpKind.ACCUM_SUM, _same, Lax.LINEAR),
+    _accum(OpKind.ACCUM_SUM_LAST, _last, Lax.LINEAR),
+    _accum(OpKind.ACCUM_MEAN_LAST, _last, Lax.LINEAR),
+    _accum(OpKind.ACCUM_RMS_LAST, _last, Lax.ROOT),
+    _accum(OpKind.ACCUM_SUM_TO_DIMX, _to_dimx, Lax.LINEAR),
+    _accum(OpKind.ACCUM_CONCAT, _accum_concat, Lax.LINEAR, required=_DIM),
+    _accum(OpKind.ACCUM_MAX, _same, Lax.NONE),
+    _accum(OpKind.ACCUM_RESCALED_SUM, _rescaled, Lax.NONE, arity=2),
+    _accum(OpKind.ACCUM_RESCALED_SUM_LAST, _rescaled_last, Lax.NONE, arity=2),
+)
+
+SPECS: Final[dict[OpKind, OpSpec]] = {row.kind: row for row in _ROWS}
+
+#: Accumulators and elementwise operators whose result takes the place of an operand, so they need no shared memory of
+#: their own in the search-time estimate (the reference system counts them the same way).
+IN_PLACE: Final = frozenset(
+    {
+        OpKind.EXP,
+        OpKind.SQRT,
+        OpKind.SQUARE,
+        OpKind.SILU,
+        OpKind.GELU,
+        OpKind.RELU,
+        OpKind.SIGMOID,
+        OpKind.SCALE,
+        OpKind.CAST,
+        OpKind.ACCUM_SUM,
+    }
+)

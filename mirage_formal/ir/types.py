@@ -1,0 +1,101 @@
+"""Element types, tensor types and the launch geometry of a block graph.
+
+Vocabulary: a DTensor lives in device memory, an STensor in the shared memory of one thread block, an RTensor in
+registers (paper, section 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import Final
+
+Shape = tuple[int, ...]
+Dim3 = tuple[int, int, int]
+#: For each grid axis x, y, z: the data dimension it splits, or None where the tensor is replicated.
+DimMap = tuple[int | None, int | None, int | None]
+
+MAX_RANK: Final = 8
+MAX_EXTENT: Final = 1 << 31
+MAX_ELEMENTS: Final = 1 << 40
+
+
+class DType(StrEnum):
+    """Element types; stored as strings so that files never depend on enum numbers."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """Size of one element in bytes."""
+        return 4 if self is DType.FLOAT32 else 2
+
+
+@dataclass(frozen=True, slots=True)
+class DTensor:
+    """A tensor in device memory: its shape and element type."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class STensor:
+    """A tensor in the shared memory of one block; ``after_loop`` is true behind an accumulator."""
+
+    shape: Shape
+    dtype: DType
+    after_loop: bool
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of one block's copy."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes of one block's copy."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RTensor:
+    """A tensor whose elements live in the registers of the threads of one block."""
+
+    shape: Shape
+    dtype: DType
+
+
+def row_major(shape: Shape) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous tensor of this shape."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def broadcast(a: Shape, b: Shape) -> Shape | None:
+    """Shape of an elementwise operator on equal ranks, where each dim is equal or 1; None if they do not match."""
+    if len(a) != len(b):
+        return None
+    out: list[int] = []
+    for x, y in zip(a, b, strict=True):
+        if x != y and x != 1 and y != 1:
+            return None
+        out.append(max(x, y))
+    return tuple(out)

@@ -1,0 +1,64 @@
+"""What is known about a candidate: a closed union of values, never a bool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_formal.ir.graph import KernelGraph
+
+
+class _NoTruth:
+    """Base of verdicts: asking for their truth value is a bug."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Verdict has no truth value; match on Probable, Different or Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Probable(_NoTruth):
+    """Agreed on random points of a finite field.
+
+    Attributes:
+        rounds: Independent draws that agreed.
+        bound_log2: log2 of the probability that different programs agree so often, as the theorem gives it; None where
+            the theorem gives no bound below 1 (vacuous) or does not apply.
+        reason: Why there is no bound, or empty.
+    """
+
+    rounds: int
+    bound_log2: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Different(_NoTruth):
+    """Refuted: outputs differ at a point of the field that the seed reproduces."""
+
+    seed: int
+    output: int
+    index: tuple[int, ...]
+    expected: int
+    got: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(_NoTruth):
+    """Neither shown nor refuted; never accepted."""
+
+    reason: str
+
+
+Verdict = Probable | Different | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A µGraph that a search engine proposes for a program, not yet verified."""
+
+    graph: KernelGraph
+    engine: str
+    #: The program and this candidate at small extents (equal extents stay equal, distinct ones distinct), where the
+    #: engine knows its structure; the search-time fingerprint runs there.
+    scaled: tuple[KernelGraph, KernelGraph] | None = None

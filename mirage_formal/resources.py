@@ -1,0 +1,17 @@
+"""Where the data directories are: beside the package in a wheel, at the top of the repository in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def data_dir(name: str) -> Path:
+    """Directory of the data called ``name``: "axioms", "search" or "gpu".
+
+    Plain paths, because solvers and compilers need real files.
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "_data" / name
+    # A checkout's own directories win over a stale copy that an editable install may have left.
+    checkout = package.parent / name
+    return checkout if checkout.is_dir() and (package.parent / "pyproject.toml").is_file() else installed
