@@ -1,0 +1,1 @@
+"""Index-aware meaning of tensors: axes split into parts, and normal forms of elements over them."""

@@ -1,0 +1,241 @@
+"""The closure of a block's input classes under the block operators, pruned by the target.
+
+A class is (normal form, dims as part lists, behind an accumulator or not); a producer is an operator with the classes
+of its operands. Extents never occur: a reduction binds parts, and "all parts bound" stands for "lengths match".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
+from mirage_formal.search.guided.structure import Dims, Frame
+from mirage_formal.semantics.index.algebra import Algebra
+from mirage_formal.semantics.index.parts import Parts, axis_of, mask
+
+BlockClass = tuple[int, Dims, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One way to compute a class: an operator and the classes of its operands."""
+
+    kind: OpKind
+    operands: tuple[int, ...]
+    attrs: Attrs = NO_ATTRS
+
+
+@dataclass(slots=True)
+class Closure:
+    """All classes reachable from a block's inputs within the operator limit.
+
+    Attributes:
+        inputs: Number of input classes; they come first.
+        classes: The classes.
+        index: Number of a class; -1 for a class that was pruned.
+        producers: For each class, every operator application found that yields it.
+        tried: Operator applications tried.
+    """
+
+    inputs: int
+    classes: list[BlockClass]
+    index: dict[BlockClass, int]
+    producers: list[list[Producer]]
+    tried: int = 0
+
+
+_PAIRS = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+
+
+class Closer:
+    """Builds closures for one program, operator list and algebra.
+
+    Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
+    operator's operands then satisfy the same test, so no cancellation-free candidate is lost.
+    """
+
+    def __init__(self, axes: ProgramAxes, algebra: Algebra, block_ops: frozenset[OpKind], prune: bool) -> None:
+        self._axes = axes
+        self._algebra = algebra
+        self._ops = block_ops
+        self._prune = prune
+        kinds = axes.kinds
+        self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
+        self._constants = sorted(axes.constants) if OpKind.SCALE in block_ops else []
+        self._pairs = [k for k in _PAIRS if k in block_ops and (k is not OpKind.SUB or k in kinds)]
+        self._norms: list[tuple[OpKind, Fraction | None]] = sorted(
+            ((k, e) for k, e in axes.norms if k in block_ops), key=lambda n: (n[0], n[1] is not None, n[1] or 0)
+        )
+        self._plain_rms = (OpKind.RMS_NORM, None) in axes.norms
+
+    def close(self, inputs: list[tuple[int, Dims]], frame: Frame, loop: int, target: int, depth: int) -> Closure:
+        """Close the input classes (normal form, block dims) within ``depth`` operator levels."""
+        out = Closure(len(inputs), [], {}, [])
+        for form, dims in inputs:
+            out.index[form, dims, False] = len(out.classes)
+            out.classes.append((form, dims, False))
+            out.producers.append([])
+        done, level = 0, 0
+        while done < len(out.classes) and level < depth:
+            level += 1
+            end = len(out.classes)
+            for number in range(done, end):
+                self._extend(out, number, frame, loop, target)
+            done = end
+        return out
+
+    def _extend(self, out: Closure, number: int, frame: Frame, loop: int, target: int) -> None:
+        for cls, producer in self._unary(out, number, frame, loop):
+            self._put(out, cls, producer, target)
+        for other in range(number + 1):
+            for cls, producer in self._binary(out, number, other):
+                self._put(out, cls, producer, target)
+
+    def _put(self, out: Closure, cls: BlockClass, producer: Producer, target: int) -> None:
+        out.tried += 1
+        number = out.index.get(cls)
+        if number is None:
+            if self._prune and not self._algebra.within(cls[0], target):
+                out.index[cls] = -1
+                return
+            number = out.index[cls] = len(out.classes)
+            out.classes.append(cls)
+            out.producers.append([])
+        if number >= 0:
+            out.producers[number].append(producer)
+
+    def _unary(self, out: Closure, number: int, frame: Frame, loop: int) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra = self._algebra
+        form, dims, after = out.classes[number]
+        for kind in self._functions:
+            yield (algebra.apply(kind.value, form), dims, after), Producer(kind, (number,))
+        if OpKind.SQUARE in self._ops:
+            yield (algebra.mul(form, form), dims, after), Producer(OpKind.SQUARE, (number,))
+        for value in self._constants:
+            attrs = Attrs(factor=value)
+            yield (algebra.mul(algebra.constant(value), form), dims, after), Producer(OpKind.SCALE, (number,), attrs)
+        for dim, parts in enumerate(dims):
+            if parts:
+                yield from self._reductions(out, number, dim, mask(parts), frame)
+        if not after:
+            yield from self._accumulators(form, dims, number, frame, loop)
+
+    def _reductions(
+        self, out: Closure, number: int, dim: int, parts: int, frame: Frame
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra = self._algebra
+        form, dims, after = out.classes[number]
+        for kind, eps in self._norms:
+            norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
+            normed = norm(algebra, parts, form, eps)
+            if normed is not None:
+                yield (normed, dims, after), Producer(kind, (number,), Attrs(dim=dim, eps=eps))
+        if OpKind.SUM in self._ops:
+            total = algebra.sum(parts, form)
+            if total is not None:
+                yield (total, _without(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
+        if OpKind.MEAN in self._ops:
+            average = self._mean(form, parts, frame)
+            if average is not None:
+                yield (average, _without(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
+
+    def _mean(self, form: int, parts: int, frame: Frame) -> int | None:
+        """Mean over parts that make up a whole axis whose 1/n the program uses."""
+        for axis, full in enumerate(frame):
+            value = Fraction(1, self._axes.extents[axis])
+            if full == parts and value in self._axes.constants:
+                total = self._algebra.sum(parts, form)
+                return None if total is None else self._algebra.mul(self._algebra.constant(value), total)
+        return None
+
+    def _accumulators(
+        self, form: int, dims: Dims, number: int, frame: Frame, loop: int
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra, ops = self._algebra, self._ops
+        if loop and not algebra.free[form] & loop:
+            return  # a loop-invariant tensor would be multiplied by the loop range
+        found: list[tuple[int | None, Dims, OpKind]] = []
+        last = mask(dims[-1])
+        if OpKind.ACCUM_SUM in ops:
+            found.append((algebra.sum(loop, form), dims, OpKind.ACCUM_SUM))
+        if last:
+            short = _without(dims, len(dims) - 1)
+            if OpKind.ACCUM_SUM_LAST in ops:
+                found.append((algebra.sum(loop | last, form), short, OpKind.ACCUM_SUM_LAST))
+            if OpKind.ACCUM_MEAN_LAST in ops:
+                found.append((self._mean(form, loop | last, frame), short, OpKind.ACCUM_MEAN_LAST))
+            if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms:
+                norm = algebra.root_mean_square(loop | last, form, None)
+                found.append((norm, short, OpKind.ACCUM_RMS_LAST))
+            if OpKind.ACCUM_SUM_TO_DIMX in ops:
+                for cut in range(1, len(dims[-1])):
+                    folded = algebra.sum(loop | mask(dims[-1][:cut]), form)
+                    found.append((folded, (*dims[:-1], dims[-1][cut:]), OpKind.ACCUM_SUM_TO_DIMX))
+        for value, new_dims, kind in found:
+            if value is not None:
+                yield (value, new_dims, True), Producer(kind, (number,))
+
+    def _binary(self, out: Closure, number: int, other: int) -> Iterator[tuple[BlockClass, Producer]]:
+        form, dims, after = out.classes[number]
+        form2, dims2, after2 = out.classes[other]
+        if after != after2 or len(dims) != len(dims2):
+            return
+        joined = _join(dims, dims2)
+        if joined is not None:
+            yield from self._elementwise(number, other, form, form2, joined, after)
+        if OpKind.MATMUL not in self._ops or len(dims) < 2 or any(dims[:-2]) or any(dims2[:-2]):
+            return
+        yield from self._matmul((form, dims, number), (form2, dims2, other), after)
+        if number != other:
+            yield from self._matmul((form2, dims2, other), (form, dims, number), after)
+
+    def _elementwise(
+        self, a: int, b: int, form: int, form2: int, dims: Dims, after: bool
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        for kind in self._pairs:
+            if kind is OpKind.MUL and a == b:
+                continue  # square is that operator
+            value = binary(self._algebra, kind, form, form2)
+            if value is not None:
+                yield (value, dims, after), Producer(kind, (a, b))
+            if a != b and kind in (OpKind.SUB, OpKind.DIV):
+                value = binary(self._algebra, kind, form2, form)
+                if value is not None:
+                    yield (value, dims, after), Producer(kind, (b, a))
+
+    def _matmul(
+        self, left: tuple[int, Dims, int], right: tuple[int, Dims, int], after: bool
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        a, dims_a, i = left
+        b, dims_b, j = right
+        if dims_a[-1] != dims_b[-2] or _axes(dims_a[-2]) & _axes(dims_b[-1]):
+            return
+        value = self._algebra.sum(mask(dims_a[-1]), self._algebra.mul(a, b))
+        if value is not None:
+            yield (value, (*dims_a[:-1], dims_b[-1]), after), Producer(OpKind.MATMUL, (i, j))
+
+
+def _without(dims: Dims, dim: int) -> Dims:
+    return (*dims[:dim], (), *dims[dim + 1 :])
+
+
+def _axes(parts: Parts) -> set[int]:
+    return {axis_of(part) for part in parts}
+
+
+def _join(a: Dims, b: Dims) -> Dims | None:
+    """Dims of an elementwise result; None if they differ or one axis would run through two dims."""
+    out: list[Parts] = []
+    for x, y in zip(a, b, strict=True):
+        if x and y and x != y:
+            return None
+        out.append(x or y)
+    joined = tuple(out)
+    if joined not in (a, b):
+        per_dim = [_axes(parts) for parts in joined]
+        if len(set().union(*per_dim)) != sum(map(len, per_dim)):
+            return None
+    return joined

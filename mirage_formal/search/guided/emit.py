@@ -1,0 +1,49 @@
+"""From a solved kernel and an assignment to a block graph."""
+
+from __future__ import annotations
+
+from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
+from mirage_formal.ir.types import Dim3
+from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
+from mirage_formal.search.guided.extract import Dag
+from mirage_formal.search.guided.kernels import Kernel
+from mirage_formal.search.guided.structure import KTensor
+
+
+def block_graph(
+    kernel: Kernel,
+    dag: Dag,
+    tensors: tuple[KTensor, ...],
+    assignment: Assignment,
+    block: Dim3,
+    dimx: tuple[int, ...],
+) -> BlockGraph:
+    """The block graph of one DAG of a kernel under an assignment."""
+    producers = dict(dag)
+    numbers = {i: i for i in range(len(tensors))}
+    ops: list[Op] = []
+
+    def place(number: int) -> int:
+        if number not in numbers:
+            producer = producers[number]
+            operands = tuple(place(i) for i in producer.operands)
+            ops.append(Op(producer.kind, operands, producer.attrs))
+            numbers[number] = len(tensors) + len(ops) - 1
+        return numbers[number]
+
+    savers = tuple(
+        OutputSaver(place(goal), output_map(placement, assignment.axis))
+        for goal, placement in zip(kernel.goals, kernel.placements, strict=True)
+    )
+    kept = dimx_of(kernel, dag, assignment.extents, dimx)
+    assert kept is not None, "checked by Assigner.fits"
+    loop = kernel.structure.loop
+    return BlockGraph(
+        grid=assignment.grid,
+        block=block,
+        forloop_range=assignment.loop,
+        reduction_dimx=kept,
+        inputs=tuple(InputIterator(input_map(t.dims, assignment.axis), loop_dim(t.dims, loop)) for t in tensors),
+        ops=tuple(ops),
+        outputs=savers,
+    )

@@ -1,0 +1,261 @@
+"""The guided engine: paths over classes, instantiated as µGraphs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_formal.ir.canonical import canonical, digest
+from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.ir.verdict import Candidate, Different
+from mirage_formal.search.bounds import Extents as ExtentKind
+from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.guided.axes import ProgramAxes
+from mirage_formal.search.guided.emit import block_graph
+from mirage_formal.search.guided.extents import Assigner, Assignment, Extents
+from mirage_formal.search.guided.extract import Dag
+from mirage_formal.search.guided.kernels import Kernel, KernelSolver
+from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
+from mirage_formal.search.guided.structure import KTensor
+from mirage_formal.search.space import SearchSpace
+from mirage_formal.semantics.index.parts import is_whole, whole
+
+#: Shares that a search is cut into; each solves its own part of the earlier kernels' structures.
+SHARES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One concrete kernel: which way, which DAG, which numbers."""
+
+    kernel: Kernel
+    dag: Dag
+    assignment: Assignment
+
+
+#: Weight of a predefined operator's launch, in the units of Assigner's weights.
+_LAUNCH = 3.0
+#: Candidates instantiated of each sequence of kernel kinds, per unit of ``best``.
+_PER_BEST = 16
+
+
+class GuidedEngine:
+    """Search over symbolic extents.
+
+    Args:
+        best: How many assignments (and, of each, how many DAGs) of a structure are instantiated, by a rough weight;
+            None instantiates all, which only small spaces allow.
+
+    Left out by construction: graphs that cancel (x * y / x), compute one value twice, only copy, or rescale by
+    constants that the program does not contain; a later kernel that reduces an axis again which an earlier kernel
+    split; disconnected block graphs; axes that occur twice in one tensor; programs with several outputs.
+    """
+
+    name = "guided"
+
+    def __init__(self, best: int | None = 6) -> None:
+        self._best = best
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """Shares of the structures of the first kernel.
+
+        Raises:
+            UnsupportedError: The program is outside this engine; see ProgramAxes.
+        """
+        ProgramAxes(program)
+        shares = SHARES if options.bounded(space).max_graph_defined > 1 else 1
+        return [Unit(i, f"first kernels {i + 1} of {shares}", f"{i}/{shares}") for i in range(shares)]
+
+    def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
+        """Run one share: canonical candidates, each once, in the order found."""
+        share, shares = (int(n) for n in unit.payload.split("/"))
+        tally = Tally()
+        space = options.bounded(space)
+        axes = ProgramAxes(program)
+        solver = KernelSolver(axes, space, options, tally)
+        builder = _Builder(solver, space, self._best)
+        found: dict[str, Candidate] = {}
+        paths = self._confirmed(PathFinder(solver, (share, shares)).paths(), builder, options, tally)
+        for graph in builder.graphs(paths):
+            final = canonical(graph)
+            found.setdefault(digest(final), Candidate(final, self.name))
+        tally.add("candidates", len(found))
+        algebra = solver.algebra
+        counts = Stats(oracle_calls=algebra.queries, cache_hits=algebra.queries - algebra.misses)
+        return UnitResult(tuple(found.values()), tally.stats() + counts)
+
+    def _confirmed(self, paths: Iterator[Path], builder: _Builder, options: SearchOptions, tally: Tally) -> list[Path]:
+        """Paths whose small instance the caller's fingerprint does not refute.
+
+        The normal form has already shown each of them equal; a refutation here is a bug and is counted as rejected.
+        """
+        out = []
+        for path in paths:
+            tally.add("complete")
+            scaled = builder.scaled(path) if options.accept is not None else None
+            if scaled is not None and options.accept is not None:
+                verdict = options.accept(Candidate(scaled[1], self.name, scaled))
+                if isinstance(verdict, Different):
+                    tally.add("rejected")
+                    continue
+            out.append(path)
+        return out
+
+
+class _Builder:
+    """Instantiates paths."""
+
+    def __init__(self, solver: KernelSolver, space: SearchSpace, best: int | None) -> None:
+        self._solver = solver
+        self._space = space
+        self._best = best
+        self._axes = solver.axes
+        dtype = self._axes.program.inputs[0].tensor.dtype
+        self._assigner = Assigner(space, dtype.bytes)
+        self._small = Assigner(_unbounded(space), dtype.bytes)
+        self._cache: dict[tuple[int, tuple[KTensor, ...], tuple[tuple[int, int], ...]], list[_Choice]] = {}
+        self._kernels: list[Kernel] = []
+
+    def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
+        """µGraphs of the paths: all of them, or the best of each sequence of kernel kinds by rough weight."""
+        extents: Extents = {whole(a): n for a, n in enumerate(self._axes.extents)}
+        groups: dict[tuple[bool, ...], list[tuple[float, int, int, tuple[_Choice | None, ...]]]] = {}
+        for number, path in enumerate(paths):
+            group = groups.setdefault(tuple(isinstance(step, DefinedStep) for step in path), [])
+            for order, choices in enumerate(self._extend(path, 0, self._solver.inputs, extents, ())):
+                weight = sum(_LAUNCH if c is None else c.assignment.weight for c in choices)
+                group.append((weight, number, order, choices))
+        for group in groups.values():
+            if self._best is not None:
+                group = heapq.nsmallest(self._best * _PER_BEST, group, key=lambda item: item[:3])
+            for _, number, _, choices in group:
+                yield self._emit(paths[number], choices, self._assigner)
+
+    def scaled(self, path: Path) -> tuple[KernelGraph, KernelGraph] | None:
+        """The program and a candidate of this path at small extents; None where constants depend on extents."""
+        axes = self._axes
+        if axes.kinds & {OpKind.MEAN, OpKind.RESHAPE}:
+            return None
+        sizes = sorted(set(axes.extents))
+        for step in (12, 24, 48):
+            small = {whole(a): step * (1 + sizes.index(n)) for a, n in enumerate(axes.extents)}
+            choices = self._any(path, 0, small)
+            if choices is not None:
+                inputs = tuple(
+                    _resized(i, tuple(prod(small[whole(a)] for a in dim) for dim in axes.dims[n]))
+                    for n, i in enumerate(axes.program.inputs)
+                )
+                candidate = self._emit(path, choices, self._small)
+                return replace(axes.program, inputs=inputs), replace(candidate, inputs=inputs)
+        return None
+
+    def _any(
+        self, path: Path, at: int, extents: Extents, tensors: tuple[KTensor, ...] = ()
+    ) -> tuple[_Choice | None, ...] | None:
+        tensors = tensors or self._solver.inputs
+        if at == len(path):
+            return ()
+        step = path[at]
+        if not isinstance(step, DefinedStep):
+            rest = self._any(path, at + 1, extents, (*tensors, *step.outputs))
+            return None if rest is None else (None, *rest)
+        kernel, read = step.kernels[0], tuple(tensors[i] for i in step.operands)
+        dag = self._solver.dags(kernel)[0]
+        for assignment in self._small.assignments(kernel, read, extents):
+            if not self._small.folds(kernel, dag, assignment):
+                continue
+            rest = self._any(path, at + 1, assignment.extents, (*tensors, *step.outputs))
+            if rest is not None:
+                return (_Choice(kernel, dag, assignment), *rest)
+        return None
+
+    def _extend(
+        self, path: Path, at: int, tensors: tuple[KTensor, ...], extents: Extents, done: tuple[_Choice | None, ...]
+    ) -> Iterator[tuple[_Choice | None, ...]]:
+        if at == len(path):
+            yield done
+            return
+        step = path[at]
+        if not isinstance(step, DefinedStep):
+            yield from self._extend(path, at + 1, (*tensors, *step.outputs), extents, (*done, None))
+            return
+        read = tuple(tensors[i] for i in step.operands)
+        for kernel in step.kernels:
+            for choice in self._choices(kernel, read, step.outputs, extents):
+                inner = choice.assignment.extents
+                yield from self._extend(path, at + 1, (*tensors, *step.outputs), inner, (*done, choice))
+
+    def _choices(
+        self, kernel: Kernel, tensors: tuple[KTensor, ...], outputs: tuple[KTensor, ...], extents: Extents
+    ) -> list[_Choice]:
+        leaves = sorted({leaf for t in tensors for leaf in t.leaves})
+        key = (id(kernel), tensors, tuple((leaf, extents[leaf]) for leaf in leaves))
+        found = self._cache.get(key)
+        if found is None:
+            self._kernels.append(kernel)  # keeps the identity in the key alive
+            found = self._cache[key] = self._best_choices(kernel, tensors, outputs, extents)
+        return found
+
+    def _best_choices(
+        self, kernel: Kernel, tensors: tuple[KTensor, ...], outputs: tuple[KTensor, ...], extents: Extents
+    ) -> list[_Choice]:
+        dags = sorted(self._solver.dags(kernel), key=len)
+        assignments = sorted(self._assigner.assignments(kernel, tensors, extents), key=lambda a: a.weight)
+        # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
+        visible = [leaf for tensor in outputs for leaf in tensor.leaves if not is_whole(leaf)]
+        out: list[_Choice] = []
+        kept: dict[tuple[int, ...], int] = {}
+        for assignment in assignments:
+            group = tuple(assignment.extents[leaf] for leaf in visible)
+            if self._best is not None and kept.get(group, 0) >= self._best:
+                continue
+            fitting = [dag for dag in dags if self._assigner.fits(kernel, dag, assignment)]
+            if fitting:
+                kept[group] = kept.get(group, 0) + 1
+                out += [_Choice(kernel, dag, assignment) for dag in fitting[: self._best]]
+        return out
+
+    def _emit(self, path: Path, choices: tuple[_Choice | None, ...], assigner: Assigner) -> KernelGraph:
+        program = self._axes.program
+        tensors = self._solver.inputs
+        ops: list[KernelOp] = []
+        for step, choice in zip(path, choices, strict=True):
+            if isinstance(step, DefinedStep):
+                assert choice is not None
+                read = tuple(tensors[i] for i in step.operands)
+                block = block_graph(
+                    choice.kernel,
+                    choice.dag,
+                    read,
+                    choice.assignment,
+                    self._space.block_dims[0],
+                    assigner.folds_to,
+                )
+                ops.append(GraphDefined(step.operands, block))
+            else:
+                ops.append(Op(step.kind, step.operands, step.attrs))
+            tensors = (*tensors, *step.outputs)
+        return KernelGraph(program.inputs, tuple(ops), (len(tensors) - 1,))
+
+
+def _resized(program_input: Input, shape: tuple[int, ...]) -> Input:
+    return Input(program_input.name, DTensor(shape, program_input.tensor.dtype), row_major(shape))
+
+
+def _unbounded(space: SearchSpace) -> SearchSpace:
+    """The space with every divisor allowed, for small instances."""
+    rules = replace(
+        space.free,
+        grids=None,
+        imaps=None,
+        omaps=None,
+        fmaps=None,
+        forloop_ranges=None,
+        min_blocks=1,
+        max_blocks=4096,
+    )
+    return replace(space, extents=ExtentKind.FREE, free=rules, reduction_dimx=tuple(range(2, 512)))

@@ -1,0 +1,221 @@
+"""Extents: numbers for the parts of a structure, by divisibility, the space's lists and shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations, product
+from math import prod
+
+from mirage_formal.ir.ops import IN_PLACE, OpKind
+from mirage_formal.ir.types import Dim3, DimMap, Shape
+from mirage_formal.search.guided.extract import Dag
+from mirage_formal.search.guided.kernels import Kernel
+from mirage_formal.search.guided.structure import Dims, F, G, KTensor, L, T
+from mirage_formal.search.space import SearchSpace, divisors
+from mirage_formal.semantics.index.parts import Split, child
+
+#: Extent of each part at hand.
+Extents = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Numbers for one kernel.
+
+    Attributes:
+        extents: Extents of all parts, those of the kernel's own split included.
+        grid: Grid dimensions.
+        axis: Grid axis (0, 1, 2) of each grid leaf.
+        loop: Loop range.
+        weight: Rough time, only for choosing between assignments of one structure.
+    """
+
+    extents: Extents
+    grid: Dim3
+    axis: Mapping[int, int]
+    loop: int
+    weight: float
+
+
+def shape_of(dims: Dims, extents: Extents) -> Shape:
+    """Shape of a tensor."""
+    return tuple(prod(extents[p] for p in dim) for dim in dims)
+
+
+class Assigner:
+    """Enumerates assignments of kernels in one space."""
+
+    def __init__(self, space: SearchSpace, element_bytes: int) -> None:
+        self._space = space
+        self._bytes = element_bytes
+        self._listed = space.grids is not None or space.extents.value == "paper" or space.imaps is not None
+        self._listed = self._listed or space.omaps is not None or space.fmaps is not None
+
+    @property
+    def folds_to(self) -> tuple[int, ...]:
+        """Widths that a fold may keep."""
+        return self._space.reduction_dimx
+
+    def assignments(self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents) -> Iterator[Assignment]:
+        """All assignments of a kernel whose input tensors have the extents ``outer``, before ``fits``."""
+        structure = kernel.structure
+        leaves = [leaf for leaf, _ in structure.splits]
+        loops = self._space.forloop_ranges
+        choices = [_options(split, outer[leaf], loops, self._space.reduction_dimx) for leaf, split in structure.splits]
+        limits = self._space.limits
+        for values in product(*choices):
+            extents = dict(outer)
+            grid_extents: dict[int, int] = {}
+            loop = 1
+            for leaf, (_, split), numbers in zip(leaves, structure.splits, values, strict=True):
+                for kind, number in zip(split, numbers, strict=True):
+                    extents[child(leaf, kind, structure.level)] = number
+                    if kind is G:
+                        grid_extents[leaf] = number
+                    elif kind is L:
+                        loop = number
+            blocks = prod(grid_extents.values())
+            if (
+                self._space.grids is None
+                and not limits.min_blocks <= blocks <= limits.max_blocks
+                and (not self._listed or blocks > limits.max_blocks)
+            ):
+                continue
+            for grid, axis in self._grids(kernel, tensors, outer, grid_extents, loop):
+                weight = self._weight(kernel, tensors, extents, blocks, loop)
+                yield Assignment(extents, grid, axis, loop, weight)
+
+    def _grids(
+        self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[int, int], loop: int
+    ) -> Iterator[tuple[Dim3, dict[int, int]]]:
+        if not self._listed:
+            order = sorted(sizes, key=lambda leaf: (-sizes[leaf], leaf))
+            grid = [sizes[leaf] for leaf in order] + [1] * (3 - len(order))
+            yield (grid[0], grid[1], grid[2]), {leaf: i for i, leaf in enumerate(order)}
+            return
+        shapes = [shape_of(t.dims, outer) for t in tensors]
+        allowed = set(self._space.grid_candidates(shapes))
+        for slots in permutations(range(3), len(sizes)):
+            axis = dict(zip(sizes, slots, strict=True))
+            grid = [1, 1, 1]
+            for leaf, slot in axis.items():
+                grid[slot] = sizes[leaf]
+            dim3 = (grid[0], grid[1], grid[2])
+            if dim3 in allowed and self._maps_allowed(kernel, tensors, shapes, dim3, axis, loop):
+                yield dim3, axis
+
+    def _maps_allowed(
+        self,
+        kernel: Kernel,
+        tensors: tuple[KTensor, ...],
+        shapes: list[Shape],
+        grid: Dim3,
+        axis: Mapping[int, int],
+        loop: int,
+    ) -> bool:
+        split = []
+        for tensor, shape in zip(tensors, shapes, strict=True):
+            imap = input_map(tensor.dims, axis)
+            if imap not in self._space.imap_candidates(grid, shape):
+                return False
+            tile = tuple(n // prod(grid[a] for a in range(3) if imap[a] == d) for d, n in enumerate(shape))
+            fmap = loop_dim(tensor.dims, kernel.structure.loop)
+            if fmap not in self._space.fmap_candidates(tile):
+                return False
+            if fmap is not None:
+                split.append(tile[fmap])
+        rank = len(tensors[0].dims)
+        return loop in self._space.loop_candidates(split) and all(
+            output_map(p, axis) in self._space.omap_candidates(grid, rank) for p in kernel.placements
+        )
+
+    def _weight(self, kernel: Kernel, tensors: tuple[KTensor, ...], extents: Extents, blocks: int, loop: int) -> float:
+        """Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency."""
+        structure = kernel.structure
+        traffic = 0.0
+        for tensor in tensors:
+            tile = prod(extents[p] for leaf in tensor.leaves for p in structure.local(leaf))
+            chunks = loop if structure.loop in tensor.leaves else 1
+            traffic += self._bytes * tile * chunks * blocks
+        for goal in kernel.goals:
+            _, dims, _ = kernel.solved.closure.classes[goal]
+            traffic += self._bytes * prod(shape_of(dims, extents)) * blocks
+        parallel = min(blocks, 128) / 128 if blocks < 128 else 1.0
+        waves = -(-blocks // 264)
+        return traffic / (4e6 * parallel) + 0.3 * loop * waves + 0.2 * waves
+
+    def shared_bytes(self, kernel: Kernel, dag: Dag, extents: Extents) -> int:
+        """Shared memory of one block: its input tiles and every result that does not take an operand's place."""
+        closure = kernel.solved.closure
+        total = sum(prod(shape_of(closure.classes[i][1], extents)) for i in range(closure.inputs))
+        for number, producer in dag:
+            if producer.kind not in IN_PLACE:
+                total += prod(shape_of(closure.classes[number][1], extents))
+        return total * self._bytes
+
+    def fits(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
+        """Whether a DAG fits into shared memory and its folds keep one width that the space lists."""
+        if self.shared_bytes(kernel, dag, assignment.extents) > self._space.shared_bytes:
+            return False
+        return self.folds(kernel, dag, assignment)
+
+    def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
+        """Whether all folds of a DAG keep one width that the space lists."""
+        return dimx_of(kernel, dag, assignment.extents, self._space.reduction_dimx) is not None
+
+
+def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
+    """The reduction_dimx of a block graph; the first allowed one if nothing folds, None if folds disagree."""
+    classes = kernel.solved.closure.classes
+    widths = set()
+    for number, producer in dag:
+        if producer.kind is OpKind.ACCUM_SUM_TO_DIMX:
+            widths.add(shape_of(classes[number][1], extents)[-1])
+    if not widths:
+        return allowed[0]
+    width = widths.pop()
+    return width if not widths and width in allowed else None
+
+
+@cache
+def _options(
+    split: Split, extent: int, loops: tuple[int, ...] | None, folds: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Extents above 1 for the parts of a split whose product is ``extent``."""
+    if not split:
+        return ((),) if extent == 1 else ()
+    kind, rest = split[0], split[1:]
+    if not rest:
+        ok = extent > 1 and (kind is not L or loops is None or extent in loops)
+        return ((extent,),) if ok else ()
+    out = []
+    for n in divisors(extent):
+        if n == 1 or n == extent or (kind is L and loops is not None and n not in loops):
+            continue
+        if kind is F and rest == (T,) and extent // n not in folds:
+            continue
+        out += [(n, *tail) for tail in _options(rest, extent // n, loops, folds)]
+    return tuple(out)
+
+
+def input_map(dims: Dims, axis: Mapping[int, int]) -> DimMap:
+    """imap of an input: for each grid axis the dim that holds its leaf."""
+    out: list[int | None] = [None, None, None]
+    for leaf, slot in axis.items():
+        out[slot] = next((i for i, dim in enumerate(dims) if leaf in dim), None)
+    return (out[0], out[1], out[2])
+
+
+def output_map(placement: tuple[tuple[int, int], ...], axis: Mapping[int, int]) -> DimMap:
+    """omap of an output."""
+    out: list[int | None] = [None, None, None]
+    for leaf, dim in placement:
+        out[axis[leaf]] = dim
+    return (out[0], out[1], out[2])
+
+
+def loop_dim(dims: Dims, loop: int | None) -> int | None:
+    """fmap of an input: the dim that holds the loop's leaf."""
+    return next((i for i, dim in enumerate(dims) if loop in dim), None)

@@ -1,0 +1,79 @@
+"""Extraction: all operator DAGs that compute given goal classes within an operator limit and use every input."""
+
+from __future__ import annotations
+
+from mirage_formal.search.guided.closure import Closure, Producer
+
+#: A DAG: for each computed class the producer chosen, by ascending class number.
+Dag = tuple[tuple[int, Producer], ...]
+_UNREACHABLE = 1 << 20
+
+
+def costs(closure: Closure) -> list[int]:
+    """For each class a lower bound on the operators needed: the depth of its shallowest derivation."""
+    out = [0 if i < closure.inputs else _UNREACHABLE for i in range(len(closure.classes))]
+    changed = True
+    while changed:
+        changed = False
+        for number in range(closure.inputs, len(out)):
+            for producer in closure.producers[number]:
+                cost = 1 + max(out[i] for i in producer.operands)
+                if cost < out[number]:
+                    out[number] = cost
+                    changed = True
+    return out
+
+
+def reachable_inputs(closure: Closure) -> list[int]:
+    """For each class the mask of inputs that some derivation uses."""
+    out = [1 << i if i < closure.inputs else 0 for i in range(len(closure.classes))]
+    changed = True
+    while changed:
+        changed = False
+        for number in range(closure.inputs, len(out)):
+            used = out[number]
+            for producer in closure.producers[number]:
+                for operand in producer.operands:
+                    used |= out[operand]
+            if used != out[number]:
+                out[number] = used
+                changed = True
+    return out
+
+
+def extract(closure: Closure, goals: tuple[int, ...], limit: int, cost: list[int]) -> list[Dag]:
+    """All DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
+
+    A class is computed once in a DAG, so no value is computed twice by construction.
+    """
+    found: list[Dag] = []
+    need = (1 << closure.inputs) - 1
+    chosen: dict[int, Producer] = {}
+
+    def visit(pending: frozenset[int], used: int) -> None:
+        if not pending:
+            if used & need == need:
+                found.append(tuple(sorted(chosen.items())))
+            return
+        if len(chosen) + len(pending) > limit:
+            return
+        # A class is computed after all its uses are known, so the costliest comes first.
+        number = max(pending, key=lambda n: (cost[n], n))
+        # The shallowest derivation may run through classes already chosen; count only what is surely missing.
+        shared = sum(cost[n] < cost[number] for n in chosen)
+        if cost[number] - shared + len(chosen) > limit:
+            return
+        rest = pending - {number}
+        for producer in closure.producers[number]:
+            new_pending, new_used = rest, used
+            for operand in producer.operands:
+                if operand < closure.inputs:
+                    new_used |= 1 << operand
+                elif operand not in chosen:
+                    new_pending |= {operand}
+            chosen[number] = producer
+            visit(new_pending, new_used)
+            del chosen[number]
+
+    visit(frozenset(g for g in goals if g >= closure.inputs), 0)
+    return found

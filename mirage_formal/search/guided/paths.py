@@ -1,0 +1,266 @@
+"""Kernel level: sequences of predefined operators and graph-defined kernels that end in the program's output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
+from mirage_formal.search.guided.kernels import Kernel, KernelSolver
+from mirage_formal.search.guided.structure import Dims, Frame, KTensor
+from mirage_formal.semantics.index.parts import axis_of, is_whole, mask
+
+
+@dataclass(frozen=True, slots=True)
+class PredefinedStep:
+    """A predefined operator as a kernel of its own."""
+
+    kind: OpKind
+    operands: tuple[int, ...]
+    attrs: Attrs
+    outputs: tuple[KTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedStep:
+    """A graph-defined kernel; ``kernels`` are the ways to compute the same outputs."""
+
+    operands: tuple[int, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[KTensor, ...]
+
+
+Step = PredefinedStep | DefinedStep
+Path = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    tensors: tuple[KTensor, ...]
+    unused: int
+    steps_left: int
+    defined_left: int
+    frame: Frame
+    level: int
+    read: frozenset[int]
+    path: Path
+
+
+class PathFinder:
+    """Enumerates kernel-level paths; ``part`` = (i, n) is the share of first kernels' structures to explore."""
+
+    def __init__(self, solver: KernelSolver, part: tuple[int, int]) -> None:
+        self._solver = solver
+        self._part = part
+        self._space = solver.space
+        self._inputs = len(solver.inputs)
+        self._goal = solver.goal_dims(tuple(part for t in solver.inputs for part in t.leaves))
+
+    def paths(self) -> Iterator[Path]:
+        """All paths; those without an earlier graph-defined kernel only in part 0."""
+        start = _State(
+            tensors=self._solver.inputs,
+            unused=(1 << self._inputs) - 1,
+            steps_left=self._space.max_kernel_ops,
+            defined_left=self._space.max_graph_defined,
+            frame=self._solver.frame,
+            level=1,
+            read=frozenset(),
+            path=(),
+        )
+        yield from self._visit(start)
+
+    def _visit(self, state: _State) -> Iterator[Path]:
+        self._solver.tally.add("states")
+        target = self._solver.target(state.frame)
+        last_unused = state.unused.bit_length() - 1
+        if state.path and state.unused.bit_count() == 1:
+            tensor = state.tensors[last_unused]
+            if tensor.form == target and tensor.dims == self._goal:
+                if self._mine(state.path):
+                    yield state.path
+                return
+        if state.steps_left == 0:
+            return
+        yield from self._predefined(state, target)
+        if state.defined_left:
+            yield from self._defined(state)
+
+    def _mine(self, path: Path) -> bool:
+        """Whether this share reports the path: paths with no choice of a first kernel belong to share 0."""
+        split = any(isinstance(s, DefinedStep) and len(s.kernels) and s.kernels[0].outer for s in path)
+        return split or self._part[0] == 0
+
+    # --- predefined operators ----------------------------------------------------------------------------------
+
+    def _predefined(self, state: _State, target: int) -> Iterator[Path]:
+        for kind, operands, attrs, form, dims in self._applications(state.tensors):
+            tensor = KTensor(form, dims)
+            if tensor in state.tensors or not self._solver.algebra.within(form, target):
+                continue
+            unused = state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors)
+            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+                continue
+            yield from self._visit(
+                _State(
+                    (*state.tensors, tensor),
+                    unused,
+                    state.steps_left - 1,
+                    state.defined_left,
+                    state.frame,
+                    state.level,
+                    state.read,
+                    (*state.path, PredefinedStep(kind, operands, attrs, (tensor,))),
+                )
+            )
+
+    def _hopeless(self, unused: int, steps_left: int) -> bool:
+        """Whether so many unused tensors cannot become one output in the steps left."""
+        return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
+
+    def _applications(self, tensors: tuple[KTensor, ...]) -> Iterator[tuple[OpKind, tuple[int, ...], Attrs, int, Dims]]:
+        solver, algebra = self._solver, self._solver.algebra
+        ops = self._space.kernel_ops
+        for i, a in enumerate(tensors):
+            for kind in ops:
+                for attrs, form, dims in self._unary(kind, a):
+                    yield kind, (i,), attrs, form, dims
+            for j, b in enumerate(tensors):
+                for kind in ops:
+                    if kind in (OpKind.ADD, OpKind.MUL) and (j > i or (j == i and kind is OpKind.MUL)):
+                        continue
+                    if kind in (OpKind.SUB, OpKind.DIV) and i == j:
+                        continue
+                    if kind is OpKind.SUB and kind not in solver.axes.kinds:
+                        continue
+                    dims2 = _binary_dims(kind, a.dims, b.dims)
+                    if dims2 is None:
+                        continue
+                    if kind is OpKind.MATMUL:
+                        value = algebra.sum(mask(a.dims[-1]), algebra.mul(a.form, b.form))
+                    else:
+                        value = binary(algebra, kind, a.form, b.form)
+                    if value is not None:
+                        yield kind, (i, j), NO_ATTRS, value, dims2
+
+    def _unary(self, kind: OpKind, a: KTensor) -> Iterator[tuple[Attrs, int, Dims]]:
+        algebra, axes = self._solver.algebra, self._solver.axes
+        if kind in FUNCTIONS and kind in axes.functions:
+            yield NO_ATTRS, algebra.apply(kind.value, a.form), a.dims
+        elif kind is OpKind.SQUARE:
+            yield NO_ATTRS, algebra.mul(a.form, a.form), a.dims
+        elif kind is OpKind.SCALE:
+            for value in sorted(axes.constants):
+                yield Attrs(factor=value), algebra.mul(algebra.constant(value), a.form), a.dims
+        elif kind is OpKind.TRANSPOSE:
+            for perm in sorted(axes.permutations):
+                if len(perm) == len(a.dims):
+                    yield Attrs(perm=perm), a.form, tuple(a.dims[i] for i in perm)
+        elif kind in (OpKind.SUM, OpKind.RMS_NORM):
+            yield from self._along(kind, a)
+
+    def _along(self, kind: OpKind, a: KTensor) -> Iterator[tuple[Attrs, int, Dims]]:
+        """Operators along one dim."""
+        algebra = self._solver.algebra
+        for dim, parts in enumerate(a.dims):
+            if not parts:
+                continue
+            if kind is OpKind.SUM:
+                total = algebra.sum(mask(parts), a.form)
+                if total is not None:
+                    yield Attrs(dim=dim), total, (*a.dims[:dim], (), *a.dims[dim + 1 :])
+                continue
+            for norm, eps in sorted(self._solver.axes.norms, key=str):
+                normed = rms_norm(algebra, mask(parts), a.form, eps) if norm is kind else None
+                if normed is not None:
+                    yield Attrs(dim=dim, eps=eps), normed, a.dims
+
+    # --- graph-defined kernels ---------------------------------------------------------------------------------
+
+    def _defined(self, state: _State) -> Iterator[Path]:
+        count = len(state.tensors)
+        for size in range(1, min(self._space.max_block_inputs, count) + 1):
+            for operands in combinations(range(count), size):
+                if state.path and max(operands) < self._inputs:
+                    continue  # independent of what came before: the other order finds it
+                rest = state.unused & ~sum(1 << i for i in operands)
+                if sum(i in state.read for i in operands) > self._space.max_reread:
+                    continue
+                tensors = tuple(state.tensors[i] for i in operands)
+                if not self._aligned(tensors, state.frame):
+                    continue
+                if not rest:
+                    goal = (KTensor(self._solver.target(state.frame), self._goal),)
+                    kernels = self._solver.last(tensors, state.frame, state.level)
+                    path = (*state.path, DefinedStep(operands, tuple(kernels), goal))
+                    if kernels and self._mine(path):
+                        yield path
+                if state.steps_left > 1:
+                    yield from self._earlier(state, operands, rest, tensors)
+
+    def _aligned(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
+        """Whether no tensor carries, unsplit, a reduced axis that an earlier kernel left split.
+
+        Such a tensor cannot be reduced to a part of the target any more: its sum would bind the whole axis where the
+        target binds the parts. Along an axis of the output it may still be read.
+        """
+        free = self._solver.axes.free
+        return all(
+            frame[axis_of(leaf)] == 1 << leaf or axis_of(leaf) in free
+            for tensor in tensors
+            for leaf in tensor.leaves
+            if is_whole(leaf)
+        )
+
+    def _earlier(
+        self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
+    ) -> Iterator[Path]:
+        if state.level > 1 or self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
+            return
+        count = len(state.tensors)
+        found = self._solver.first(tensors, state.frame, state.level, self._part)
+        for (outputs, frame), kernels in found.items():
+            unused = rest | ((1 << len(outputs)) - 1) << count
+            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+                continue
+            if any(o.form == self._solver.target(frame) and o.dims == self._goal for o in outputs):
+                continue  # the last kernel of a shorter path
+            if not self._readable(state, unused, outputs, frame):
+                continue
+            yield from self._visit(
+                _State(
+                    (*state.tensors, *outputs),
+                    unused,
+                    state.steps_left - 1,
+                    state.defined_left - 1,
+                    frame,
+                    2,
+                    state.read | set(operands),
+                    (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
+                )
+            )
+
+    def _readable(self, state: _State, unused: int, outputs: tuple[KTensor, ...], frame: Frame) -> bool:
+        """Whether what is left can still be consumed: without a further graph-defined kernel only whole axes can."""
+        if state.defined_left > 1:
+            return True
+        return all(frame[a] == m for a, m in enumerate(state.frame))
+
+
+def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:
+    """Dims of a two-operand predefined operator, None if the operands do not fit or it takes one operand."""
+    if len(a) != len(b):
+        return None
+    if kind is OpKind.MATMUL:
+        if len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
+            return None
+        return (*a[:-1], b[-1])
+    if kind not in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV):
+        return None
+    if any(x and y and x != y for x, y in zip(a, b, strict=True)):
+        return None
+    joined = tuple(x or y for x, y in zip(a, b, strict=True))
+    flat = [part for dim in joined for part in dim]
+    return joined if len(set(flat)) == len(flat) else None
