@@ -137,6 +137,12 @@ class Closer:
             total = algebra.sum(parts, form)
             if total is not None:
                 yield (total, _without(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
+        if OpKind.SUM_TO_DIMX in self._ops:
+            for cut in range(1, len(dims[dim])):
+                folded = algebra.sum(mask(dims[dim][:cut]), form)
+                if folded is not None:
+                    kept = (*dims[:dim], dims[dim][cut:], *dims[dim + 1 :])
+                    yield (folded, kept, after), Producer(OpKind.SUM_TO_DIMX, (number,), Attrs(dim=dim))
         if OpKind.MEAN in self._ops:
             average = self._mean(form, parts, frame)
             if average is not None:

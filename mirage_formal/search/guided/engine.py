@@ -163,14 +163,15 @@ class _Builder:
         if not isinstance(step, DefinedStep):
             rest = self._any(path, at + 1, extents, (*tensors, *step.outputs))
             return None if rest is None else (None, *rest)
-        kernel, read = step.kernels[0], tuple(tensors[i] for i in step.operands)
-        dag = self._solver.dags(kernel)[0]
-        for assignment in self._small.assignments(kernel, read, extents):
-            if not self._small.folds(kernel, dag, assignment):
-                continue
-            rest = self._any(path, at + 1, assignment.extents, (*tensors, *step.outputs))
-            if rest is not None:
-                return (_Choice(kernel, dag, assignment), *rest)
+        read = tuple(tensors[i] for i in step.operands)
+        for kernel in step.kernels:
+            for dag in self._solver.dags(kernel)[:1]:
+                for assignment in self._small.assignments(kernel, read, extents):
+                    if not self._small.folds(kernel, dag, assignment):
+                        continue
+                    rest = self._any(path, at + 1, assignment.extents, (*tensors, *step.outputs))
+                    if rest is not None:
+                        return (_Choice(kernel, dag, assignment), *rest)
         return None
 
     def _extend(

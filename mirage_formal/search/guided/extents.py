@@ -171,8 +171,9 @@ def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]
     classes = kernel.solved.closure.classes
     widths = set()
     for number, producer in dag:
-        if producer.kind is OpKind.ACCUM_SUM_TO_DIMX:
-            widths.add(shape_of(classes[number][1], extents)[-1])
+        if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
+            dim = -1 if producer.attrs.dim is None else producer.attrs.dim
+            widths.add(shape_of(classes[number][1], extents)[dim])
     if not widths:
         return allowed[0]
     width = widths.pop()

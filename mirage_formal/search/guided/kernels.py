@@ -77,7 +77,9 @@ class KernelSolver:
         self._filter = "filter" not in options.off
         ops = frozenset(space.block_ops)
         self._closer = Closer(axes, self.algebra, ops, options.prune)
-        self._rules = StructureRules(axes.free, axes.bound, OpKind.ACCUM_SUM_TO_DIMX in ops)
+        self._rules = StructureRules(
+            axes.free, axes.bound, space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
+        )
         self._targets: dict[Frame, int] = {}
         self._solved: dict[tuple[int, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
         self._last: dict[tuple[int, tuple[KTensor, ...], Frame], list[LastKernel]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mirage_formal.semantics.index.algebra import Renaming, rename_mask
-from mirage_formal.semantics.index.parts import Kind, Parts, Split, axis_of, child, is_whole, mask
+from mirage_formal.semantics.index.parts import Kind, Parts, Split, axis_of, child, mask
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]
@@ -138,6 +138,6 @@ class StructureRules:
             base: tuple[Split, ...] = ((L, T), (L,)) if last else ((L, T), (L,), (G, L, T), (G, L))
         else:
             base = ((T,), (G, T), (G,)) if axis in self.free or not last else ((T,),)
-        if self.fold and is_whole(leaf) and axis in self.bound and not last:
-            base += tuple((*s[:-1], F, T) for s in base if T in s and (loop or G in s))
+        if self.fold and axis in self.bound:
+            base += tuple((*s[:-1], F, T) for s in base if T in s)
         return base

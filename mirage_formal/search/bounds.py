@@ -1,0 +1,324 @@
+"""Search spaces: every bound of a search, as one frozen value.
+
+Rules that hold in every space, whatever its bounds; both engines keep them:
+
+- a graph-defined kernel reads distinct tensors, and its block graph is connected;
+- every grid axis of extent > 1 splits at least one input, no two grid axes split one dim of one tensor, and every
+  output depends on every grid axis of extent > 1 and concatenates it by its omap;
+- a grid axis that splits one and the same dim of every input that it splits is concatenated along that dim;
+- at most ``max_reread`` tensors of a kernel have been read by an earlier graph-defined kernel;
+- the loop runs once if no input is split by it, and more than once otherwise; a tensor that does not depend on the
+  loop meets an accumulator only when the loop runs once (otherwise it would be scaled by the range);
+- a matmul inside a block has leading dims 1; sum, rms_norm, accum_sum_last and the reductions to dimx work on a dim of
+  extent > 1;
+- every tensor of a candidate is used, and no operator appears twice with equal operands and attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import product
+from math import prod
+from typing import Final
+
+from mirage_formal.errors import SpaceError
+from mirage_formal.ir.ops import SPECS, Lax, OpKind
+from mirage_formal.ir.types import Dim3, DimMap, Shape
+
+#: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
+#: operands cannot be guessed, or they have no abstract expression.
+SEARCHABLE: Final = frozenset(
+    kind
+    for kind, spec in SPECS.items()
+    if spec.required <= {"dim", "factor"}
+    and spec.outputs == 1
+    and spec.lax is not Lax.NONE
+    and kind not in {OpKind.CONCAT, OpKind.LAYER_NORM, OpKind.ACCUM_CONCAT}
+)
+
+#: User lists as Python writes them; -1 stands for "replicated" or "not split".
+IntTriples = Sequence[Sequence[int]]
+
+
+class Extents(StrEnum):
+    """Where grids, maps and loop ranges come from: every divisor within the limits, or the paper's lists."""
+
+    FREE = "free"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceLimits:
+    """Hardware bounds: shared memory of a block, thread blocks of a kernel (from, to), device memory of a candidate."""
+
+    shared_bytes: int
+    device_bytes: int
+    min_blocks: int
+    max_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentRules:
+    """Where one kind of extents takes its values from; None stands for all values that fit.
+
+    Attributes:
+        grids: Exactly these grids, or None for those that the divisors below (paper) or every divisor (free) give.
+        grid_divisors: Paper: p of the grids (d/p, 1, 1) over every input dim d.
+        batch_divisors: Paper: y of the grids (b, d/y, 1).
+        batch_grids: Paper: (y, z) of the grids (b, y, z), tried for kernels of more than two inputs.
+        imaps: Candidates for one input's map.
+        omaps: Candidates for one output's map.
+        fmaps: Candidates for the dim that the loop splits; None inside stands for "not split".
+        forloop_ranges: Ranges above 1; a kernel without a split input runs its loop once in any case.
+        min_blocks: Fewest thread blocks of a kernel.
+        max_blocks: Most thread blocks of a kernel.
+    """
+
+    grids: tuple[Dim3, ...] | None
+    grid_divisors: tuple[int, ...]
+    batch_divisors: tuple[int, ...]
+    batch_grids: tuple[tuple[int, int], ...]
+    imaps: tuple[DimMap, ...] | None
+    omaps: tuple[DimMap, ...] | None
+    fmaps: tuple[int | None, ...] | None
+    forloop_ranges: tuple[int, ...] | None
+    min_blocks: int
+    max_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """All bounds of a search.
+
+    Operator limits do not count inputs (the reference system does count them). ``keep`` is how many candidates are
+    reported. ``fold_tiles`` says whether the guided engine also splits one index of a tile for a reduction to dimx; the
+    indices that an earlier kernel concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both kinds of extents; ``extents`` says which are in force.
+    """
+
+    name: str
+    kernel_ops: tuple[OpKind, ...]
+    block_ops: tuple[OpKind, ...]
+    max_kernel_ops: int
+    max_block_ops: int
+    max_graph_defined: int
+    max_block_inputs: int
+    max_reread: int
+    fold_tiles: bool
+    max_block_outputs: int
+    extents: Extents
+    free: ExtentRules
+    paper: ExtentRules
+    block_dims: tuple[Dim3, ...]
+    reduction_dimx: tuple[int, ...]
+    shared_bytes: int
+    device_bytes: int
+    keep: int
+
+    @property
+    def rules(self) -> ExtentRules:
+        """The rules in force."""
+        return self.free if self.extents is Extents.FREE else self.paper
+
+    @property
+    def limits(self) -> SpaceLimits:
+        """The hardware bounds in force."""
+        return SpaceLimits(self.shared_bytes, self.device_bytes, self.rules.min_blocks, self.rules.max_blocks)
+
+    @property
+    def grids(self) -> tuple[Dim3, ...] | None:
+        """Exactly these grids, or None for all that ``grid_candidates`` gives."""
+        return self.rules.grids
+
+    @property
+    def imaps(self) -> tuple[DimMap, ...] | None:
+        """Candidates for one input's map, or None for all."""
+        return self.rules.imaps
+
+    @property
+    def omaps(self) -> tuple[DimMap, ...] | None:
+        """Candidates for one output's map, or None for all."""
+        return self.rules.omaps
+
+    @property
+    def fmaps(self) -> tuple[int | None, ...] | None:
+        """Candidates for one input's loop dim, or None for all."""
+        return self.rules.fmaps
+
+    @property
+    def forloop_ranges(self) -> tuple[int, ...] | None:
+        """Candidates for the loop range, or None for all divisors."""
+        return self.rules.forloop_ranges
+
+    def with_overrides(
+        self,
+        *,
+        extents: str | None = None,
+        griddims: IntTriples | None = None,
+        blockdims: IntTriples | None = None,
+        imaps: IntTriples | None = None,
+        omaps: IntTriples | None = None,
+        fmaps: Sequence[int] | None = None,
+        franges: Sequence[int] | None = None,
+        max_kernel_ops: int | None = None,
+        max_block_ops: int | None = None,
+        keep: int | None = None,
+    ) -> SearchSpace:
+        """The space with a user's own lists and limits in place of its own; None leaves a bound as it is.
+
+        The lists are used exactly as given (grids are not held to the space's numbers of blocks).
+
+        Raises:
+            SpaceError: A list or number that makes no sense, named by its parameter.
+        """
+        kind = self.extents if extents is None else _extents(extents)
+        space = replace(self, extents=kind)
+        rules = space.rules
+        if griddims is not None:
+            rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
+        if imaps is not None:
+            rules = replace(rules, imaps=tuple(dim_map("imaps", m) for m in imaps))
+        if omaps is not None:
+            rules = replace(rules, omaps=tuple(dim_map("omaps", m) for m in omaps))
+        if fmaps is not None:
+            rules = replace(rules, fmaps=tuple(to_dim("fmaps", f) for f in fmaps))
+        if franges is not None:
+            rules = replace(rules, forloop_ranges=tuple(positive("franges", r) for r in franges))
+        space = replace(space, free=rules) if kind is Extents.FREE else replace(space, paper=rules)
+        if blockdims is not None:
+            space = replace(space, block_dims=tuple(_grid("blockdims", b) for b in blockdims))
+        if max_kernel_ops is not None:
+            space = replace(space, max_kernel_ops=positive("max_kernel_ops", max_kernel_ops))
+        if max_block_ops is not None:
+            space = replace(space, max_block_ops=positive("max_block_ops", max_block_ops))
+        if keep is not None:
+            space = replace(space, keep=positive("keep", keep))
+        return space
+
+    def grid_candidates(self, shapes: Sequence[Shape]) -> tuple[Dim3, ...]:
+        """Grids to try for a kernel that reads tensors of these shapes, without repetition.
+
+        With free extents the axes come in non-increasing order, for the order of grid axes carries no meaning.
+        """
+        rules = self.rules
+        if rules.grids is not None:
+            return tuple(dict.fromkeys(rules.grids))
+        found = _free_grids(rules, shapes) if self.extents is Extents.FREE else _paper_grids(rules, shapes)
+        return tuple(dict.fromkeys(found))
+
+    def imap_candidates(self, grid: Dim3, shape: Shape) -> tuple[DimMap, ...]:
+        """Maps that can split a tensor of this shape over this grid: axes of extent 1 unmapped, no dim split twice."""
+        listed = self.rules.imaps
+        every = listed if listed is not None else _all_maps(grid, len(shape))
+        return tuple(dict.fromkeys(m for m in every if _splits(grid, m, shape)))
+
+    def omap_candidates(self, grid: Dim3, rank: int) -> tuple[DimMap, ...]:
+        """Maps that can put together an output of this rank: every axis of extent > 1 mapped, each to its own dim."""
+        listed = self.rules.omaps
+        every = listed if listed is not None else _all_maps(grid, rank)
+        return tuple(dict.fromkeys(m for m in every if _joins(grid, m, rank)))
+
+    def fmap_candidates(self, shape: Shape) -> tuple[int | None, ...]:
+        """Dims (of extent > 1, after the grid's split) of a tensor that the loop may split, None first."""
+        dims = [d for d, extent in enumerate(shape) if extent > 1]
+        listed = self.rules.fmaps
+        if listed is None:
+            return (None, *dims)
+        return tuple(dict.fromkeys(f for f in listed if f is None or f in dims))
+
+    def loop_candidates(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """Loop ranges for a kernel whose loop splits dims of these extents (after the grid's split)."""
+        if not extents:
+            return (1,)
+        listed = self.rules.forloop_ranges
+        every = divisors(extents[0]) if listed is None else listed
+        return tuple(dict.fromkeys(r for r in every if r > 1 and all(e % r == 0 for e in extents)))
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """All positive divisors of n, ascending."""
+    low = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return tuple(dict.fromkeys([*low, *(n // d for d in reversed(low))]))
+
+
+def _all_maps(grid: Dim3, rank: int) -> Iterator[DimMap]:
+    axes = [(None, *range(rank)) if extent > 1 else (None,) for extent in grid]
+    yield from product(*axes)
+
+
+def _distinct(mapped: list[int]) -> bool:
+    return len(set(mapped)) == len(mapped)
+
+
+def _splits(grid: Dim3, mapping: DimMap, shape: Shape) -> bool:
+    mapped = [(extent, dim) for extent, dim in zip(grid, mapping, strict=True) if dim is not None]
+    if not _distinct([dim for _, dim in mapped]):
+        return False
+    return all(extent > 1 and dim < len(shape) and shape[dim] % extent == 0 for extent, dim in mapped)
+
+
+def _joins(grid: Dim3, mapping: DimMap, rank: int) -> bool:
+    if any((extent > 1) != (dim is not None) for extent, dim in zip(grid, mapping, strict=True)):
+        return False
+    mapped = [dim for dim in mapping if dim is not None]
+    return _distinct(mapped) and all(dim < rank for dim in mapped)
+
+
+def _free_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
+    dims = {extent for shape in shapes for extent in shape}
+    axis = sorted({d for extent in dims for d in divisors(extent)} | {1}, reverse=True)
+    for x, y, z in product(axis, repeat=3):
+        if x >= y >= z and rules.min_blocks <= x * y * z <= rules.max_blocks:
+            yield (x, y, z)
+
+
+def _paper_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
+    """Grids of the paper's implementation: see ExtentRules."""
+    dims = list(dict.fromkeys(extent for shape in shapes for extent in shape))
+    ranks = {len(shape) for shape in shapes}
+    batch = shapes[0][0] if shapes and ranks in ({2}, {3}) else None
+    found: list[Dim3] = [(d // p, 1, 1) for p in rules.grid_divisors for d in dims if d % p == 0]
+    if batch is not None:
+        found += [(batch, d // y, 1) for y in rules.batch_divisors for d in dims if d % y == 0]
+        if len(shapes) > 2:
+            found += [(batch, y, z) for y, z in rules.batch_grids]
+    yield from (g for g in found if rules.min_blocks <= prod(g) <= rules.max_blocks)
+    if batch is not None:
+        yield (batch, 1, 1)
+
+
+def _extents(value: str) -> Extents:
+    if value not in {e.value for e in Extents}:
+        raise SpaceError(f"expected one of {', '.join(Extents)}, got {value!r}", where="extents")
+    return Extents(value)
+
+
+def positive(where: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SpaceError(f"expected a positive integer, got {value!r}", where=where, hint="give a number from 1 up")
+    return value
+
+
+def to_dim(where: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < -1:
+        raise SpaceError(f"expected a dim from 0 up, or -1 for none, got {value!r}", where=where)
+    return None if value == -1 else value
+
+
+def _triple(where: str, value: object) -> tuple[object, object, object]:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise SpaceError(f"expected three integers for x, y, z, got {value!r}", where=where, hint="write (x, y, z)")
+    return (value[0], value[1], value[2])
+
+
+def _grid(where: str, value: object) -> Dim3:
+    x, y, z = _triple(where, value)
+    return (positive(where, x), positive(where, y), positive(where, z))
+
+
+def dim_map(where: str, value: object) -> DimMap:
+    x, y, z = _triple(where, value)
+    return (to_dim(where, x), to_dim(where, y), to_dim(where, z))

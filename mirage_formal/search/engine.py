@@ -1,0 +1,155 @@
+"""What every search engine offers: deterministic units of work, each run on its own, and countable results.
+
+An engine is a function of (program, space, options): the same three give the same units, in the same order, and each
+unit the same candidates and counts, in whatever process and order the units run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.verdict import Candidate, Verdict
+from mirage_formal.search.space import SearchSpace
+
+#: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
+Accept = Callable[[Candidate], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How to search, apart from the space.
+
+    Attributes:
+        engine: "guided" or "exhaustive".
+        oracle: "normal-form" decides subexpression queries; "z3" asks Z3 with quantified axioms.
+        oracle_ms: Time limit of one Z3 query in milliseconds.
+        prune: Whether abstract expressions prune; shape, memory and use always do.
+        max_kernel_ops: Replaces the space's limit if given.
+        max_block_ops: Replaces the space's limit if given.
+        seed: Seed of everything random behind the search (fingerprints); engines themselves draw nothing.
+        off: Names of the sharings and filters of the guided engine that are switched off, for on/off tests.
+        accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
+            that passes the engine's own tests is.
+    """
+
+    engine: Literal["guided", "exhaustive"] = "guided"
+    oracle: Literal["normal-form", "z3"] = "normal-form"
+    oracle_ms: int = 1000
+    prune: bool = True
+    max_kernel_ops: int | None = None
+    max_block_ops: int | None = None
+    seed: int = 0
+    off: frozenset[str] = frozenset()
+    accept: Accept | None = None
+
+    def bounded(self, space: SearchSpace) -> SearchSpace:
+        """The space with this run's own operator limits in place."""
+        return space.with_overrides(max_kernel_ops=self.max_kernel_ops, max_block_ops=self.max_block_ops)
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A piece of the search that one worker runs.
+
+    Attributes:
+        index: Position in the engine's list of units.
+        label: What it covers, for progress and journals.
+        payload: Whatever the engine needs to run it, as text.
+    """
+
+    index: int
+    label: str
+    payload: str
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counts of a unit or of a whole search; they add up.
+
+    Attributes:
+        states: Operator applications (and kernel configurations) tried.
+        pruned: How many of them each test rejected, by the name of the test.
+        oracle_calls: Subexpression queries asked.
+        oracle_unknown: Queries without an answer; their branches were kept.
+        cache_hits: Queries answered from a memo.
+        configurations: Combinations of operands, grid, maps and loop range opened as a kernel.
+        block_graphs: Block graphs closed.
+        classes: Classes of tensors built (guided).
+        structures: Structures visited (guided).
+        complete: Kernel graphs that passed every structural test.
+        rejected: Complete graphs that ``accept`` did not confirm.
+        candidates: Candidates reported.
+    """
+
+    states: int = 0
+    pruned: dict[str, int] = {}
+    oracle_calls: int = 0
+    oracle_unknown: int = 0
+    cache_hits: int = 0
+    configurations: int = 0
+    block_graphs: int = 0
+    classes: int = 0
+    structures: int = 0
+    complete: int = 0
+    rejected: int = 0
+    candidates: int = 0
+
+    def __add__(self, other: Stats) -> Stats:
+        pruned = dict(Counter(self.pruned) + Counter(other.pruned))
+        totals = {
+            name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "pruned"
+        }
+        return Stats(pruned=dict(sorted(pruned.items())), **totals)
+
+
+class Tally:
+    """Mutable counts while a unit runs; ``stats`` freezes them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._pruned: Counter[str] = Counter()
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to the field of Stats called ``name``."""
+        self._counts[name] += amount
+
+    def prune(self, reason: str) -> None:
+        """Count one state that the named test rejected."""
+        self._pruned[reason] += 1
+
+    def stats(self) -> Stats:
+        """The counts so far, as a value."""
+        return Stats(pruned=dict(sorted(self._pruned.items())), **self._counts)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What one unit found: canonical candidates, each once, in a deterministic order, and the counts."""
+
+    candidates: tuple[Candidate, ...]
+    stats: Stats
+
+
+class Engine(Protocol):
+    """A search engine."""
+
+    @property
+    def name(self) -> str:
+        """Its name, as written into candidates."""
+        ...
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """Split the search into units; together they cover the space.
+
+        Raises:
+            UnsupportedError: The program is outside what this engine handles.
+        """
+        ...
+
+    def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
+        """Run one unit."""
+        ...

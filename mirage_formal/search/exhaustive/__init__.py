@@ -1,0 +1,60 @@
+"""The exhaustive engine: the paper's depth-first enumeration with concrete extents and maps (section 4).
+
+Kernel graphs grow by one operator at a time, predefined or graph-defined, in canonical order; a graph-defined kernel
+is tried on every set of available tensors with every grid, map and loop range of the space, and its block graph grows
+in the same way. Tests, in this order: canonical order, shape, abstract expression, shared memory, use of every tensor.
+
+It is slow, and the reference for everything that is faster: no sharing between branches but memos of equal questions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.exhaustive.judge import Judge
+from mirage_formal.search.exhaustive.kernel import KernelSearch
+
+#: First choices per unit aimed at, and the most units.
+_UNIT_CHOICES: Final = 64
+_MAX_UNITS: Final = 512
+
+
+class ExhaustiveEngine:
+    """Implements search.engine.Engine; see the module."""
+
+    @property
+    def name(self) -> str:
+        """As written into candidates."""
+        return "exhaustive"
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """Split the first choices evenly: unit k of n takes those with number k modulo n.
+
+        Raises:
+            UnsupportedError: Inputs of different element types, or an operator without an abstract expression.
+        """
+        count = self._search(program, space, options, Tally()).count()
+        parts = max(1, min(_MAX_UNITS, count // _UNIT_CHOICES))
+        return [Unit(k, f"choices {k} mod {parts} of {count}", f"{k}/{parts}") for k in range(parts)]
+
+    def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
+        """Enumerate everything below the unit's first choices."""
+        part, parts = (int(text) for text in unit.payload.split("/"))
+        tally = Tally()
+        search = self._search(program, space, options, tally)
+        candidates = tuple(search.run(part, parts))
+        search.judge.report(tally)
+        return UnitResult(candidates, tally.stats())
+
+    def _search(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: Tally) -> KernelSearch:
+        dtypes = {source.tensor.dtype.value for source in program.inputs}
+        if len(dtypes) > 1:
+            raise UnsupportedError(
+                f"expected inputs of one element type, got {', '.join(sorted(dtypes))}",
+                hint="cast the inputs before the program, or search its parts",
+            )
+        return KernelSearch(program, options.bounded(space), options, Judge(program, options), tally)

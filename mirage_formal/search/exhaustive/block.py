@@ -1,0 +1,198 @@
+"""Depth-first enumeration of the block graphs of one kernel configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import prod
+from typing import Final
+
+from mirage_formal.ir.graph import Op, OutputSaver
+from mirage_formal.ir.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.ir.types import Dim3, DimMap
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.engine import Tally
+from mirage_formal.search.exhaustive.operators import Applier, Constants, Tensor, Tensors, Terms
+
+_TO_DIMX: Final = frozenset({OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """All that the enumeration of a block graph depends on: the tiles and how often they are computed.
+
+    Attributes:
+        tiles: What the input iterators yield.
+        element_bytes: Size of an element.
+        grid: The grid.
+        loop: The loop range.
+        dimx: reduction_dimx; if ``needs_dimx``, block graphs without a reduction to it are left out.
+        needs_dimx: False for the first reduction_dimx of the space.
+        max_outputs: Most outputs.
+        aligned: For each grid axis the dim that it splits in every input that it splits, None if they disagree; an
+            output concatenates the axis along that dim.
+    """
+
+    tiles: tuple[Tensor, ...]
+    element_bytes: int
+    grid: Dim3
+    loop: int
+    dimx: int
+    needs_dimx: bool
+    max_outputs: int
+    aligned: DimMap
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A block graph's operators and output savers, and the device tensors that it writes."""
+
+    ops: tuple[Op, ...]
+    savers: tuple[OutputSaver, ...]
+    results: tuple[Tensor, ...]
+
+
+class BlockSearch:
+    """The enumeration, with memos that serve all configurations of a unit."""
+
+    def __init__(self, space: SearchSpace, fixed: Constants, terms: Terms, known: Tensors, tally: Tally) -> None:
+        self.space = space
+        self.known = known
+        self.fixed = fixed
+        self.terms = terms
+        self.tally = tally
+        self._appliers: dict[BlockContext, Applier] = {}
+        self._closed: dict[Opening, tuple[Closed, ...]] = {}
+
+    def block_graphs(self, opening: Opening) -> tuple[Closed, ...]:
+        """Every block graph of this opening, in canonical order."""
+        found = self._closed.get(opening)
+        if found is None:
+            context = BlockContext(opening.loop, opening.dimx)
+            applier = self._appliers.get(context)
+            if applier is None:
+                applier = Applier(self.space.block_ops, self.fixed, self.terms, self.known, self.tally, context)
+                self._appliers[context] = applier
+            found = self._closed[opening] = tuple(_Walk(self.space, self.known, self.tally, applier, opening).run())
+        return found
+
+
+class _Walk:
+    """One depth-first walk; the fields are the current block graph."""
+
+    def __init__(self, space: SearchSpace, known: Tensors, tally: Tally, applier: Applier, opening: Opening) -> None:
+        self.space = space
+        self.known = known
+        self.tally = tally
+        self.applier = applier
+        self.opening = opening
+        self.tensors = list(opening.tiles)
+        self.behind = 0  # the set of tensors behind an accumulator
+        self.ops: list[Op] = []
+        self.choices: list[tuple[Op, Tensor]] = []
+
+    def run(self) -> Iterator[Closed]:
+        held = sum(self._bytes(tile) for tile in self.tensors)
+        if held > self.space.shared_bytes:
+            self.tally.prune("memory")
+            return
+        for newest in range(len(self.tensors)):
+            self.choices += self.applier.choices(newest, self.tensors, self.behind)
+        yield from self._extend(0, (1 << len(self.tensors)) - 1, held)
+
+    def _bytes(self, tensor: Tensor) -> int:
+        return prod(tensor.shape) * self.opening.element_bytes
+
+    def _extend(self, start: int, dangling: int, held: int) -> Iterator[Closed]:
+        """All block graphs that add choices from ``start`` on; ``dangling`` is the set of tensors not read yet."""
+        left = self.space.max_block_ops - len(self.ops) - 1
+        if left < 0:
+            return
+        newest = len(self.tensors)
+        end = len(self.choices)
+        bit, before = 1 << newest, self.behind
+        for index in range(start, end):
+            op, result = self.choices[index]
+            remaining = dangling | bit
+            for operand in op.operands:
+                remaining &= ~(1 << operand)
+            if SPECS[op.kind].accumulator or before >> op.operands[0] & 1:
+                self.behind = before | bit
+            else:
+                self.behind = before
+            if self._missing(remaining) > left:
+                self.tally.prune("use")
+                continue
+            needed = held if op.kind in IN_PLACE else held + self._bytes(result)
+            if needed > self.space.shared_bytes:
+                self.tally.prune("memory")
+                continue
+            self.tally.add("states")
+            self.ops.append(op)
+            self.tensors.append(result)
+            yield from self._close(remaining)
+            if left:
+                self.choices += self.applier.choices(newest, self.tensors, self.behind)
+                yield from self._extend(index + 1, remaining, needed)
+                del self.choices[end:]
+            self.ops.pop()
+            self.tensors.pop()
+        self.behind = before
+
+    def _missing(self, dangling: int) -> int:
+        """Fewest further operators after which every tensor can be read.
+
+        Sound: an operator reads at most two tensors and makes one, so it lowers the number of unread tensors by at most
+        one, and every unread tensor inside the loop costs at least one operator: to be joined with another, or to be
+        accumulated, of which at least one must happen if there is any.
+        """
+        inside = (dangling & ~self.behind).bit_count()
+        behind = (dangling & self.behind).bit_count()
+        return inside + max(0, behind + (inside > 0) - self.opening.max_outputs)
+
+    def _close(self, dangling: int) -> Iterator[Closed]:
+        """Every way to save what is there: all unread tensors, and possibly some that were read."""
+        unread = [n for n in range(len(self.tensors)) if dangling >> n & 1]
+        if dangling & ~self.behind or len(unread) > self.opening.max_outputs:
+            return
+        if self.opening.needs_dimx and not any(op.kind in _TO_DIMX for op in self.ops):
+            return
+        if not self._depends(unread):
+            self.tally.prune("grid")
+            return
+        seen = self.behind & ~dangling
+        read = [n for n in range(len(self.tensors)) if seen >> n & 1 and self._depends([n])]
+        for count in range(self.opening.max_outputs - len(unread) + 1):
+            for extra in combinations(read, count):
+                outputs = sorted((*unread, *extra))
+                if len(unread) == 1 or self._connected():
+                    yield from self._save(outputs)
+
+    def _depends(self, numbers: list[int]) -> bool:
+        """Whether these tensors depend on every grid axis."""
+        grid = self.opening.grid
+        return all(self.tensors[n].lead[axis] == extent for n in numbers for axis, extent in enumerate(grid))
+
+    def _connected(self) -> bool:
+        group = list(range(len(self.tensors)))
+        first = len(self.opening.tiles)
+        for number, op in enumerate(self.ops, first):
+            merged = {group[n] for n in op.operands}
+            group[number] = min(merged)
+            group = [min(merged) if g in merged else g for g in group]
+        return len(set(group)) == 1
+
+    def _omaps(self, rank: int) -> list[DimMap]:
+        pairs = self.space.omap_candidates(self.opening.grid, rank)
+        return [m for m in pairs if all(a in (None, dim) for a, dim in zip(self.opening.aligned, m, strict=True))]
+
+    def _save(self, outputs: list[int]) -> Iterator[Closed]:
+        grid = self.opening.grid
+        ops = tuple(self.ops)
+        ranks = [len(self.tensors[n].shape) for n in outputs]
+        for omaps in product(*(self._omaps(rank) for rank in ranks)):
+            self.tally.add("block_graphs")
+            savers = tuple(OutputSaver(n, omap) for n, omap in zip(outputs, omaps, strict=True))
+            results = tuple(self.known.saved(self.tensors[saver.operand], grid, saver.omap) for saver in savers)
+            yield Closed(ops, savers, results)

@@ -1,0 +1,236 @@
+"""Operators as the enumeration meets them: which attributes to try, and what one application yields.
+
+The abstract expression of a result comes from the rules that every other domain uses (semantics/rules.py), applied to
+the operands' own expressions, so nothing is ever walked twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from mirage_formal.ir.graph import KernelGraph, Op, ThreadDefined
+from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.ir.types import Dim3, DimMap, Shape
+from mirage_formal.search.engine import Tally
+from mirage_formal.search.exhaustive.judge import Judge
+from mirage_formal.semantics.abstract import Abstract
+from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.rules import RULES, Level, Value
+from mirage_formal.smt.terms import Expr
+
+_LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor as the enumeration sees it: equal ones are one object (see Tensors), so that memos are cheap.
+
+    Attributes:
+        term: Its abstract expression (one term, for nothing here concatenates).
+        lead: Its extents along the grid axes and the loop, 1 where it does not depend on them; empty at kernel level.
+        shape: Its shape; in a block, of one block's copy in one iteration.
+    """
+
+    term: Expr
+    lead: Shape
+    shape: Shape
+
+
+class Tensors:
+    """Makes equal tensors one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Expr, Shape, Shape], Tensor] = {}
+
+    def tensor(self, term: Expr, lead: Shape, shape: Shape) -> Tensor:
+        """The tensor with these fields."""
+        key = (term, lead, shape)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Tensor(term, lead, shape)
+        return found
+
+    def loaded(self, source: Tensor, grid: Dim3, imap: DimMap, loop: int, fmap: int | None) -> Tensor:
+        """What an input iterator yields: the tile of one block and iteration, with the axes it depends on."""
+        tile, lead = list(source.shape), [1, 1, 1, 1]
+        for axis, (extent, dim) in enumerate(zip((*grid, loop), (*imap, fmap), strict=True)):
+            if dim is not None:
+                tile[dim] //= extent
+                lead[axis] = extent
+        return self.tensor(source.term, tuple(lead), tuple(tile))
+
+    def saved(self, source: Tensor, grid: Dim3, omap: DimMap) -> Tensor:
+        """What an output saver writes: the results of all blocks put together; the expression stays."""
+        whole = list(source.shape)
+        for extent, dim in zip(grid, omap, strict=True):
+            if dim is not None:
+                whole[dim] *= extent
+        return self.tensor(source.term, (), tuple(whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Attribute values that a program uses; the search tries no others."""
+
+    factors: tuple[Fraction, ...]
+    eps: tuple[Fraction | None, ...]
+
+
+def constants(program: KernelGraph) -> Constants:
+    """The scale factors and eps of a program, in order of appearance; eps is None where rms_norm is used without."""
+    ops = list(_operators(program))
+    factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
+    eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
+    return Constants(factors, eps or (None,))
+
+
+def _operators(program: KernelGraph) -> Iterator[Op]:
+    for op in program.ops:
+        if isinstance(op, Op):
+            yield op
+            continue
+        for inner in op.graph.ops:
+            if isinstance(inner, ThreadDefined):
+                yield from inner.graph.ops
+            else:
+                yield inner
+
+
+class Terms:
+    """The abstract expressions of results, judged, with a memo that serves all configurations.
+
+    A term depends on its operands' terms alone if the operator is elementwise, and otherwise on their shapes and on
+    whether they depend on the loop; grid axes never enter it.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._known: dict[tuple[object, ...], Expr | None] = {}
+
+    def term(
+        self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None
+    ) -> Expr | None:
+        """The term of the result, or None if the judge refutes it.
+
+        Sound: None only on the judge's refutation.
+        """
+        terms = tuple(x.term for x in operands)
+        if SPECS[kind].elementwise:
+            key: tuple[object, ...] = (kind, attrs, terms)
+        else:
+            key = (kind, attrs, terms, context, *(x.shape for x in operands), *(x.lead[LOOP_AXIS:] for x in operands))
+        if key not in self._known:
+            term = self._compute(kind, attrs, operands, context)
+            self._known[key] = term if self._judge.keeps(term) else None
+        return self._known[key]
+
+    def _compute(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None) -> Expr:
+        values = []
+        for x in operands:
+            lead = (1, 1, 1, *x.lead[LOOP_AXIS:]) if x.lead else ()
+            values.append(Value(Abstract((*lead, *x.shape), ((1, x.term),)), lead, x.shape))
+        (result,) = RULES[kind](Level(self._judge.domain, context), attrs, tuple(values))
+        return result.value.term
+
+
+class Applier:
+    """Applies operators of one level, in one block context, to tensors, with memos.
+
+    Sound: an application is refused only if its shapes do not fit, a rule of every space forbids it (see
+    search/bounds.py), or the judge refutes its abstract expression.
+    """
+
+    def __init__(
+        self,
+        kinds: tuple[OpKind, ...],
+        fixed: Constants,
+        terms: Terms,
+        tensors: Tensors,
+        tally: Tally,
+        context: BlockContext | None = None,
+    ) -> None:
+        plain = [kind for kind in kinds if SPECS[kind].min_arity == 1]
+        self._maps = [kind for kind in plain if not SPECS[kind].accumulator]
+        self._accumulators = [kind for kind in plain if SPECS[kind].accumulator]
+        self._pairs = [kind for kind in kinds if SPECS[kind].min_arity == 2]
+        self._has_square = OpKind.SQUARE in kinds
+        self._fixed = fixed
+        self._terms = terms
+        self._tensors = tensors
+        self._tally = tally
+        self._context = context
+        self._of_one: dict[tuple[Tensor, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
+        self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, bool, Tensor]]] = {}
+
+    def choices(self, newest: int, tensors: list[Tensor], behind: int) -> Iterator[tuple[Op, Tensor]]:
+        """Every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
+
+        Order and completeness: choices are ordered by largest operand, then by this iterator. An operator that
+        becomes possible only with a new tensor has that tensor as its largest operand, so taking choices in strictly
+        increasing order reaches every graph, and in one order only. (Comparing operand tuples from their first element
+        on would not: mul(0, 2) after 2 = exp(1) would be smaller than its predecessor.)
+
+        Args:
+            newest: Number of the tensor.
+            tensors: All tensors so far.
+            behind: Set of the tensors behind an accumulator.
+        """
+        a, stage = tensors[newest], behind >> newest & 1
+        for kind, attrs, result in self._unary(a, not stage):
+            yield Op(kind, (newest,), attrs), result
+        for other in range(newest + 1):
+            if behind >> other & 1 == stage:
+                for kind, swapped, result in self._binary(tensors[other], a, other == newest):
+                    yield Op(kind, (newest, other) if swapped else (other, newest)), result
+
+    def _unary(self, a: Tensor, inside: bool) -> list[tuple[OpKind, Attrs, Tensor]]:
+        found = self._of_one.get((a, inside))
+        if found is None:
+            kinds = [*self._maps, *self._accumulators] if inside and self._closes(a) else self._maps
+            each = ((kind, attrs) for kind in kinds for attrs in self._attrs(kind, a.shape))
+            found = [(kind, attrs, result) for kind, attrs in each for result in self._apply(kind, attrs, (a,))]
+            self._of_one[a, inside] = found
+        return found
+
+    def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, bool, Tensor]]:
+        """Results of both operand orders where they matter; square stands for mul(x, x)."""
+        found = self._of_two.get((low, high, same))
+        if found is None:
+            found = self._of_two[low, high, same] = []
+            for kind in self._pairs:
+                if same and kind is OpKind.MUL and self._has_square:
+                    continue
+                found += [(kind, False, result) for result in self._apply(kind, NO_ATTRS, (low, high))]
+                if not same and not SPECS[kind].commutative:
+                    found += [(kind, True, result) for result in self._apply(kind, NO_ATTRS, (high, low))]
+        return found
+
+    def _closes(self, a: Tensor) -> bool:
+        """Whether an accumulator may take this tensor: it depends on the loop, or the loop runs once."""
+        return self._context is not None and (self._context.forloop_range == 1 or a.lead[LOOP_AXIS] > 1)
+
+    def _attrs(self, kind: OpKind, shape: Shape) -> Iterator[Attrs]:
+        if kind is OpKind.SCALE:
+            yield from (Attrs(factor=factor) for factor in self._fixed.factors)
+        elif "dim" in SPECS[kind].required:
+            epsilons = self._fixed.eps if kind is OpKind.RMS_NORM else (None,)
+            yield from (Attrs(dim=dim, eps=eps) for dim, extent in enumerate(shape) if extent > 1 for eps in epsilons)
+        elif kind not in _LAST or shape[-1] > 1:
+            yield NO_ATTRS
+
+    def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        shapes = SPECS[kind].shape(attrs, tuple(x.shape for x in operands), self._context)
+        if isinstance(shapes, str):
+            self._tally.prune("shape")
+            return
+        term = self._terms.term(kind, attrs, operands, self._context)
+        if term is None:
+            self._tally.prune("expression")
+            return
+        lead = operands[0].lead if len(operands) == 1 else tuple(map(max, operands[0].lead, operands[1].lead))
+        if SPECS[kind].accumulator:
+            lead = (*lead[:LOOP_AXIS], 1)
+        yield self._tensors.tensor(term, lead, shapes[0])
