@@ -1,0 +1,77 @@
+"""mirage_formal: a superoptimizer for tensor programs that verifies what it returns.
+
+Importing it is light: solvers and numerical packages are loaded by the first search.
+
+    import mirage_formal as mf
+
+    graph = mf.new_kernel_graph()
+    X = graph.new_input(dims=(16, 4096), dtype=mf.float16)
+    W = graph.new_input(dims=(4096, 4096), dtype=mf.float16)
+    graph.mark_output(graph.matmul(graph.rms_norm(X), W))
+    best = graph.superoptimize(config="mlp")
+"""
+
+from __future__ import annotations
+
+from mirage_formal.errors import (
+    DTypeError,
+    FormatError,
+    GraphError,
+    MirageError,
+    ProgramError,
+    RunError,
+    ShapeError,
+    SpaceError,
+    TargetError,
+    UnsupportedError,
+)
+from mirage_formal.ir.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph
+from mirage_formal.ir.builder import Graph, Tensor, new_kernel_graph
+from mirage_formal.ir.front import IgnoredOptionWarning
+from mirage_formal.ir.front import ignore as _ignore
+from mirage_formal.ir.superoptimize import superoptimize
+from mirage_formal.ir.types import DType
+
+__version__ = "0.1.0"
+
+float16 = DType.FLOAT16
+bfloat16 = DType.BFLOAT16
+float32 = DType.FLOAT32
+
+__all__ = [
+    "BlockBuilder",
+    "BlockTensor",
+    "DType",
+    "DTypeError",
+    "FormatError",
+    "Graph",
+    "GraphError",
+    "IgnoredOptionWarning",
+    "MirageError",
+    "ProgramError",
+    "RunError",
+    "ShapeError",
+    "SpaceError",
+    "TargetError",
+    "Tensor",
+    "UnsupportedError",
+    "__version__",
+    "bfloat16",
+    "bypass_compile_errors",
+    "float16",
+    "float32",
+    "new_kernel_graph",
+    "new_threadblock_graph",
+    "set_gpu_device_id",
+    "superoptimize",
+]
+
+
+def set_gpu_device_id(device_id: int) -> None:
+    """Accepted for programs written for the reference system; warns that it has no effect here."""
+    _ignore("set_gpu_device_id")
+
+
+def bypass_compile_errors(value: bool = True) -> None:
+    """Accepted for programs written for the reference system; warns that it has no effect here."""
+    _ignore("bypass_compile_errors")

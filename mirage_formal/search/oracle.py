@@ -108,7 +108,7 @@ class _Profiles:
 
 
 class NormalFormOracle:
-    """Decides containment in any of several targets by normal forms (DESIGN: the subexpression oracle).
+    """Decides containment in any of several targets by normal forms.
 
     Sound: REFUTED only if the axioms do not make the expression part of any target; where a normal form would be too
     large or leading terms tie, the answer is UNKNOWN.

@@ -118,7 +118,7 @@ class Terms:
         Sound: None only on the judge's refutation.
         """
         terms = tuple(x.term for x in operands)
-        if SPECS[kind].elementwise:
+        if SPECS[kind].elementwise and not SPECS[kind].accumulator:
             key: tuple[object, ...] = (kind, attrs, terms)
         else:
             key = (kind, attrs, terms, context, *(x.shape for x in operands), *(x.lead[LOOP_AXIS:] for x in operands))
@@ -133,7 +133,8 @@ class Terms:
             lead = (1, 1, 1, *x.lead[LOOP_AXIS:]) if x.lead else ()
             values.append(Value(Abstract((*lead, *x.shape), ((1, x.term),)), lead, x.shape))
         (result,) = RULES[kind](Level(self._judge.domain, context), attrs, tuple(values))
-        return result.value.term
+        term: Expr = result.value.term
+        return term
 
 
 class Applier:

@@ -128,7 +128,9 @@ class Closer:
     ) -> Iterator[tuple[BlockClass, Producer]]:
         algebra = self._algebra
         form, dims, after = out.classes[number]
-        for kind, eps in self._norms:
+        # The program's norms run over whole axes, so no other norm is part of the target.
+        norms = self._norms if not self._prune or _entire(dims[dim], parts, frame) else []
+        for kind, eps in norms:
             norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
             normed = norm(algebra, parts, form, eps)
             if normed is not None:
@@ -173,7 +175,8 @@ class Closer:
                 found.append((algebra.sum(loop | last, form), short, OpKind.ACCUM_SUM_LAST))
             if OpKind.ACCUM_MEAN_LAST in ops:
                 found.append((self._mean(form, loop | last, frame), short, OpKind.ACCUM_MEAN_LAST))
-            if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms:
+            entire = not self._prune or _entire(dims[-1], loop | last, frame)
+            if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms and entire:
                 norm = algebra.root_mean_square(loop | last, form, None)
                 found.append((norm, short, OpKind.ACCUM_RMS_LAST))
             if OpKind.ACCUM_SUM_TO_DIMX in ops:
@@ -226,6 +229,14 @@ class Closer:
 
 def _without(dims: Dims, dim: int) -> Dims:
     return (*dims[:dim], (), *dims[dim + 1 :])
+
+
+def _entire(dim: Parts, parts: int, frame: Frame) -> bool:
+    """Whether ``parts`` are all parts of the axes of a dim."""
+    full = 0
+    for part in dim:
+        full |= frame[axis_of(part)]
+    return parts == full
 
 
 def _axes(parts: Parts) -> set[int]:

@@ -1,0 +1,67 @@
+; A_sub: when an abstract expression is part of another (Wu et al., OSDI 2025, table 2).
+; Read after equivalence.smt2, whose symbols it uses. Side conditions: README.md.
+; Adding an opaque function is one declaration and one axiom here.
+(declare-fun exp (Expr) Expr)
+(declare-fun sqrt (Expr) Expr)
+(declare-fun silu (Expr) Expr)
+(declare-fun gelu (Expr) Expr)
+(declare-fun relu (Expr) Expr)
+(declare-fun sigmoid (Expr) Expr)
+(declare-fun max (Expr) Expr)
+(declare-fun subexpr (Expr Expr) Bool)
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x x)
+  :qid sub-refl)) :named sub-refl))
+
+(assert (! (forall ((x Expr) (y Expr) (z Expr)) (!
+  (=> (and (subexpr x y) (subexpr y z)) (subexpr x z))
+  :qid sub-trans)) :named sub-trans))
+
+(assert (! (forall ((x Expr) (y Expr)) (!
+  (subexpr x (add x y))
+  :qid sub-add)) :named sub-add))
+
+(assert (! (forall ((x Expr) (y Expr)) (!
+  (subexpr x (mul x y))
+  :qid sub-mul)) :named sub-mul))
+
+(assert (! (forall ((x Expr) (y Expr)) (!
+  (subexpr x (divide x y))
+  :qid sub-div-numerator)) :named sub-div-numerator))
+
+(assert (! (forall ((x Expr) (y Expr)) (!
+  (subexpr y (divide x y))
+  :qid sub-div-denominator)) :named sub-div-denominator))
+
+(assert (! (forall ((i Int) (x Expr)) (!
+  (subexpr x (sum i x))
+  :qid sub-sum)) :named sub-sum))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (exp x))
+  :qid sub-exp)) :named sub-exp))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (sqrt x))
+  :qid sub-sqrt)) :named sub-sqrt))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (silu x))
+  :qid sub-silu)) :named sub-silu))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (gelu x))
+  :qid sub-gelu)) :named sub-gelu))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (relu x))
+  :qid sub-relu)) :named sub-relu))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (sigmoid x))
+  :qid sub-sigmoid)) :named sub-sigmoid))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (max x))
+  :qid sub-max)) :named sub-max))

@@ -1,0 +1,6 @@
+"""``python -m mirage_formal``: search and check."""
+
+if __name__ == "__main__":
+    from mirage_formal.cli import main
+
+    main()

@@ -1,0 +1,163 @@
+"""The error bound that a fingerprint may state, from the checker's own abstract expressions (docs/fingerprint.md).
+
+Every output is a quotient N / D of sums of terms polynomial x omega^polynomial. Counting terms and degrees over the
+expressions gives k and d of the paper's theorem (section 5.3), or the degree for Schwartz and Zippel without
+exponentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+from typing import NamedTuple
+
+from mirage_formal.errors import FormatError
+from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
+
+_CAP = 1 << 64  # numbers above this are as good as infinite
+
+
+class Terms(NamedTuple):
+    """At most ``many`` terms of degree at most ``degree``, with exponents of degree ``exponent`` (0: none)."""
+
+    many: int
+    degree: int
+    exponent: int
+
+
+_ONE = Terms(1, 0, 0)
+#: Numerator and denominator.
+_Quotient = tuple[Terms, Terms]
+
+
+def _capped(many: int, degree: int, exponent: int) -> Terms:
+    return Terms(min(many, _CAP), min(degree, _CAP), min(exponent, _CAP))
+
+
+def _times(a: Terms, b: Terms) -> Terms:
+    return _capped(a.many * b.many, a.degree + b.degree, max(a.exponent, b.exponent))
+
+
+def _plus(a: Terms, b: Terms) -> Terms:
+    exponent = max(a.exponent, b.exponent)
+    return _capped(a.many + b.many if exponent else 1, max(a.degree, b.degree), exponent)
+
+
+def _added(a: _Quotient, b: _Quotient) -> _Quotient:
+    if a[1] == _ONE and b[1] == _ONE:
+        return _plus(a[0], b[0]), _ONE
+    return _plus(_times(a[0], b[1]), _times(b[0], a[1])), _times(a[1], b[1])
+
+
+def _summed(a: _Quotient, n: int) -> _Quotient:
+    """The sum of n quotients: their denominators may all differ."""
+
+    def repeated(terms: Terms) -> Terms:
+        return _capped(terms.many * n if terms.exponent else 1, terms.degree, terms.exponent)
+
+    def power(terms: Terms, times: int) -> Terms:
+        if terms == _ONE:
+            return _ONE
+        huge = terms.many > 1 and times * log2(terms.many) > 64
+        return _capped(_CAP if huge else terms.many**times, terms.degree * times, terms.exponent)
+
+    if a[1] == _ONE:
+        return repeated(a[0]), _ONE
+    return repeated(_times(a[0], power(a[1], n - 1))), power(a[1], n)
+
+
+def _exponential(inside: _Quotient, faults: list[str]) -> _Quotient:
+    if inside[1] != _ONE:
+        faults.append("an exponent with a division is outside the theorem")
+    return Terms(1, 0, max(1, inside[0].degree)), _ONE
+
+
+def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quotient:
+    match e:
+        case Var():
+            return Terms(1, 1, 0), _ONE
+        case Const():
+            return _ONE, _ONE
+        case Add(a, b):
+            return _added(known[a], known[b])
+        case Mul(a, b):
+            return _times(known[a][0], known[b][0]), _times(known[a][1], known[b][1])
+        case Div(a, b):
+            return _times(known[a][0], known[b][1]), _times(known[a][1], known[b][0])
+        case Sum(extent, a):
+            return _summed(known[a], extent)
+        case Unary("exp", a):
+            return _exponential(known[a], faults)
+        case Unary("silu", a):
+            below = _added(_exponential(known[a], faults), (_ONE, _ONE))
+            return _times(known[a][0], below[1]), _times(known[a][1], below[0])
+        case Unary("sqrt", _):
+            faults.append("sqrt is outside the theorem")
+        case Unary(function, _):
+            faults.append(f"{function} is opaque: outside the theorem")
+    return _ONE, _ONE
+
+
+def _bounds(outputs: Sequence[Expr], faults: list[str]) -> _Quotient:
+    """Bounds that hold for each of the outputs."""
+    known: dict[Expr, _Quotient] = {}
+    for node in postorder(outputs):
+        known[node] = _quotient(node, known, faults)
+
+    def largest(side: int) -> Terms:
+        return Terms(*(max(values) for values in zip(_ONE, *(known[e][side] for e in outputs), strict=True)))
+
+    return largest(0), largest(1)
+
+
+def check_bound(
+    program: Sequence[Expr],
+    candidate: Sequence[Expr],
+    primes: tuple[int, int],
+    rounds: int,
+    claim: tuple[float | None, str],
+    loose: bool,
+) -> None:
+    """Compare a stated bound, and the stated reason where there is none, with the theorem's.
+
+    Args:
+        program: Expressions of the program's outputs.
+        candidate: Expressions of the candidate's.
+        primes: p and q.
+        rounds: Independent draws.
+        claim: log2 of the stated bound, or None, and the reason.
+        loose: Only refuse a bound that is too good (for concatenations, which expressions do not count exactly).
+
+    Raises:
+        FormatError: The claim is another one.
+    """
+    faults: list[str] = []
+    a, b = _bounds(program, faults), _bounds(candidate, faults)
+    log, reasons = (None, faults) if faults else _theorem(a, b, primes, rounds)
+    if loose and (claim[0] is None or (log is not None and claim[0] >= log - 1e-6)):
+        return
+    same = claim[0] is log if claim[0] is None or log is None else abs(claim[0] - log) <= 1e-6 * abs(log)
+    if not same or claim[1] not in reasons:
+        got = f"{claim[0]} ({claim[1] or 'no reason'})"
+        raise FormatError(f"expected the bound {log} ({' or '.join(sorted(set(reasons))) or 'no reason'}), got {got}")
+
+
+def _theorem(a: _Quotient, b: _Quotient, primes: tuple[int, int], rounds: int) -> tuple[float | None, list[str]]:
+    p, q = primes
+    crossed = _plus(_times(a[0], b[1]), _times(b[0], a[1]))
+    below = _times(a[1], b[1])
+    if not crossed.exponent and not below.exponent:
+        if crossed.degree + below.degree >= p:
+            return None, [f"vacuous: degree {_shown(crossed.degree)} against p = {p}"]
+        return rounds * log2(max(crossed.degree, 1) / (p - below.degree)), [""]
+    k, d = max(crossed.many, 1), max(crossed.degree, crossed.exponent, 1)
+    if k >= 1 << 20 or d >= 1 << 40:
+        return None, [f"vacuous: k = {_shown(k)} exponentials, degree {_shown(d)}"]
+    one = 8 * d * k**4 / q + q ** (-1 / k**2)
+    if one >= 1:
+        return None, [f"vacuous: k = {k} exponentials, degree {d}"]
+    return rounds * log2(one), [""]
+
+
+def _shown(n: int) -> str:
+    return "over 2^64" if n >= _CAP else str(n)

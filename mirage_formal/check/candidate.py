@@ -1,0 +1,333 @@
+"""One candidate's directory: every file read, every digest recomputed, every claim established again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+
+from mirage_formal.check.expression import expressions, targets
+from mirage_formal.check.field import Undefined
+from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import faults, kernel_types
+from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.ir.serialize import from_json
+from mirage_formal.journal import (
+    GRAPH_FILE,
+    MANIFEST_FILE,
+    PROOF_DIR,
+    PROOF_FILE,
+    VERIFICATION_FILE,
+    CertificateRecord,
+    ClosingRecord,
+    ManifestRecord,
+    ProofRecord,
+    VerdictRecord,
+    VerificationRecord,
+    confined,
+    decode,
+    decode_proof,
+    read,
+    sha256,
+    unsealed,
+)
+from mirage_formal.smt.certificate import audit
+from mirage_formal.smt.session import discharge
+from mirage_formal.smt.terms import Expr, children, head, postorder, to_text
+
+#: Longest abstract expression that is written out to be compared with the log.
+_MAX_TEXT = 1 << 20
+
+
+class CheckFailed(Exception):
+    """The first thing that does not hold.
+
+    Attributes:
+        file: The file at fault.
+        step: What was being established.
+        what: What was expected and what was got.
+        corrupt: Whether the file cannot even be read as what it should be.
+    """
+
+    def __init__(self, file: str, step: str, what: str, *, corrupt: bool = False) -> None:
+        super().__init__(file, step, what)
+        self.file = file
+        self.step = step
+        self.what = what
+        self.corrupt = corrupt
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _failed, (self.file, self.step, self.what, self.corrupt)
+
+
+def _failed(file: str, step: str, what: str, corrupt: bool) -> CheckFailed:
+    return CheckFailed(file, step, what, corrupt=corrupt)
+
+
+@contextmanager
+def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None]:
+    """Name the file and the step at which an error inside is raised.
+
+    Sound: whatever goes wrong inside, the step has not been established.
+    """
+    try:
+        yield
+    except CheckFailed:
+        raise
+    except MirageError as error:
+        raise CheckFailed(str(file), name, error.what, corrupt=corrupt) from error
+    except Undefined as error:
+        raise CheckFailed(str(file), name, f"expected a value, got none: {error}", corrupt=corrupt) from error
+    except Exception as error:
+        what = f"cannot be established: {type(error).__name__}: {str(error)[:300]}"
+        raise CheckFailed(str(file), name, what, corrupt=corrupt) from error
+
+
+def expect(what: str, expected: object, got: object) -> None:
+    """Raise a FormatError unless both are equal."""
+    if expected != got:
+        raise FormatError(f"{what}: expected {str(expected)[:300]}, got {str(got)[:300]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """What holds about a candidate.
+
+    Attributes:
+        name: Name of its directory.
+        digest: Digest of its graph.
+        program: Digest of its program.
+        kernels: Kernels it launches.
+        seed: Of its fingerprint.
+        certificates: Tensors with a certificate, which is all of them.
+        obligations: Distinct texts that z3 and cvc5 refuted just now.
+        rounds: Fingerprints drawn again.
+        bound_log2: The bound that the theorem gives, or None.
+        seconds: Time it took.
+    """
+
+    name: str
+    digest: str
+    program: str
+    kernels: int
+    seed: int
+    certificates: int
+    obligations: int
+    rounds: int
+    bound_log2: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a candidate as records."""
+
+    manifest: ManifestRecord
+    graph: KernelGraph
+    program: KernelGraph
+    proof: tuple[ProofRecord, ...]
+    verification: VerificationRecord
+    fingerprint: FingerprintRecord
+    obligations: dict[str, str]
+
+
+def check_candidate(root: Path) -> Established:
+    """Establish everything about one candidate again, from its directory alone.
+
+    Sound: nothing in the directory is believed. Digests tie the files together; the graph and the program are read
+    from them and judged here; certificates are audited and refuted again; fingerprints are drawn and evaluated again.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    begin = perf_counter()
+    files = _read(root)
+    _check_digests(root, files)
+    _check_graphs(root, files)
+    _check_proof(root, files)
+    _check_verification(root, files)
+    draws = files.fingerprint
+    return Established(
+        name=root.name,
+        digest=files.manifest.candidate,
+        program=files.verification.program_digest,
+        kernels=files.graph.kernels,
+        seed=draws.seed,
+        certificates=len(files.proof) - 1,
+        obligations=len(files.obligations),
+        rounds=draws.rounds,
+        bound_log2=draws.bound_log2,
+        seconds=perf_counter() - begin,
+    )
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def _read(root: Path) -> _Files:
+    """Every file as what it should be; content is never executed, sizes are bounded, paths confined."""
+    with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
+        manifest = decode(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        for name in manifest.files:
+            confined(root, name)
+    with step(root / GRAPH_FILE, "read the graph", corrupt=True):
+        graph = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
+    with step(root / PROOF_FILE, "read the proof log", corrupt=True):
+        lines = read(root / PROOF_FILE).split(b"\n")
+        if lines.pop() != b"":
+            raise FormatError("expected a newline at the end")
+        proof = tuple(decode_proof(text, f"line {number}") for number, text in enumerate(lines, 1))
+    with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
+        verification = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
+        program = from_json(bytes(verification.program), "program")
+        fingerprint = decode(bytes(verification.fingerprint), FingerprintRecord, "fingerprint")
+    obligations: dict[str, str] = {}
+    for name in manifest.files:
+        if name.startswith(f"{PROOF_DIR}/"):
+            with step(root / name, "read an obligation", corrupt=True):
+                try:
+                    obligations[name] = read(confined(root, name)).decode("ascii")
+                except UnicodeDecodeError as error:
+                    raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
+    return _Files(manifest, graph, program, proof, verification, fingerprint, obligations)
+
+
+def list_files(root: Path) -> set[str]:
+    """Relative paths of everything below a directory that is not a directory; links count as files."""
+    found: set[str] = set()
+    for folder, names, files in os.walk(root, followlinks=False):
+        links = [name for name in names if (Path(folder) / name).is_symlink()]
+        found |= {(Path(folder) / name).relative_to(root).as_posix() for name in (*files, *links)}
+    return found
+
+
+def check_manifest(root: Path, file: str, listed: dict[str, str]) -> None:
+    """A manifest lists exactly the files that are there, with their digests."""
+    with step(root / file, "manifest"):
+        there = list_files(root) - {file}
+        if extra := sorted(there - set(listed)):
+            raise FormatError(f"expected only files of the manifest, got {extra[0]} as well")
+    for name, code in listed.items():
+        with step(root / name, "digest of the file"):
+            expect("sha256", code, sha256(read(confined(root, name))))
+
+
+def _check_digests(root: Path, files: _Files) -> None:
+    with step(root / MANIFEST_FILE, "seal"):
+        unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+    check_manifest(root, MANIFEST_FILE, files.manifest.files)
+    with step(root / MANIFEST_FILE, "manifest"):
+        for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE):
+            expect(f"{name} in the manifest", True, name in files.manifest.files)
+
+
+# --- graphs --------------------------------------------------------------------------------------------------------
+
+
+def _check_graphs(root: Path, files: _Files) -> None:
+    for name, graph, code in (
+        (GRAPH_FILE, files.graph, files.manifest.candidate),
+        (VERIFICATION_FILE, files.program, files.verification.program_digest),
+    ):
+        with step(root / name, "well-formed graph"):
+            if found := faults(graph):
+                raise FormatError("; ".join(found)[:600])
+        with step(root / name, "digest of the graph"):
+            expect("digest", digest(graph), code)
+    with step(root / GRAPH_FILE, "same inputs and outputs as the program"):
+        expect("inputs", files.program.inputs, files.graph.inputs)
+        here, there = (kernel_types(graph) for graph in (files.graph, files.program))
+        expect("outputs", [there[i] for i in files.program.outputs], [here[i] for i in files.graph.outputs])
+    with step(root / VERIFICATION_FILE, "which candidate"):
+        expect("candidate", files.manifest.candidate, files.verification.candidate)
+
+
+# --- certificates --------------------------------------------------------------------------------------------------
+
+
+def _check_proof(root: Path, files: _Files) -> None:
+    """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers."""
+    path = root / PROOF_FILE
+    with step(path, "abstract expressions"):
+        found, goals = expressions(files.graph), targets(files.program)
+    with step(path, "complete proof log"):
+        claims = [record for record in files.proof if isinstance(record, CertificateRecord)]
+        expect("tensors with a certificate", list(_tensors(files.graph)), [record.tensor for record in claims])
+        used = {record.file for record in claims}
+        closing = ClosingRecord(
+            certificates=len(claims),
+            obligations=len(used),
+            graph=files.manifest.candidate,
+            program=files.verification.program_digest,
+        )
+        expect("closing line", [closing], [r for r in files.proof if isinstance(r, ClosingRecord)])
+        expect("last line", closing, files.proof[-1] if files.proof else None)
+    with step(root / MANIFEST_FILE, "obligations"):
+        expect("files of obligations", sorted(used), sorted(files.obligations))
+    for record in claims:
+        with step(path, f"claim about {record.tensor}"):
+            _check_claim(record, found[record.tensor], goals, files.obligations)
+        with step(root / record.file, f"certificate of {record.tensor}"):
+            _check_certificate(files.obligations[record.file], found[record.tensor], goals[record.output])
+    for name, text in files.obligations.items():
+        with step(root / name, "z3 and cvc5"):
+            answers = _refute(text)
+            expect("answers", {"z3": "unsat", "cvc5": "unsat"}, answers)
+
+
+def _tensors(graph: KernelGraph) -> Iterator[str]:
+    """Names of all tensors in the order of proof.jsonl."""
+    for number in range(len(graph.inputs) + sum(op.results for op in graph.ops)):
+        yield f"k{number}"
+    for index, op in enumerate(graph.ops):
+        if isinstance(op, GraphDefined):
+            for number in range(len(op.graph.inputs) + sum(inner.results for inner in op.graph.ops)):
+                yield f"b{index}.{number}"
+
+
+def _check_claim(record: CertificateRecord, e: Expr, goals: list[Expr], obligations: dict[str, str]) -> None:
+    size: dict[Expr, int] = {}
+    for node in postorder([e]):
+        size[node] = len(head(node)) + 2 + sum(size[child] + 1 for child in children(node))
+    if size[e] > _MAX_TEXT:
+        raise FormatError(f"expected an expression of at most {_MAX_TEXT} characters, got {size[e]}")
+    expect("expression", to_text(e), record.expression)
+    if record.output >= len(goals):
+        raise FormatError(f"expected an output below {len(goals)}, got {record.output}")
+    expect("sha256 of the obligation", sha256(obligations[record.file].encode()), record.sha256)
+    expect("answer of z3", "unsat", record.z3.answer)
+    expect("answer of cvc5", "unsat", record.cvc5.answer)
+
+
+def _check_certificate(text: str, e: Expr, target: Expr) -> None:
+    claim = audit(text)
+    if claim.expression is not e:
+        raise FormatError(f"expected a claim about {str(e)[:200]}, got one about {str(claim.expression)[:200]}")
+    if claim.target is not target:
+        raise FormatError(f"expected the target {str(target)[:200]}, got {str(claim.target)[:200]}")
+
+
+@lru_cache(maxsize=4096)
+def _refute(text: str) -> dict[str, str]:
+    """What each solver says about a text; an answer holds for every file with this very text."""
+    return {result.solver: result.answer.value for result in discharge(text)}
+
+
+# --- fingerprint ---------------------------------------------------------------------------------------------------
+
+
+def _check_verification(root: Path, files: _Files) -> None:
+    record = files.fingerprint
+    with step(root / VERIFICATION_FILE, "verdict"):
+        verdict = VerdictRecord(
+            kind="probable", rounds=record.rounds, bound_log2=record.bound_log2, reason=record.bound_reason
+        )
+        expect("verdict", verdict, files.verification.verdict)
+    with step(root / VERIFICATION_FILE, "fingerprint"):
+        check_fingerprint(files.program, files.graph, record)

@@ -1,0 +1,260 @@
+"""The checker's own reading of a µGraph as abstract expressions (paper, section 4.3).
+
+Written from the rules, not from semantics/: it shares only the terms of smt/terms and the types of ir/ with the code
+that makes certificates. An abstract expression forgets shapes and indices but keeps how many elements a sum adds up. A
+concatenation has one expression per part for as long as its parts lie along one dim, so that a product over that dim
+is the sum of the parts' products; after that, and wherever it is shown, it is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import reduce
+
+from mirage_formal.check.inline import inline
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.check import block_types, kernel_types
+from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
+from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.ir.types import DTensor, Shape
+from mirage_formal.smt.terms import Expr, add, const, div, mul, sum_, unary, var
+
+#: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
+Parts = tuple[int, tuple[tuple[int, Expr], ...]]
+
+#: Elementwise functions about which no equation is known.
+_OPAQUE = {
+    kind: kind.value for kind in (OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID)
+}
+_BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
+    OpKind.ADD: add,
+    OpKind.SUB: lambda a, b: add(a, mul(const(-1), b)),
+    OpKind.MUL: mul,
+    OpKind.DIV: div,
+}
+
+
+def expressions(graph: KernelGraph) -> dict[str, Expr]:
+    """Abstract expression of every tensor, by the names of proof.jsonl: ``k<i>`` and ``b<j>.<i>``.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+        FormatError: An operator has no abstract expression.
+    """
+    types = kernel_types(graph)
+    terms = [_one(var(given.name)) for given in graph.inputs]
+    named: dict[str, Expr] = {}
+    for index, op in enumerate(graph.ops):
+        given = [terms[i] for i in op.operands]
+        if isinstance(op, GraphDefined):
+            inner, saved = _block(op.graph, given, tuple(types[i] for i in op.operands))
+            named |= {f"b{index}.{i}": _whole(term) for i, term in enumerate(inner)}
+            terms += saved
+        else:
+            terms.append(_meaning(op.kind, op.attrs, given, [types[i].shape for i in op.operands], 1, 1))
+    return {f"k{i}": _whole(term) for i, term in enumerate(terms)} | named
+
+
+def targets(graph: KernelGraph) -> list[Expr]:
+    """Abstract expressions of a program's outputs, in order."""
+    named = expressions(graph)
+    return [named[f"k{i}"] for i in graph.outputs]
+
+
+def _block(block: BlockGraph, given: list[Parts], operands: tuple[DTensor, ...]) -> tuple[list[Parts], list[Parts]]:
+    """Terms of a block graph's tensors, and of what it writes."""
+    plain, ops, numbers = inline(block)
+    shapes = [tensor.shape for tensor in block_types(plain, operands)]
+    ways = (*block.grid, block.forloop_range)
+    terms = [
+        _cut(term, [d for d, n in zip((*iterator.imap, iterator.fmap), ways, strict=True) if n > 1])
+        for term, iterator in zip(given, block.inputs, strict=True)
+    ]
+    for op in ops:
+        args, sizes = [terms[i] for i in op.operands], [shapes[i] for i in op.operands]
+        terms.append(_meaning(op.kind, op.attrs, args, sizes, block.forloop_range, block.reduction_dimx))
+    saved = [
+        _cut(terms[saver.operand], [d for d, n in zip(saver.omap, block.grid, strict=True) if n > 1])
+        for saver in plain.outputs
+    ]
+    return [terms[i] for i in numbers], saved
+
+
+def _one(term: Expr) -> Parts:
+    return 0, ((1, term),)
+
+
+def _whole(value: Parts) -> Expr:
+    """The term of a tensor: that of its parts, added up."""
+    return reduce(add, (term for _, term in value[1]))
+
+
+def _cut(value: Parts, dims: Sequence[int | None]) -> Parts:
+    """A tensor after dims have been split or joined: parts along such a dim cannot be told apart any longer."""
+    return _one(_whole(value)) if value[0] in dims else value
+
+
+def _join(dim: int, parts: Sequence[tuple[int, Expr]]) -> Parts:
+    return _one(parts[0][1]) if len({term for _, term in parts}) == 1 else (dim, tuple(parts))
+
+
+def _each(value: Parts, function: Callable[[Expr], Expr]) -> Parts:
+    return _join(value[0], [(n, function(term)) for n, term in value[1]])
+
+
+def _along(value: Parts, dim: int, extent: int) -> tuple[tuple[int, Expr], ...]:
+    """Parts along a dim: those of the tensor if that is where they lie, else the whole tensor."""
+    return value[1] if len(value[1]) > 1 and value[0] == dim else ((extent, _whole(value)),)
+
+
+def _common(a: tuple[tuple[int, Expr], ...], b: tuple[tuple[int, Expr], ...]) -> list[tuple[int, Expr, Expr]]:
+    """Both lists of parts, cut at the bounds of either."""
+    out: list[tuple[int, Expr, Expr]] = []
+    i = j = 0
+    left, right = a[0][0], b[0][0]
+    while i < len(a) and j < len(b):
+        step = min(left, right)
+        out.append((step, a[i][1], b[j][1]))
+        left, right = left - step, right - step
+        if left == 0:
+            i += 1
+            left = a[i][0] if i < len(a) else 0
+        if right == 0:
+            j += 1
+            right = b[j][0] if j < len(b) else 0
+    return out
+
+
+def _broadcast(sizes: Sequence[Shape]) -> Shape:
+    return tuple(max(extents) for extents in zip(*sizes, strict=True))
+
+
+def _pair(kind: OpKind, a: Parts, b: Parts, shape: Shape) -> Parts:
+    if len(a[1]) > 1 and len(b[1]) > 1 and a[0] != b[0]:
+        a = _one(_whole(a))
+    dim = a[0] if len(a[1]) > 1 else b[0]
+    both = _common(_along(a, dim, shape[dim]), _along(b, dim, shape[dim]))
+    return _join(dim, [(n, _BINARY[kind](x, y)) for n, x, y in both])
+
+
+def _matmul(a: Parts, b: Parts, sizes: list[Shape]) -> Parts:
+    rank, depth = len(sizes[0]), sizes[0][-1]
+
+    def product(left: tuple[tuple[int, Expr], ...], right: tuple[tuple[int, Expr], ...]) -> Expr:
+        return reduce(add, (sum_(n, mul(x, y)) for n, x, y in _common(left, right)))
+
+    if len(a[1]) > 1 and a[0] != rank - 1:  # parts among the rows
+        return _join(a[0], [(n, product(((depth, x),), _along(b, rank - 2, depth))) for n, x in a[1]])
+    if len(b[1]) > 1 and b[0] != rank - 2:  # parts among the columns
+        return _join(b[0], [(n, product(_along(a, rank - 1, depth), ((depth, y),))) for n, y in b[1]])
+    return _one(product(_along(a, rank - 1, depth), _along(b, rank - 2, depth)))
+
+
+def _sum(value: Parts, dim: int, extent: int, kept: int = 1) -> Parts:
+    """Sum along a dim, in groups that leave ``kept`` elements."""
+    if len(value[1]) == 1 or value[0] != dim:
+        return _each(value, lambda term: sum_(extent // kept, term))
+    if any(n % kept for n, _ in value[1]):
+        return _one(sum_(extent // kept, _whole(value)))
+    return _one(reduce(add, (sum_(n // kept, term) for n, term in value[1])))
+
+
+def _times(value: Parts, factor: Fraction) -> Parts:
+    return _each(value, lambda term: mul(const(factor), term))
+
+
+def _square(value: Parts) -> Parts:
+    return _each(value, lambda term: mul(term, term))
+
+
+def _over_rms(x: Parts, dim: int, shape: Shape, attrs: Attrs) -> Parts:
+    below = _times(_sum(_square(x), dim, shape[dim]), Fraction(1, shape[dim]))
+    if (eps := attrs.eps) is not None:
+        below = _each(below, lambda term: add(term, const(eps)))
+    return _pair(OpKind.DIV, x, _each(below, lambda term: unary("sqrt", term)), shape)
+
+
+def _reshaped(value: Parts, before: Shape, after: Shape) -> Parts:
+    """Parts survive a reshape if their dim does: same extent, as many elements before it."""
+
+    def steps(shape: Shape, dim: int) -> int:
+        return 1 if dim == 0 else shape[dim - 1] * steps(shape, dim - 1)
+
+    if len(value[1]) == 1:
+        return value
+    for dim, n in enumerate(after):
+        if n == before[value[0]] and steps(after, dim) == steps(before, value[0]):
+            return dim, value[1]
+    return _one(_whole(value))
+
+
+def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> Parts:
+    """Meaning of an operator's result; ``loop`` is the number of iterations that an accumulator adds up."""
+    shape = sizes[0]
+    last = len(shape) - 1
+    dim = last if attrs.dim is None else attrs.dim
+    if kind in _OPAQUE:
+        return _each(x[0], lambda term: unary(_OPAQUE[kind], term))
+    if kind in _BINARY:
+        return _pair(kind, x[0], x[1], _broadcast(sizes))
+    match kind:
+        case OpKind.MATMUL:
+            return _matmul(x[0], x[1], sizes)
+        case OpKind.SQUARE:
+            return _square(x[0])
+        case OpKind.SCALE if attrs.factor is not None:
+            return _times(x[0], attrs.factor)
+        case OpKind.SUM | OpKind.SUM_TO_DIMX:
+            return _sum(x[0], dim, shape[dim], 1 if kind is OpKind.SUM else dimx)
+        case OpKind.MEAN:
+            return _times(_sum(x[0], dim, shape[dim]), Fraction(1, shape[dim]))
+        case OpKind.CAST | OpKind.REPEAT:
+            return x[0]
+        case OpKind.TRANSPOSE if attrs.perm is not None:
+            return attrs.perm.index(x[0][0]), x[0][1]
+        case OpKind.RESHAPE if attrs.shape is not None:
+            return _reshaped(x[0], shape, attrs.shape)
+        case OpKind.CONCAT:
+            return _join(dim, [*_along(x[0], dim, shape[dim]), *_along(x[1], dim, sizes[1][dim])])
+        case OpKind.SOFTMAX:
+            power = _each(x[0], lambda term: unary("exp", term))
+            return _pair(OpKind.DIV, power, _sum(power, dim, shape[dim]), shape)
+        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
+            return _norm(kind, attrs, x, dim, shape)
+    return _accumulated(kind, x, dim, shape, loop, dimx)
+
+
+def _norm(kind: OpKind, attrs: Attrs, x: list[Parts], dim: int, shape: Shape) -> Parts:
+    centred = x[0]
+    if kind is OpKind.LAYER_NORM:
+        mean = _times(_sum(x[0], dim, shape[dim]), Fraction(1, shape[dim]))
+        centred = _pair(OpKind.SUB, x[0], mean, shape)
+    out = _over_rms(centred, dim, shape, attrs)
+    for extra, joined in zip(x[1:], (OpKind.MUL, OpKind.ADD), strict=False):
+        out = _pair(joined, out, extra, shape)
+    return out
+
+
+def _accumulated(kind: OpKind, x: list[Parts], dim: int, shape: Shape, loop: int, dimx: int) -> Parts:
+    def over_loop(value: Parts) -> Parts:
+        return _each(value, lambda term: sum_(loop, term))
+
+    last = len(shape) - 1
+    mean = Fraction(1, shape[last] * loop)
+    match kind:
+        case OpKind.ACCUM_SUM:
+            return over_loop(x[0])
+        case OpKind.ACCUM_SUM_LAST:
+            return over_loop(_sum(x[0], last, shape[last]))
+        case OpKind.ACCUM_MEAN_LAST:
+            return _times(over_loop(_sum(x[0], last, shape[last])), mean)
+        case OpKind.ACCUM_RMS_LAST:
+            squares = _times(over_loop(_sum(_square(x[0]), last, shape[last])), mean)
+            return _each(squares, lambda term: unary("sqrt", term))
+        case OpKind.ACCUM_SUM_TO_DIMX:
+            return over_loop(_sum(x[0], dim, shape[dim], dimx))
+        case OpKind.ACCUM_CONCAT:
+            return _cut(x[0], [dim] if loop > 1 else [])
+    hint = "a graph with a maximum is not reported before it can be certified"
+    raise FormatError(f"operator {kind.value} has no abstract expression here", hint=hint)

@@ -1,0 +1,405 @@
+"""The checker's own reading of a µGraph in Z_p x Z_q, as a GPU would run it: blocks, iterations, accumulators.
+
+Nothing is shared with semantics/. Blocks are computed side by side along three leading axes, on which a tensor that
+all blocks of an axis share has extent 1; the for-loop is a loop, an accumulator is a state that each iteration changes,
+and an input iterator or output saver says, for every element of a tile, which element of the device tensor it is.
+
+An element has a part in Z_p and one in Z_q. exp takes the part in Z_q to omega^x in Z_p and leaves none in Z_q, so a
+second exp on a path has no picture. Only the parts that an output's value in Z_p needs are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.check.arithmetic import (
+    Residues,
+    add,
+    inverse,
+    matmul,
+    multiply,
+    power,
+    powers_of,
+    residue,
+    subtract,
+    total,
+)
+from mirage_formal.check.inline import inline
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.check import block_types, kernel_types
+from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, Op
+from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.ir.types import DimMap, DTensor, Shape
+
+P, Q = 0, 1
+#: A tensor's parts in Z_p and Z_q; None where no output needs it.
+Value = list[Residues | None]
+_LEAD = 3  # grid axes x, y, z before the data dims of a tile
+_AT_ONCE = 1 << 22  # elements of the largest tile tensor that are computed side by side
+
+#: Reads one part of one input.
+Source = Callable[[int, int], Residues]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Two primes, an element of order q in Z_p, and the keys of the random functions."""
+
+    p: int
+    q: int
+    omega: int
+    keys: dict[OpKind, tuple[int, int]]
+
+    def prime(self, part: int) -> int:
+        return self.q if part else self.p
+
+
+class Undefined(Exception):
+    """A denominator is zero, a radicand is no residue, or a constant has no residue."""
+
+
+def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
+    """Parts that the outputs need: of every kernel tensor, and of every tensor of each (inlined) block graph.
+
+    Raises:
+        FormatError: The graph has no picture in the field (not LAX).
+    """
+    kernel: list[set[int]] = [set() for _ in kernel_types(graph)]
+    blocks: dict[int, list[set[int]]] = {}
+    for output in graph.outputs:
+        kernel[output].add(P)
+    first = len(kernel)
+    for index in reversed(range(len(graph.ops))):
+        op = graph.ops[index]
+        first -= op.results
+        if isinstance(op, GraphDefined):
+            plain, ops, _ = inline(op.graph)
+            inner: list[set[int]] = [set() for _ in range(len(plain.inputs) + sum(o.results for o in ops))]
+            for saver, wanted in zip(plain.outputs, kernel[first : first + op.results], strict=True):
+                inner[saver.operand] |= wanted
+            number = len(inner)
+            for below in reversed(ops):
+                number -= below.results
+                _pass_on(below, inner[number], inner)
+            for operand, wanted in zip(op.operands, inner, strict=False):
+                kernel[operand] |= wanted
+            blocks[index] = inner
+        else:
+            _pass_on(op, kernel[first], kernel)
+    return kernel, blocks
+
+
+def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]]) -> None:
+    """Add to the operands of an operator the parts that its result needs."""
+    parts = set(wanted)
+    if wanted and op.kind in (OpKind.EXP, OpKind.SOFTMAX, OpKind.SILU):
+        if Q in wanted:
+            raise FormatError("a second exponential on one path: the graph is not LAX")
+        parts = {P, Q} if op.kind is OpKind.SILU else {Q}
+    for operand in op.operands:
+        tensors[operand] |= parts
+
+
+def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
+    """Outputs in Z_p.
+
+    Args:
+        graph: A well-formed graph.
+        point: Where to evaluate.
+        source: The inputs' residues, of the inputs' shapes.
+
+    Raises:
+        Undefined: The graph has no value at these inputs.
+        FormatError: The graph has no picture in the field.
+    """
+    types = kernel_types(graph)
+    wanted, inside = needs(graph)
+    values: list[Value] = [
+        [source(number, part) if part in parts else None for part in (P, Q)]
+        for number, parts in enumerate(wanted[: len(graph.inputs)])
+    ]
+    last = {i: n for n, op in enumerate(graph.ops) for i in op.operands}
+    for index, op in enumerate(graph.ops):
+        given = [values[i] for i in op.operands]
+        if isinstance(op, GraphDefined):
+            values += _Block(op.graph, [types[i] for i in op.operands], point, inside[index]).run(given)
+        else:
+            parts = wanted[len(values)]
+            values.append([_apply(op, given, part, point, 0, 1) if part in parts else None for part in (P, Q)])
+        for operand in op.operands:  # free what nobody reads any more
+            if last[operand] == index and operand not in graph.outputs:
+                values[operand] = [None, None]
+    return [_known(values[i][P]) for i in graph.outputs]
+
+
+def _known(value: Residues | None) -> Residues:
+    assert value is not None, "a part was read that needs() did not ask for"
+    return value
+
+
+# --- operators, on values with ``lead`` leading axes ---------------------------------------------------------------
+
+
+def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx: int) -> Residues:
+    """One part of an operator's result."""
+    m, attrs, kind = point.prime(part), op.attrs, op.kind
+    if kind is OpKind.EXP:
+        return _exp(xs[0], point)
+    if kind in (OpKind.SILU, OpKind.SOFTMAX):
+        return _over_exp(kind, xs[0], point, lead + (attrs.dim or 0))
+    x = [_known(value[part]) for value in xs]
+    axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
+    match kind:
+        case OpKind.ADD:
+            return add(x[0], x[1], m)
+        case OpKind.SUB:
+            return subtract(x[0], x[1], m)
+        case OpKind.MUL | OpKind.SQUARE:
+            return multiply(x[0], x[-1], m)
+        case OpKind.DIV:
+            return _divide(x[0], x[1], m)
+        case OpKind.SQRT:
+            return _root(x[0], m)
+        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
+            return _random_function(x[0], *point.keys[kind], m)
+        case OpKind.SCALE if attrs.factor is not None:
+            return multiply(x[0], _constant(attrs.factor, m), m)
+        case OpKind.MATMUL:
+            return matmul(x[0], x[1], m)
+        case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
+            out = _fold(x[0], axis, dimx if kind is OpKind.SUM_TO_DIMX else 1, m)
+            return multiply(out, _constant(Fraction(1, x[0].shape[axis]), m), m) if kind is OpKind.MEAN else out
+        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
+            return _norm(kind, attrs, x, axis, m)
+    return _moved(kind, attrs, x, axis, lead)
+
+
+def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
+    """Operators that only move elements."""
+    head = x[0].shape[:lead]
+    match kind:
+        case OpKind.CAST:
+            return x[0]
+        case OpKind.TRANSPOSE if attrs.perm is not None:
+            return x[0].transpose([*range(lead), *(lead + i for i in attrs.perm)])
+        case OpKind.RESHAPE if attrs.shape is not None:
+            return x[0].reshape(*head, *attrs.shape)
+        case OpKind.REPEAT if attrs.times is not None:
+            return np.repeat(x[0], attrs.times, axis=axis)
+        case OpKind.CONCAT:
+            shared = np.broadcast_shapes(head, x[1].shape[:lead])
+            return np.concatenate([np.broadcast_to(a, (*shared, *a.shape[lead:])) for a in x], axis=axis)
+    raise FormatError(f"operator {kind.value} has no picture in a finite field")
+
+
+def _constant(value: Fraction, m: int) -> int:
+    try:
+        found = residue(value, m)
+    except ZeroDivisionError as error:
+        raise Undefined(str(error)) from None
+    if found == 0 and value != 0:
+        raise Undefined(f"the constant {value} is 0 modulo {m}")
+    return found
+
+
+def _exp(x: Value, point: Point) -> Residues:
+    return powers_of(point.omega, _known(x[Q]), point.p, point.q)
+
+
+def _over_exp(kind: OpKind, x: Value, point: Point, axis: int) -> Residues:
+    """silu(x) = x / (1 + exp(-x)); softmax(x) = exp(x) / sum of exp(x)."""
+    if kind is OpKind.SOFTMAX:
+        e = _exp(x, point)
+        return _divide(e, _fold(e, axis, 1, point.p), point.p)
+    negative = subtract(np.zeros(1, dtype=np.uint64), _known(x[Q]), point.q)
+    below = add(_exp([None, negative], point), 1, point.p)
+    return _divide(_known(x[P]), below, point.p)
+
+
+def _divide(a: Residues, b: Residues, m: int) -> Residues:
+    if not b.all():
+        raise Undefined("a denominator is 0")
+    return multiply(a, inverse(b, m), m)
+
+
+def _root(a: Residues, m: int) -> Residues:
+    """The principal root, itself a residue because m = 3 mod 4."""
+    root = power(a, (m + 1) // 4, m)
+    if (multiply(root, root, m) != a).any():
+        raise Undefined("a radicand is no residue")
+    return root
+
+
+def _random_function(x: Residues, first: int, second: int, m: int) -> Residues:
+    def mix(z: Residues) -> Residues:
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)))
+
+    with np.errstate(over="ignore"):
+        z = mix((x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
+        return np.asarray(mix(z ^ np.uint64(second)) % np.uint64(m))
+
+
+def _fold(x: Residues, axis: int, kept: int, m: int) -> Residues:
+    """Sum along an axis in steps of ``kept``: result j is the sum of elements j, j + kept, ..."""
+    n = x.shape[axis]
+    return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis, m)
+
+
+def _norm(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, m: int) -> Residues:
+    share = _constant(Fraction(1, x[0].shape[axis]), m)
+    a = x[0]
+    if kind is OpKind.LAYER_NORM:
+        a = subtract(a, multiply(_fold(a, axis, 1, m), share, m), m)
+    below = multiply(_fold(multiply(a, a, m), axis, 1, m), share, m)
+    if attrs.eps is not None:
+        below = add(below, _constant(attrs.eps, m), m)
+    out = _divide(a, _root(below, m), m)
+    out = multiply(out, x[1], m) if len(x) > 1 else out
+    return add(out, x[2], m) if len(x) > 2 else out
+
+
+# --- block graphs --------------------------------------------------------------------------------------------------
+
+_AxisValues = NDArray[np.int64]
+
+
+def _along(values: _AxisValues, axis: int, rank: int) -> _AxisValues:
+    """A vector laid along one of ``rank`` axes."""
+    return values.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+class _Block:
+    """One graph-defined kernel."""
+
+    def __init__(self, block: BlockGraph, operands: list[DTensor], point: Point, wanted: list[set[int]]) -> None:
+        self.block, self.ops, _ = inline(block)
+        self.operands = operands
+        self.point = point
+        self.wanted = wanted
+        self.tiles = block_types(self.block, tuple(operands))
+        self.inputs = len(block.inputs)
+
+    def run(self, given: Sequence[Value]) -> list[Value]:
+        """The device tensors that all blocks together write."""
+        block = self.block
+        outputs: list[Value] = []
+        for saver in block.outputs:
+            shape = [
+                n * prod(g for g, d in zip(block.grid, saver.omap, strict=True) if d == dim)
+                for dim, n in enumerate(self.tiles[saver.operand].shape)
+            ]
+            parts = self.wanted[saver.operand]
+            outputs.append([np.zeros(shape, dtype=np.uint64) if part in parts else None for part in (P, Q)])
+        for coordinates in self._chunks():
+            values = self._blocks(given, coordinates)
+            for saver, output in zip(block.outputs, outputs, strict=True):
+                parts = self.wanted[saver.operand]
+                for part in parts:
+                    where = self._positions(_known(output[part]).shape, saver.omap, None, coordinates, 0)
+                    _known(output[part])[where] = _known(values[saver.operand][part])
+        return outputs
+
+    def _chunks(self) -> Iterator[list[_AxisValues]]:
+        """Block coordinates along x, y and z, in chunks along the longest axis that bound the memory."""
+        grid = self.block.grid
+        axis = grid.index(max(grid))
+        largest = max(prod(tile.shape) for tile in self.tiles) * (prod(grid) // grid[axis])
+        step = max(1, _AT_ONCE // largest)
+        for start in range(0, grid[axis], step):
+            coordinates = [np.arange(n, dtype=np.int64) for n in grid]
+            coordinates[axis] = coordinates[axis][start : start + step]
+            yield coordinates
+
+    def _blocks(self, given: Sequence[Value], coordinates: list[_AxisValues]) -> list[Value]:
+        """All tensors of some blocks after their loop; tensors inside the loop are those of the last iteration."""
+        block = self.block
+        values: list[Value] = [[None, None] for _ in self.tiles]
+        constant = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None}
+        states: dict[tuple[int, int], list[Residues]] = {}
+        for iteration in range(block.forloop_range):
+            for number, (iterator, tensor) in enumerate(zip(block.inputs, self.operands, strict=True)):
+                if iteration == 0 or number not in constant:
+                    where = self._positions(tensor.shape, iterator.imap, iterator.fmap, coordinates, iteration)
+                    for part in self.wanted[number]:
+                        values[number][part] = _known(given[number][part])[where]
+            for number, op in enumerate(self.ops, self.inputs):
+                if SPECS[op.kind].accumulator:
+                    self._accumulate(op, number, values, states)
+                elif not self.tiles[number].after_loop and not (iteration and number in constant):
+                    self._compute(op, number, values)
+                    if constant.issuperset(op.operands):
+                        constant.add(number)
+        for number, op in enumerate(self.ops, self.inputs):
+            if SPECS[op.kind].accumulator:
+                self._finish(op, number, values, states)
+            elif self.tiles[number].after_loop:
+                self._compute(op, number, values)
+        return values
+
+    def _positions(
+        self, shape: Shape, maps: DimMap, loop: int | None, coordinates: list[_AxisValues], iteration: int
+    ) -> tuple[_AxisValues, ...]:
+        """For every element of the tiles [x, y, z, tile...], its index in a device tensor of this shape.
+
+        A dim is cut into slabs by the grid axes mapped to it (x outermost), then into chunks by the loop.
+        """
+        found: list[_AxisValues] = []
+        for dim, extent in enumerate(shape):
+            index: _AxisValues = np.zeros((1,) * (_LEAD + len(shape)), dtype=np.int64)
+            for axis in range(_LEAD):
+                if maps[axis] == dim:
+                    extent //= self.block.grid[axis]
+                    index = index + _along(coordinates[axis] * extent, axis, index.ndim)
+            if loop == dim:
+                extent //= self.block.forloop_range
+                index = index + iteration * extent
+            found.append(index + _along(np.arange(extent, dtype=np.int64), _LEAD + dim, index.ndim))
+        return tuple(found)
+
+    def _compute(self, op: Op, number: int, values: list[Value]) -> None:
+        xs = [values[i] for i in op.operands]
+        for part in self.wanted[number]:
+            values[number][part] = _apply(op, xs, part, self.point, _LEAD, self.block.reduction_dimx)
+
+    def _accumulate(
+        self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]
+    ) -> None:
+        """What one iteration adds to an accumulator."""
+        for part in self.wanted[number]:
+            m = self.point.prime(part)
+            x = _known(values[op.operands[0]][part])
+            if op.kind is OpKind.ACCUM_RMS_LAST:
+                x = multiply(x, x, m)
+            if op.kind in (OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
+                x = _fold(x, x.ndim - 1, 1, m)
+            elif op.kind is OpKind.ACCUM_SUM_TO_DIMX:
+                dim = x.ndim - _LEAD - 1 if op.attrs.dim is None else op.attrs.dim
+                x = _fold(x, _LEAD + dim, self.block.reduction_dimx, m)
+            elif op.kind not in (OpKind.ACCUM_SUM, OpKind.ACCUM_CONCAT):
+                raise FormatError(f"operator {op.kind.value} has no picture in a finite field")
+            state = states.setdefault((number, part), [])
+            if op.kind is OpKind.ACCUM_CONCAT or not state:
+                state.append(x)
+            else:
+                state[0] = add(state[0], x, m)
+
+    def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]) -> None:
+        """The value of an accumulator behind the loop."""
+        for part in self.wanted[number]:
+            m, state = self.point.prime(part), states[number, part]
+            out = state[0]
+            if op.kind is OpKind.ACCUM_CONCAT:
+                out = np.concatenate(state, axis=_LEAD + (op.attrs.dim or 0))
+            elif op.kind in (OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
+                count = self.tiles[op.operands[0]].shape[-1] * self.block.forloop_range
+                out = multiply(out, _constant(Fraction(1, count), m), m)
+                out = _root(out, m) if op.kind is OpKind.ACCUM_RMS_LAST else out
+            values[number][part] = out

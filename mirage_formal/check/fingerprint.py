@@ -1,0 +1,336 @@
+"""Fingerprints drawn again from their seeds, as docs/fingerprint.md says, and compared digest by digest."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+from math import prod
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+
+from mirage_formal.check import field
+from mirage_formal.check.arithmetic import Residues, is_prime
+from mirage_formal.check.bound import check_bound
+from mirage_formal.check.expression import targets
+from mirage_formal.check.inline import inline
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.ir.ops import SPECS, Lax, OpKind
+from mirage_formal.journal import Count, Record, Sha256
+
+SCHEME: Final = "mirage_formal.fingerprint.1"
+MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves
+MAX_BITS: Final = 31
+#: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
+MAX_ELEMENTS: Final = 1 << 31
+MAX_LOOP: Final = 1 << 16
+MAX_BLOCKS: Final = 1 << 22
+_WIDTHS: Final = (Lax.LINEAR, Lax.DIVISION, Lax.EXPONENTIAL, Lax.ROOT, Lax.OPAQUE)
+_OPAQUE: Final = (OpKind.GELU, OpKind.RELU, OpKind.SIGMOID)
+_PARTS: Final = {"p": field.P, "q": field.Q}
+_PIECE: Final = 1 << 20
+
+
+class Redraw(Record, frozen=True):
+    """Elements of one input part that come from another draw."""
+
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
+    input: Count
+    field: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    mask: str
+    cause: str
+
+
+class InputDigest(Record, frozen=True):
+    """Digest of one part of one input."""
+
+    input: Count
+    field: str
+    sha256: Sha256
+
+
+class Draw(Record, frozen=True):
+    """One round."""
+
+    round: Count
+    omega: Count
+    opaque_keys: dict[str, tuple[Count, Count]]
+    redraws: tuple[Redraw, ...]
+    inputs: tuple[InputDigest, ...]
+    expected: tuple[Sha256, ...]
+    got: tuple[Sha256, ...]
+
+
+class Confirmation(Record, frozen=True):
+    """A second opinion on the primes."""
+
+    galois: str
+    primitive_root: Count
+
+
+class FingerprintRecord(Record, frozen=True):
+    """The fingerprint of a verification log."""
+
+    scheme: str
+    seed: Count
+    prime_bits: Count
+    p: Count
+    q: Count
+    rounds: Count
+    attempts: Count
+    lax: str
+    verdict: str
+    reason: str
+    bound_log2: float | None
+    bound_reason: str
+    confirmation: Confirmation | None
+    draws: tuple[Draw, ...]
+
+
+def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
+    """Establish a fingerprint again: program and candidate agree at points that the seed gives.
+
+    Sound: every input element is the one that the seed's stream gives, drawn again only where one of the graphs had no
+    value, and both graphs are evaluated here, by a reading that shares no code with the one that wrote the record.
+
+    Raises:
+        FormatError: Something in the record is not so; says what was expected and what was got.
+        Undefined: A graph has no value at a point where the record says it has.
+    """
+    for graph in (program, candidate):
+        _bounded(graph)
+    _expect("scheme", SCHEME, record.scheme)
+    _expect("verdict", "probable", record.verdict)
+    _expect("reason", "", record.reason)
+    _primes(record)
+    if not 1 <= record.rounds <= 64:
+        raise FormatError(f"expected 1 to 64 rounds, got {record.rounds}")
+    _expect("rounds drawn", list(range(record.rounds)), [draw.round for draw in record.draws])
+    matter = [_operators(graph) for graph in (program, candidate)]
+    widest = max(_WIDTHS.index(SPECS[op.kind].lax) for ops in matter for op in ops) if any(matter) else 0
+    _expect("lax", _WIDTHS[widest].value, record.lax)
+    claim = (record.bound_log2, record.bound_reason)
+    loose = any(op.kind is OpKind.CONCAT for ops in matter for op in ops)
+    check_bound(targets(program), targets(candidate), (record.p, record.q), record.rounds, claim, loose)
+    keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in _OPAQUE}
+    for draw in record.draws:
+        _check_draw(program, candidate, record, draw, keyed)
+
+
+def _expect(what: str, expected: object, got: object) -> None:
+    if expected != got:
+        raise FormatError(f"{what}: expected {str(expected)[:200]}, got {str(got)[:200]}")
+
+
+def _bounded(graph: KernelGraph) -> None:
+    """Refuse graphs whose evaluation would exhaust the machine."""
+    largest = max(tensor.elements for tensor in kernel_types(graph))
+    blocks = [op.graph for op in graph.ops if isinstance(op, GraphDefined)]
+    loops = max((block.forloop_range for block in blocks), default=1)
+    grids = max((block.blocks for block in blocks), default=1)
+    for what, most, got in (
+        ("elements in a tensor", MAX_ELEMENTS, largest),
+        ("loop iterations", MAX_LOOP, loops),
+        ("blocks", MAX_BLOCKS, grids),
+    ):
+        if got > most:
+            raise FormatError(f"expected at most {most} {what}, got {got}")
+
+
+def _primes(record: FingerprintRecord) -> None:
+    p, q = record.p, record.q
+    if not MIN_BITS <= record.prime_bits <= MAX_BITS:
+        raise FormatError(f"prime_bits: expected {MIN_BITS} to {MAX_BITS}, got {record.prime_bits}")
+    _expect("bits of p", record.prime_bits, p.bit_length())
+    if not (is_prime(p) and is_prime(q) and (p - 1) % q == 0 and p % 4 == 3 and q % 4 == 3):
+        raise FormatError(f"expected primes 3 modulo 4 with q | p - 1, got p = {p}, q = {q}")
+    _expect("p and q", _largest_pair(record.prime_bits), (p, q))
+    if record.confirmation is not None:
+        least = next(g for g in range(2, p) if pow(g, (p - 1) // q, p) != 1 and pow(g, q, p) != 1)
+        _expect("primitive root", least, record.confirmation.primitive_root)
+
+
+@lru_cache(maxsize=4)
+def _largest_pair(bits: int) -> tuple[int, int]:
+    """The largest p = 2q + 1 below 2^bits with q = -1 modulo 4 * 2 * 3 * 5 * 7 * 11 * 13."""
+    step = 840 * 143
+    q = (1 << (bits - 1)) - 1
+    q -= (q + 1) % step
+    while not (is_prime(q) and is_prime(2 * q + 1)):
+        q -= step
+    return 2 * q + 1, q
+
+
+def _operators(graph: KernelGraph) -> list[Op]:
+    """The operators on which an output's value depends, thread graphs written out."""
+    kernel, blocks = field.needs(graph)
+    found: list[Op] = []
+    number = len(graph.inputs)
+    for index, op in enumerate(graph.ops):
+        if isinstance(op, GraphDefined):
+            _, inner, _ = inline(op.graph)
+            found += [o for o, parts in zip(inner, blocks[index][len(op.graph.inputs) :], strict=True) if parts]
+        elif kernel[number]:
+            found.append(op)
+        number += op.results
+    return found
+
+
+# --- one round -----------------------------------------------------------------------------------------------------
+
+
+def _stream(seed: int, round_: int, name: str) -> np.random.Philox:
+    key = sha256(f"{SCHEME}/{seed}/{round_}/{name}".encode()).digest()[:16]
+    return np.random.Philox(key=np.frombuffer(key, dtype="<u8"))
+
+
+class _Inputs:
+    """The inputs of a round: drawn from the seed, redraws laid over them one attempt at a time."""
+
+    def __init__(self, program: KernelGraph, record: FingerprintRecord, draw: Draw) -> None:
+        self.shapes = [given.tensor.shape for given in program.inputs]
+        self.record = record
+        self.draw = draw
+        self.attempt = 0
+        self.known: dict[tuple[int, int], Residues] = {}
+
+    def __call__(self, index: int, part: int) -> Residues:
+        if (index, part) not in self.known:
+            value = self._drawn(index, part, 0)
+            for entry in self.draw.redraws:
+                if (entry.input, _PARTS[entry.field]) == (index, part) and entry.attempt <= self.attempt:
+                    value = np.where(_mask(entry, self.shapes[index]), self._drawn(index, part, entry.attempt), value)
+            self.known[index, part] = value
+        return self.known[index, part]
+
+    def up_to(self, attempt: int) -> None:
+        """Show the inputs as they were after this many redraws."""
+        changed = [e for e in self.draw.redraws if min(attempt, self.attempt) < e.attempt <= max(attempt, self.attempt)]
+        self.attempt = attempt
+        for entry in changed:
+            self.known.pop((entry.input, _PARTS[entry.field]), None)
+
+    def _drawn(self, index: int, part: int, attempt: int) -> Residues:
+        source = _stream(self.record.seed, self.draw.round, f"input/{index}/{'pq'[part]}/{attempt}")
+        m = np.uint64(self.record.q if part else self.record.p)
+        return np.asarray(source.random_raw(prod(self.shapes[index])) % m).reshape(self.shapes[index])
+
+
+def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    where = f"redraw {entry.attempt} of input {entry.input}"
+    if len(entry.shape) != len(shape) or any(n not in (1, full) for n, full in zip(entry.shape, shape, strict=True)):
+        raise FormatError(f"{where}: expected a mask that spans {list(shape)}, got {list(entry.shape)}")
+    try:
+        data = b64decode(entry.mask, validate=True)
+    except Error as error:
+        raise FormatError(f"{where}: expected base64: {error}") from None
+    count = prod(entry.shape)
+    _expect(f"{where}: bytes of the mask", (count + 7) // 8, len(data))
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8))
+    if not bits[:count].any() or bits[count:].any():
+        raise FormatError(f"{where}: expected a mask of {count} bits with one set, padded with zeros")
+    return bits[:count].reshape(entry.shape).astype(np.bool_)
+
+
+def _digest(value: Residues) -> str:
+    state = sha256()
+    flat = np.ascontiguousarray(value).reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        state.update(flat[start : start + _PIECE].astype("<u4").tobytes())
+    return state.hexdigest()
+
+
+def _check_draw(
+    program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord, draw: Draw, keyed: set[OpKind]
+) -> None:
+    where = f"round {draw.round}"
+    source = _stream(record.seed, draw.round, "omega")
+    omega = 1
+    while omega in (0, 1):
+        omega = pow(int(source.random_raw()) % record.p, (record.p - 1) // record.q, record.p)
+    _expect(f"{where}: omega", omega, draw.omega)
+    if pow(omega, record.q, record.p) != 1:
+        raise FormatError(f"{where}: expected omega of order q, got {omega}")
+    keys = {
+        kind: tuple(int(x) for x in _stream(record.seed, draw.round, f"opaque/{kind.value}").random_raw(2))
+        for kind in keyed
+    }
+    _expect(f"{where}: opaque keys", {kind.value: keys[kind] for kind in sorted(keyed)}, draw.opaque_keys)
+    point = field.Point(record.p, record.q, omega, {kind: (pair[0], pair[1]) for kind, pair in keys.items()})
+    inputs = _Inputs(program, record, draw)
+    read = sorted(_reads(program) | _reads(candidate))
+    _check_redraws(program, candidate, record, draw, inputs, point, read)
+    given = tuple(InputDigest(index, "pq"[part], _digest(inputs(index, part))) for index, part in read)
+    for expected, got in zip(given, draw.inputs, strict=False):
+        _expect(f"{where}: input {expected.input} in Z_{expected.field}", expected, got)
+    _expect(f"{where}: inputs read", len(given), len(draw.inputs))
+    outputs = _program_outputs(program, point, inputs, given)
+    _expect(f"{where}: outputs of the program", outputs, draw.expected)
+    _expect(
+        f"{where}: outputs of the candidate", tuple(_digest(y) for y in field.run(candidate, point, inputs)), draw.got
+    )
+    _expect(f"{where}: candidate and program", draw.expected, draw.got)
+
+
+_KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+
+def _program_outputs(
+    program: KernelGraph, point: field.Point, inputs: _Inputs, given: tuple[InputDigest, ...]
+) -> tuple[str, ...]:
+    """Digests of a program's outputs; candidates of one run share them as long as their inputs are equal."""
+    key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
+    if key not in _KNOWN:
+        _KNOWN.clear()
+        _KNOWN[key] = tuple(_digest(value) for value in field.run(program, point, inputs))
+    return _KNOWN[key]
+
+
+def _reads(graph: KernelGraph) -> set[tuple[int, int]]:
+    """Input parts on which an output depends."""
+    kernel, _ = field.needs(graph)
+    return {(index, part) for index in range(len(graph.inputs)) for part in kernel[index]}
+
+
+def _check_redraws(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    record: FingerprintRecord,
+    draw: Draw,
+    inputs: _Inputs,
+    point: field.Point,
+    read: list[tuple[int, int]],
+) -> None:
+    """Inputs are drawn again only after one of the graphs had no value, and for the stated cause."""
+    attempts = sorted({entry.attempt for entry in draw.redraws})
+    _expect("redraws", list(range(1, len(attempts) + 1)), attempts)
+    _expect("order of redraws", sorted(e.attempt for e in draw.redraws), [e.attempt for e in draw.redraws])
+    if len(attempts) > record.attempts:
+        raise FormatError(f"expected at most {record.attempts} redraws, got {len(attempts)}")
+    for entry in draw.redraws:
+        if entry.field not in _PARTS or (entry.input, _PARTS[entry.field]) not in read:
+            raise FormatError(f"redraw {entry.attempt}: input {entry.input} in Z_{entry.field} is not read")
+    for attempt in attempts:
+        inputs.up_to(attempt - 1)
+        cause = _fault(program, candidate, point, inputs)
+        for entry in draw.redraws:
+            if entry.attempt == attempt:
+                _expect(f"redraw {attempt}: cause", cause, entry.cause)
+    inputs.up_to(len(attempts))
+
+
+def _fault(program: KernelGraph, candidate: KernelGraph, point: field.Point, inputs: _Inputs) -> str:
+    """Why one of the graphs has no value at these inputs, or that both have one."""
+    try:
+        for graph in (program, candidate):
+            field.run(graph, point, inputs)
+    except field.Undefined as error:
+        return str(error)
+    return "both graphs have a value: nothing to draw again"

@@ -1,0 +1,33 @@
+"""Thread graphs written out: a block graph whose operators are all predefined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_formal.ir.graph import BlockGraph, Op, ThreadDefined
+
+
+def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ...]]:
+    """A block graph without thread graphs.
+
+    Returns:
+        The graph, its operators, and for each tensor of ``block`` its number in the new graph.
+    """
+    numbers = list(range(len(block.inputs)))
+    ops: list[Op] = []
+
+    def put(op: Op, operands: list[int]) -> list[int]:
+        ops.append(replace(op, operands=tuple(operands)))
+        last = len(block.inputs) + sum(o.results for o in ops)
+        return list(range(last - op.results, last))
+
+    for op in block.ops:
+        given = [numbers[i] for i in op.operands]
+        if isinstance(op, ThreadDefined):
+            for inner in op.graph.ops:
+                given += put(inner, [given[i] for i in inner.operands])
+            numbers += [given[i] for i in op.graph.outputs]
+        else:
+            numbers += put(op, given)
+    savers = tuple(replace(saver, operand=numbers[saver.operand]) for saver in block.outputs)
+    return replace(block, ops=tuple(ops), outputs=savers), tuple(ops), tuple(numbers)

@@ -1,0 +1,195 @@
+"""A whole run: the files beside its candidates, and that all of them are about the same program and search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.check.candidate import CheckFailed, Established, check_manifest, expect, step
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import faults
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import decode as decode_graph
+from mirage_formal.ir.serialize import from_json
+from mirage_formal.journal import (
+    CANDIDATES,
+    RUN_FILE,
+    SEARCH_FILE,
+    SUMMARY_FILE,
+    FoundRecord,
+    RunRecord,
+    SummaryRecord,
+    UnitRecord,
+    confined,
+    decode,
+    key_of,
+    read,
+    sha256,
+    unsealed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The records of a run that belong to no single candidate."""
+
+    root: Path
+    record: RunRecord
+    program: KernelGraph
+    units: tuple[UnitRecord, ...]
+    summary: SummaryRecord
+
+    @property
+    def directories(self) -> list[Path]:
+        """Directories of the reported candidates, best first."""
+        return [self.root / item.directory for item in self.summary.candidates]
+
+
+def read_run(root: Path) -> Run:
+    """Read a run's own files and establish that they fit together.
+
+    Not established again are the cost model's estimates, times, versions and the host, which are no evidence: they are
+    only tied to the rest by digests, and estimates of the summary to those of the journal.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    run = _read(root)
+    with step(root / SUMMARY_FILE, "seal"):
+        unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+    check_manifest(root, SUMMARY_FILE, run.summary.manifest)
+    _check_identity(run)
+    _check_units(run)
+    _check_summary(run)
+    return run
+
+
+def _read(root: Path) -> Run:
+    with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
+        summary = decode(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        for name in (*summary.manifest, *(item.directory for item in summary.candidates)):
+            confined(root, name)
+    with step(root / RUN_FILE, "read the run", corrupt=True):
+        record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
+        program = from_json(bytes(record.program), "program")
+    with step(root / SEARCH_FILE, "read the journal", corrupt=True):
+        lines = read(root / SEARCH_FILE, 1 << 32).split(b"\n")
+        if lines.pop() != b"":
+            raise FormatError("expected a newline at the end")
+        units = tuple(decode(text, UnitRecord, f"line {number}") for number, text in enumerate(lines, 1))
+    return Run(root, record, program, units, summary)
+
+
+def _check_identity(run: Run) -> None:
+    """What was asked for: program, space and key belong together."""
+    who = run.record.identity
+    with step(run.root / RUN_FILE, "program"):
+        if found := faults(run.program):
+            raise FormatError("; ".join(found)[:600])
+        expect("digest of the program", digest(run.program), who.program)
+    with step(run.root / RUN_FILE, "search space"):
+        space = {name: msgspec.json.decode(value) for name, value in run.record.space.items()}
+        expect("sha256 of the space", sha256(msgspec.json.encode(space)), who.space)
+    with step(run.root / RUN_FILE, "key"):
+        expect("key", key_of(who), run.record.key)
+    with step(run.root / SUMMARY_FILE, "which run"):
+        ours = (run.record.key, who.program, run.record.name, run.record.config)
+        summary = run.summary
+        expect("run", ours, (summary.key, summary.program_digest, summary.program, summary.config))
+
+
+def _latest(run: Run) -> list[UnitRecord]:
+    return list({record.unit: record for record in run.units}.values())
+
+
+def _check_units(run: Run) -> None:
+    """The journal: one run, candidates that are what their digests say, and totals that the summary repeats."""
+    with step(run.root / SEARCH_FILE, "journal of this run"):
+        for record in run.units:
+            expect(f"key of unit {record.unit}", run.record.key, record.key)
+        for found in _found(run.units).values():
+            graph = decode_graph(found.graph)
+            if broken := faults(graph):
+                raise FormatError("; ".join(broken)[:600])
+            expect("digest of a candidate", digest(graph), found.digest)
+            expect("kernels of a candidate", graph.kernels, found.kernels)
+    latest, summary = _latest(run), run.summary
+    failed = sum(record.status == "failed" for record in latest)
+    with step(run.root / SUMMARY_FILE, "totals of the journal"):
+        expect("stats", _total(record.stats for record in latest), Counter(summary.stats))
+        expect("states", summary.stats.get("states", 0), summary.states)
+        expect("pruned", _total(record.pruned for record in latest), Counter(summary.pruned))
+        expect("units_done", len(latest) - failed, summary.units_done)
+        expect("units_failed", failed, summary.units_failed)
+        expect("found", len(_found(latest)), summary.found)
+        done = {record.unit for record in latest}
+        if max(done, default=-1) >= summary.units or (summary.status == "complete" and len(done) < summary.units):
+            raise FormatError(f"units of a {summary.status} run: expected {len(done)}, got {summary.units}")
+        searched = sum(record.fingerprint_tests for record in latest)
+        least = searched + len(summary.candidates)
+        if not least <= summary.fingerprint_tests <= least + len(summary.rejected):
+            raise FormatError(f"fingerprint_tests: expected at least {least}, got {summary.fingerprint_tests}")
+
+
+def _found(units: Iterable[UnitRecord]) -> dict[str, FoundRecord]:
+    """Distinct candidates of the journal, each as the first unit that found it says."""
+    found: dict[str, FoundRecord] = {}
+    for record in sorted(units, key=lambda record: record.unit):
+        for item in record.candidates:
+            found.setdefault(item.digest, item)
+    return found
+
+
+def _total(counts: Iterable[dict[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return total
+
+
+def _check_summary(run: Run) -> None:
+    """The list of candidates: found by this search, ranked, and no more directories than listed."""
+    found = _found(_latest(run))
+    with step(run.root / SUMMARY_FILE, "list of candidates"):
+        expect("ranks", list(range(1, len(run.summary.candidates) + 1)), [item.rank for item in run.summary.candidates])
+        for item in run.summary.candidates:
+            here = found.get(item.digest)
+            if here is None:
+                raise FormatError(f"candidate {item.id}: expected one that the journal has, got digest {item.digest}")
+            expect(f"estimate of {item.id}", here.estimated_us, item.estimated_us)
+            expect(f"kernels of {item.id}", here.kernels, item.kernels)
+            expect(f"id of {item.directory}", item.digest[:12], item.id)
+            expect(f"directory of {item.id}", f"{CANDIDATES}/{item.rank:03}-{item.id}", item.directory)
+            expect(f"measurements of {item.id}", (None, None), (item.measured_us, item.max_relative_error))
+        order = [(item.estimated_us, item.digest) for item in run.summary.candidates]
+        expect("order of candidates", sorted(order), order)
+        listed = {name.split("/")[1] for name in run.summary.manifest if name.startswith(f"{CANDIDATES}/")}
+        expect("directories", sorted(path.name for path in run.directories), sorted(listed))
+        reported = {item.digest for item in run.summary.candidates}
+        for rejected in run.summary.rejected:
+            if rejected.digest in reported or rejected.digest not in found:
+                raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
+
+
+def check_members(run: Run, results: Sequence[Established]) -> None:
+    """What was established about each candidate is what the summary says about it.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    who = run.record.identity
+    for item, result in zip(run.summary.candidates, results, strict=True):
+        with step(run.root / SUMMARY_FILE, f"candidate {item.id}"):
+            expect("digest", result.digest, item.digest)
+            expect("program", result.program, who.program)
+            expect("seed", result.seed, who.seed)
+            expect("kernels", result.kernels, item.kernels)
+            expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
+
+
+__all__ = ["CheckFailed", "Run", "check_members", "read_run"]

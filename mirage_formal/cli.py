@@ -1,0 +1,187 @@
+"""The command line: search and check, progress, tables, and every mistake of a user on one screen.
+
+Exit codes: 0 done, 1 done but incomplete (a unit of the search failed), 2 a mistake in what was given, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from mirage_formal.errors import MirageError, SpaceError
+
+app = typer.Typer(
+    name="mirage_formal",
+    help="Search µGraphs for a tensor program, with evidence for every candidate, and check such evidence.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+_alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+INTERRUPTED: Final = 130
+_MAX_LINES: Final = 20
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines kernel graphs at module level.")]
+_Program = Annotated[str | None, typer.Option("--program", help="Name of the one graph to search.")]
+_Config = Annotated[
+    str | None, typer.Option("--config", help="Search space: a preset or a .toml file. [default: by the program]")
+]
+_Target = Annotated[str, typer.Option("--target", help="GPU to rank for: a name or a .toml file.")]
+_Out = Annotated[Path | None, typer.Option("--out", help="Directory to write. [default: runs/<file>]")]
+_Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes. [default: processors]")]
+_Engine = Annotated[str, typer.Option("--engine", help="guided or exhaustive.")]
+_Oracle = Annotated[str, typer.Option("--oracle", help="normal-form or z3.")]
+_NoPrune = Annotated[bool, typer.Option("--no-prune", help="Do not prune by abstract expressions.")]
+_KernelOps = Annotated[int | None, typer.Option("--max-kernel-ops", help="Kernel-level operators, without inputs.")]
+_BlockOps = Annotated[int | None, typer.Option("--max-block-ops", help="Block-level operators, without inputs.")]
+_Extents = Annotated[str | None, typer.Option("--extents", help="free or paper. [default: the space's]")]
+_Grids = Annotated[
+    list[str] | None, typer.Option("--griddim", metavar="X,Y,Z", help="Search these grids only; repeatable.")
+]
+_Keep = Annotated[int | None, typer.Option("--keep", help="Candidates to report. [default: the space's]")]
+_Seed = Annotated[int, typer.Option("--seed", help="Seed of the fingerprints.")]
+_TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds after which the search stops.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of tables.")]
+
+
+@app.command("search")
+@_alone.command()
+def search_command(
+    file: _File,
+    program: _Program = None,
+    config: _Config = None,
+    target: _Target = "h200",
+    out: _Out = None,
+    workers: _Workers = None,
+    engine: _Engine = "guided",
+    oracle: _Oracle = "normal-form",
+    no_prune: _NoPrune = False,
+    max_kernel_ops: _KernelOps = None,
+    max_block_ops: _BlockOps = None,
+    extents: _Extents = None,
+    griddim: _Grids = None,
+    keep: _Keep = None,
+    seed: _Seed = 0,
+    time_limit: _TimeLimit = None,
+    resume: _Resume = False,
+    json: _Json = False,
+) -> None:
+    """Search every module-level kernel graph of FILE that has a marked output."""
+    from mirage_formal.pipeline import Settings
+
+    settings = Settings(
+        config=config,
+        target=target,
+        engine=engine,
+        oracle=oracle,
+        prune=not no_prune,
+        seed=seed,
+        workers=workers,
+        time_limit_s=time_limit,
+        resume=resume,
+        extents=extents,
+        griddims=None if griddim is None else [_triple(text) for text in griddim],
+        max_kernel_ops=max_kernel_ops,
+        max_block_ops=max_block_ops,
+        keep=keep,
+    )
+    raise typer.Exit(_search(file, program, out, settings, json))
+
+
+@app.command("check", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def check_command(context: typer.Context) -> None:
+    """Re-establish everything about a run's or a candidate's directory from its files alone."""
+    from mirage_formal.check.__main__ import main as check
+
+    raise typer.Exit(check(list(context.args)))
+
+
+def main() -> NoReturn:
+    """Entry point of ``mirage-formal`` and ``python -m mirage_formal``."""
+    _run(app)
+
+
+def search_main() -> NoReturn:
+    """Entry point of ``python -m mirage_formal.search``."""
+    _run(_alone)
+
+
+def _run(command: Callable[..., Any]) -> NoReturn:
+    try:
+        command()
+    except MirageError as error:
+        print_error(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    raise AssertionError("the command line did not end")
+
+
+def print_error(error: MirageError) -> None:
+    """Print a user's mistake to standard error, on one screen."""
+    hint = "" if error.hint else "\n  hint: python -m mirage_formal.search --help lists every option and its values"
+    lines = f"error: {error}{hint}".splitlines()
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
+    print("\n".join(text[:400] for text in lines), file=sys.stderr)
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise SpaceError(
+            f"expected three integers X,Y,Z, got {text!r}", where="--griddim", hint="as in --griddim 2,32,1"
+        )
+    x, y, z = (int(part) for part in parts)
+    return (x, y, z)
+
+
+def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
+    import dataclasses
+
+    from mirage_formal.pipeline import run
+    from mirage_formal.pipeline.programs import choose, load_programs
+    from mirage_formal.pipeline.show import print_report, summaries_json
+
+    programs = load_programs(file)
+    root = Path("runs") / file.stem if out is None else out
+    chosen = choose(programs, wanted, file)
+    code = 0
+    reports = []
+    for name, graph in chosen.items():
+        directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
+        mine = settings
+        if settings.resume and len(chosen) > 1 and not directory.exists():
+            mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
+        with _watched(name) as watch:
+            report = run(graph, mine, directory, name=name, source=str(file), watch=watch)
+        reports.append(report)
+        if not as_json:
+            print_report(report, Console())
+        if report.summary.status == "interrupted":
+            code = INTERRUPTED
+            break
+        code = max(code, 1 if report.failed else 0)
+    if as_json:
+        print(summaries_json(reports))
+    return code
+
+
+@contextmanager
+def _watched(name: str) -> Iterator[Callable[[Any], None]]:
+    """A progress display on standard error: live on a terminal, a line now and then elsewhere."""
+    from mirage_formal.pipeline.show import LiveWatch, PlainWatch
+
+    console = Console(stderr=True)
+    watch = LiveWatch(name, console) if console.is_terminal else PlainWatch(name, console)
+    with watch:
+        yield watch

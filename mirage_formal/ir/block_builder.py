@@ -1,0 +1,249 @@
+"""Front end of block graphs, which users write by hand and put into a program with ``graph.customized``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mirage_formal.errors import GraphError, MirageError, ShapeError, UnsupportedError
+from mirage_formal.ir.front import (
+    Number,
+    fail,
+    parse_dim,
+    parse_dim3,
+    parse_eps,
+    parse_map,
+    parse_optional_dim,
+    whole,
+)
+from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
+from mirage_formal.ir.operators import Handle, Operators, describe, not_a_tensor, rule_error
+from mirage_formal.ir.ops import NO_ATTRS, Attrs, BlockContext, OpKind
+from mirage_formal.ir.rules import iterator_type, saver_type, shared_results, stage_fault
+from mirage_formal.ir.types import DTensor, STensor
+
+_ACCUMULATORS: Final = {
+    None: OpKind.ACCUM_SUM,
+    "sum": OpKind.ACCUM_SUM_LAST,
+    "mean": OpKind.ACCUM_MEAN_LAST,
+    "rms": OpKind.ACCUM_RMS_LAST,
+    "sum_todimx": OpKind.ACCUM_SUM_TO_DIMX,
+}
+_RESCALED: Final = {None: OpKind.ACCUM_RESCALED_SUM, "sum": OpKind.ACCUM_RESCALED_SUM_LAST}
+_LOOP_HINT: Final = "forloop_accum takes a tensor from inside the loop to behind it; use it once on every path"
+
+
+class BlockTensor(Handle):
+    """A tensor in the shared memory of one block."""
+
+    __slots__ = ("after_loop",)
+
+    def __init__(self, graph: BlockBuilder, number: int, tensor: STensor, label: str) -> None:
+        super().__init__(graph, number, tensor.shape, tensor.dtype, label)
+        self.after_loop = tensor.after_loop
+
+    @property
+    def type(self) -> STensor:
+        """Its shape, element type and stage."""
+        return STensor(self.shape, self.dtype, self.after_loop)
+
+
+class BlockBuilder(Operators[BlockTensor]):
+    """A block graph that is being built.
+
+    Args:
+        grid_dim: Blocks along x, y, z.
+        block_dim: Threads of one block along x, y, z.
+        forloop_range: Iterations of the block's loop.
+        reduction_dimx: Extent that sums to dimx keep.
+    """
+
+    def __init__(self, grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64) -> None:
+        name = "new_threadblock_graph"
+        self.grid = parse_dim3(name, "grid_dim", grid_dim)
+        self.block = parse_dim3(name, "block_dim", block_dim)
+        self.forloop_range = whole(name, "forloop_range", forloop_range)
+        self.reduction_dimx = whole(name, "reduction_dimx", reduction_dimx)
+        for what, value in (("forloop_range", self.forloop_range), ("reduction_dimx", self.reduction_dimx)):
+            if value < 1:
+                raise fail(ShapeError, f"{name}: expected {what} >= 1, got {value}", f"give a positive {what}")
+        self.sources: list[Handle] = []
+        self._inputs: list[InputIterator] = []
+        self._ops: list[Op] = []
+        self._tensors: list[BlockTensor] = []
+        self._outputs: list[OutputSaver] = []
+        self.results: list[DTensor] = []
+
+    def new_input(
+        self, dtensor: Handle, input_map: object, forloop_dim: int | None = None, store_in_dmem: bool = False
+    ) -> BlockTensor:
+        """An input iterator over a device tensor.
+
+        Args:
+            dtensor: A tensor of the kernel graph.
+            input_map: For each grid axis the dim that it splits; None or -1 where every block sees all of it.
+            forloop_dim: The dim that the loop splits, after the grid; None or -1 to load once before the loop.
+            store_in_dmem: Must be False.
+
+        Returns:
+            The tile of one block in one iteration.
+
+        Raises:
+            ShapeError: A dim does not exist or does not divide.
+            GraphError: ``dtensor`` is no kernel tensor, or operators were added before.
+            UnsupportedError: ``store_in_dmem`` is set.
+        """
+        if not isinstance(dtensor, Handle) or isinstance(dtensor, BlockTensor):
+            raise not_a_tensor("new_input", dtensor, "a tensor of a kernel graph")
+        if store_in_dmem:
+            raise fail(UnsupportedError, "new_input: store_in_dmem is not supported", "leave store_in_dmem out")
+        if self._ops:
+            raise fail(GraphError, f"new_input: {dtensor!r} comes after an operator", "make all inputs first")
+        iterator = InputIterator(
+            parse_map("new_input", "input_map", input_map), parse_optional_dim("new_input", "forloop_dim", forloop_dim)
+        )
+        tile = iterator_type(self.grid, self.forloop_range, iterator, DTensor(dtensor.shape, dtensor.dtype))
+        if isinstance(tile, str):
+            hint = "grid and loop must divide the dims they split, the grid first"
+            raise fail(ShapeError, f"new_input: {dtensor!r}: {tile}", hint)
+        self.sources.append(dtensor)
+        self._inputs.append(iterator)
+        return self._tensor(tile, dtensor.label)
+
+    def new_output(self, stensor: BlockTensor, output_map: object, forloop_dim: int | None = None) -> None:
+        """An output saver: the blocks' copies of a tensor behind the loop form a device tensor.
+
+        Args:
+            stensor: The tensor of one block.
+            output_map: For each grid axis the dim along which the blocks' copies are joined; every axis of extent
+                above 1 needs one.
+            forloop_dim: Must be None or -1.
+
+        Raises:
+            ShapeError: The map does not fit.
+            GraphError: The tensor is inside the loop.
+            UnsupportedError: ``forloop_dim`` is set.
+        """
+        tensor = self._own("new_output", stensor)
+        if parse_optional_dim("new_output", "forloop_dim", forloop_dim) is not None:
+            hint = "accumulate before the saver; leave forloop_dim out"
+            raise fail(UnsupportedError, f"new_output: expected no forloop_dim, got {forloop_dim}", hint)
+        saver = OutputSaver(tensor.number, parse_map("new_output", "output_map", output_map))
+        found = saver_type(self.grid, saver, tensor.type)
+        if isinstance(found, str):
+            error: type[MirageError] = ShapeError if tensor.after_loop else GraphError
+            hint = "give a dim for every grid axis above 1" if tensor.after_loop else _LOOP_HINT
+            raise fail(error, f"new_output: {tensor!r}: {found}", hint)
+        self._outputs.append(saver)
+        self.results.append(found)
+
+    def rms_norm(self, A: BlockTensor, dim: int = -1, eps: Number | None = None) -> BlockTensor:
+        """A over the root of the mean of its squares along one dim, plus eps under the root."""
+        a = self._own("rms_norm", A)
+        found = parse_dim("rms_norm", dim, a.num_dims, repr(a))
+        return self._one(OpKind.RMS_NORM, (a,), Attrs(dim=found, eps=parse_eps("rms_norm", eps)))
+
+    def reduction_to_dimx(self, A: BlockTensor, dim: int) -> BlockTensor:
+        """Sum of every reduction_dimx-th element of one dim, which keeps the extent reduction_dimx."""
+        return self._along(OpKind.SUM_TO_DIMX, A, dim)
+
+    def reduction_max(self, A: BlockTensor, dim: int) -> tuple[BlockTensor, BlockTensor]:
+        """Running maximum over one dim and the iterations so far, and the last maximum minus this one."""
+        a = self._own("reduction_max", A)
+        attrs = Attrs(dim=parse_dim("reduction_max", dim, a.num_dims, repr(a)))
+        running, difference = self._apply(OpKind.RUNNING_MAX, (a,), attrs)
+        return running, difference
+
+    def forloop_accum(self, A: BlockTensor, acc: str | None = None) -> BlockTensor:
+        """Sum over the iterations of the loop.
+
+        Args:
+            A: A tensor inside the loop.
+            acc: None, or what is done over the last dim as well: "sum", "mean", "rms", or "sum_todimx", which keeps
+                reduction_dimx elements of it.
+
+        Returns:
+            The sum, behind the loop.
+        """
+        if acc not in _ACCUMULATORS:
+            raise fail(
+                UnsupportedError, f"forloop_accum: expected acc None, {_texts(_ACCUMULATORS)}, got {acc!r}", "mend acc"
+            )
+        return self._one(_ACCUMULATORS[acc], (self._own("forloop_accum", A),))
+
+    def forloop_accum_rescale(self, A: BlockTensor, B: BlockTensor, acc: str | None = None) -> BlockTensor:
+        """Sum over the iterations in which the sum so far is multiplied by B before A is added.
+
+        Args:
+            A: A tensor inside the loop.
+            B: The factor, usually exp of the difference that ``reduction_max`` returns.
+            acc: None, or "sum" to sum over the last dim as well.
+        """
+        if acc not in _RESCALED:
+            text = f"forloop_accum_rescale: expected acc None, {_texts(_RESCALED)}, got {acc!r}"
+            raise fail(UnsupportedError, text, "mend acc")
+        name = "forloop_accum_rescale"
+        return self._one(_RESCALED[acc], (self._own(name, A), self._own(name, B)))
+
+    def forloop_accum_max(self, A: BlockTensor) -> BlockTensor:
+        """Maximum over the iterations of the loop."""
+        return self._unary(OpKind.ACCUM_MAX, A)
+
+    def forloop_concat(self, A: BlockTensor, dim: int) -> BlockTensor:
+        """The iterations' tensors one after another along one dim."""
+        return self._along(OpKind.ACCUM_CONCAT, A, dim)
+
+    def freeze(self) -> BlockGraph:
+        """The block graph as a frozen value.
+
+        Raises:
+            GraphError: It has no output.
+        """
+        if not self._outputs:
+            raise fail(GraphError, "block graph: expected at least one output, got none", "call new_output")
+        return BlockGraph(
+            grid=self.grid,
+            block=self.block,
+            forloop_range=self.forloop_range,
+            reduction_dimx=self.reduction_dimx,
+            inputs=tuple(self._inputs),
+            ops=tuple(self._ops),
+            outputs=tuple(self._outputs),
+        )
+
+    def _tensor(self, tensor: STensor, label: str) -> BlockTensor:
+        handle = BlockTensor(self, len(self._tensors), tensor, label)
+        self._tensors.append(handle)
+        return handle
+
+    def _own(self, operator: str, value: object) -> BlockTensor:
+        if not isinstance(value, BlockTensor) or value.graph is not self:
+            raise not_a_tensor(operator, value, "a tensor of this block graph")
+        return value
+
+    def _align(self, kind: OpKind, a: BlockTensor, b: BlockTensor) -> tuple[BlockTensor, BlockTensor]:
+        return a, b
+
+    def _apply(
+        self, kind: OpKind, operands: tuple[BlockTensor, ...], attrs: Attrs = NO_ATTRS
+    ) -> tuple[BlockTensor, ...]:
+        types = tuple(t.type for t in operands)
+        if (stage := stage_fault(kind, tuple(t.after_loop for t in operands))) is not None:
+            given = ", ".join(map(repr, operands))
+            raise fail(GraphError, f"{kind.value}: {stage} (operands {given})", _LOOP_HINT)
+        results = shared_results(kind, attrs, types, BlockContext(self.forloop_range, self.reduction_dimx))
+        if isinstance(results, str):
+            raise rule_error(kind, results, operands)
+        self._ops.append(Op(kind, tuple(t.number for t in operands), attrs))
+        label = describe(kind, operands, len(self._tensors))
+        return tuple(self._tensor(result, label) for result in results)
+
+
+def _texts(table: dict[str | None, OpKind]) -> str:
+    return ", ".join(repr(key) for key in table if key is not None)
+
+
+def new_threadblock_graph(
+    grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64
+) -> BlockBuilder:
+    """A new block graph: see ``BlockBuilder``."""
+    return BlockBuilder(grid_dim, block_dim, forloop_range, reduction_dimx)

@@ -1,0 +1,260 @@
+"""What the front end shares: the user's line, names of tensors, element types, exact numbers, dims and maps."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from operator import index
+from types import FrameType
+from typing import Final
+
+from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
+from mirage_formal.ir.rules import shape_fault
+from mirage_formal.ir.types import Dim3, DimMap, DType, Shape
+
+Number = int | float | Fraction | Decimal
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MAX_DIGITS: Final = 1000
+_STORES: Final = ("STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_FAST_LOAD_FAST")
+_LOADS: Final = ("LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL", "LOAD_DEREF")
+_DTYPES: Final = {
+    "float16": DType.FLOAT16,
+    "half": DType.FLOAT16,
+    "fp16": DType.FLOAT16,
+    "bfloat16": DType.BFLOAT16,
+    "bf16": DType.BFLOAT16,
+    "float32": DType.FLOAT32,
+    "float": DType.FLOAT32,
+    "fp32": DType.FLOAT32,
+}
+
+
+class IgnoredOptionWarning(UserWarning):
+    """An option that other systems have and this one accepts without effect."""
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame outside this package: the user's line."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> str:
+    """The user's file and line as in ``examples/attn.py:14``; files below the working directory are named from it."""
+    frame = user_frame()
+    if frame is None:
+        return ""
+    path = frame.f_code.co_filename
+    if os.path.isabs(path):
+        try:
+            near = os.path.relpath(path)
+        except ValueError:  # another drive
+            near = path
+        path = path if near.startswith(os.pardir) else near
+    return f"{path}:{frame.f_lineno}"
+
+
+def fail(error: type[MirageError], what: str, hint: str) -> MirageError:
+    """An error of the given class that names the user's file and line."""
+    return error(what, where=user_line(), hint=hint)
+
+
+def ignore(what: str) -> None:
+    """Warn, at the user's line, that an option has no effect here."""
+    frame = user_frame()
+    path, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("<unknown>", 1)
+    warnings.warn_explicit(f"{what} has no effect here", IgnoredOptionWarning, path, line)
+
+
+def assigned_name() -> str | None:
+    """The name that the user's line assigns its result to, as ``Q`` in ``Q = graph.new_input(...)``; None if none.
+
+    It is read from the bytecode behind the running call, so it depends on the user's source text only.
+    """
+    frame = user_frame()
+    if frame is None:
+        return None
+    following = (
+        i
+        for i in dis.get_instructions(frame.f_code)
+        if i.offset > frame.f_lasti and i.opname not in ("CACHE", "EXTENDED_ARG")
+    )
+    store = next(following, None)
+    if store is not None and store.opname in _LOADS:
+        # self.Q = graph.new_input(...): the object is loaded first.
+        store = next(following, None)
+        if store is None or store.opname != "STORE_ATTR":
+            return None
+    if store is None or store.opname not in _STORES:
+        return None
+    name = store.argval[0] if isinstance(store.argval, tuple) else store.argval
+    return name if isinstance(name, str) and name.isidentifier() else None
+
+
+def parse_dtype(given: object) -> DType:
+    """The element type that a DType, a name or a torch or numpy type stands for.
+
+    Raises:
+        DTypeError: It stands for none that is supported.
+    """
+    if isinstance(given, DType):
+        return given
+    text = given if isinstance(given, str) else getattr(given, "__name__", None) or str(given)
+    found = _DTYPES.get(text.rpartition(".")[2])
+    if found is None:
+        names = ", ".join(d.value for d in DType)
+        raise fail(DTypeError, f"dtype: expected one of {names}, got {given!r}", f"use one of {names}")
+    return found
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a Python (or numpy) real number."""
+    return isinstance(value, int | float | Fraction | Decimal) or _is_scalar(value)
+
+
+def _is_scalar(value: object) -> bool:
+    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+
+
+def exact(operator: str, value: object) -> Fraction:
+    """The exact number that the user wrote.
+
+    A float stands for the shortest decimal text that denotes it, so 0.1 is one tenth; a Fraction is itself.
+
+    Raises:
+        UnsupportedError: It is no finite real number, or has too many digits.
+    """
+    item = getattr(value, "item", None)
+    if _is_scalar(value) and callable(item):
+        value = item()
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction | Decimal):
+        raise fail(
+            UnsupportedError,
+            f"{operator}: expected a number, got {type(value).__name__}",
+            "use an int, float or Fraction",
+        )
+    try:
+        found = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+        small = max(abs(found.numerator), found.denominator) < 10**_MAX_DIGITS
+    except (ValueError, OverflowError):
+        raise fail(
+            UnsupportedError, f"{operator}: expected a finite number, got {value}", "use a finite number"
+        ) from None
+    if not small:
+        raise fail(UnsupportedError, f"{operator}: expected a number of few digits, got a huge one", "round it")
+    return found
+
+
+def parse_eps(operator: str, eps: object) -> Fraction | None:
+    """The exact constant under a root; None for None and 0.
+
+    Raises:
+        UnsupportedError: It is negative or no finite number.
+    """
+    if eps is None:
+        return None
+    found = exact(operator, eps)
+    if found < 0:
+        raise fail(UnsupportedError, f"{operator}: expected eps >= 0, got {eps}", "give a small positive eps")
+    return found or None
+
+
+def whole(operator: str, name: str, value: object) -> int:
+    """An integer argument.
+
+    Raises:
+        ShapeError: It is no integer.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        hint = f"give {name} as integers"
+        raise fail(ShapeError, f"{operator}: expected {name} to be an integer, got {value!r}", hint) from None
+
+
+def whole_tuple(operator: str, name: str, values: object) -> tuple[int, ...]:
+    """A tuple of integers; a single integer stands for a tuple of one.
+
+    Raises:
+        ShapeError: It is none.
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        return (whole(operator, name, values),)
+    return tuple(whole(operator, name, value) for value in values)
+
+
+def parse_shape(operator: str, name: str, values: object) -> Shape:
+    """A shape within the limits of the system.
+
+    Raises:
+        ShapeError: It is none.
+    """
+    shape = whole_tuple(operator, name, values)
+    if (fault := shape_fault(shape)) is not None:
+        raise fail(ShapeError, f"{operator}: {name}: {fault}", "give positive extents")
+    return shape
+
+
+def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:
+    """A dim counted from 0; negative ones count from the end.
+
+    Raises:
+        ShapeError: The tensor has no such dim.
+    """
+    found = whole(operator, "dim", dim)
+    if not -rank <= found < rank:
+        raise fail(
+            ShapeError, f"{operator}: expected a dim in {-rank}..{rank - 1} of {tensor}, got {found}", "mend dim"
+        )
+    return found % rank
+
+
+def parse_dim3(operator: str, name: str, values: object) -> Dim3:
+    """A launch geometry: up to three positive integers, filled up with ones.
+
+    Raises:
+        ShapeError: It is none.
+    """
+    found = whole_tuple(operator, name, values)
+    if not 1 <= len(found) <= 3 or any(extent < 1 for extent in found):
+        hint = f"write {name}=(x, y, z)"
+        raise fail(ShapeError, f"{operator}: expected {name} of three positive integers, got {values!r}", hint)
+    x, y, z = (*found, 1, 1)[:3]
+    return (x, y, z)
+
+
+def parse_map(operator: str, name: str, values: object) -> DimMap:
+    """A map from the grid axes to dims, in which None and -1 both mean that the axis splits none.
+
+    Raises:
+        ShapeError: It is none.
+    """
+    if not isinstance(values, Sequence) or len(values) != 3:
+        hint = f"write {name}=(x, y, z) with a dim or -1 for each grid axis"
+        raise fail(ShapeError, f"{operator}: expected {name} of three dims, got {values!r}", hint)
+    x, y, z = (parse_optional_dim(operator, name, value) for value in values)
+    return (x, y, z)
+
+
+def parse_optional_dim(operator: str, name: str, value: object) -> int | None:
+    """A dim, or None for None and -1.
+
+    Raises:
+        ShapeError: It is neither.
+    """
+    if value is None:
+        return None
+    found = whole(operator, name, value)
+    if found < -1:
+        raise fail(ShapeError, f"{operator}: expected {name} to be a dim or -1, got {found}", "count dims from 0")
+    return None if found == -1 else found

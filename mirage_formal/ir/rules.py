@@ -1,0 +1,173 @@
+"""Type rules of single operators: what one operator, input iterator, thread graph or output saver yields.
+
+Each rule returns the result types, or a text saying what was expected and what was got. They are shared by the check
+of whole graphs (ir/check.py), which collects every fault, and by the front end (ir/builder.py), which stops at the
+user's line.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from mirage_formal.ir.graph import InputIterator, OutputSaver
+from mirage_formal.ir.ops import SPECS, Attrs, BlockContext, Level, OpKind
+from mirage_formal.ir.types import (
+    MAX_ELEMENTS,
+    MAX_EXTENT,
+    MAX_RANK,
+    Dim3,
+    DTensor,
+    DType,
+    RTensor,
+    Shape,
+    STensor,
+)
+
+_ATTRIBUTES: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype")
+_AXES: Final = "xyz"
+
+
+def shape_fault(shape: Shape) -> str | None:
+    """What is wrong with a shape itself: its rank, an extent, or the number of elements."""
+    if not 1 <= len(shape) <= MAX_RANK:
+        return f"expected a rank in 1..{MAX_RANK}, got {len(shape)}"
+    for extent in shape:
+        if not 1 <= extent <= MAX_EXTENT:
+            return f"expected extents in 1..{MAX_EXTENT}, got {extent}"
+    if prod(shape) > MAX_ELEMENTS:
+        return f"expected at most {MAX_ELEMENTS} elements, got {prod(shape)} in {list(shape)}"
+    return None
+
+
+def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str | None:
+    """What is wrong with an operator before any type is known: level, number of operands, attributes."""
+    spec = SPECS[kind]
+    if level not in spec.levels:
+        return f"expected an operator of the {level.value} level, got {kind.value}"
+    if not spec.min_arity <= arity <= spec.max_arity:
+        wanted = str(spec.min_arity) if spec.min_arity == spec.max_arity else f"{spec.min_arity}..{spec.max_arity}"
+        return f"expected {wanted} operands, got {arity}"
+    for name in _ATTRIBUTES:
+        present = getattr(attrs, name) is not None
+        if present and name not in spec.required and name not in spec.optional:
+            return f"expected no attribute {name}, got {getattr(attrs, name)}"
+        if not present and name in spec.required:
+            return f"expected an attribute {name}, got none"
+    if attrs.eps is not None and attrs.eps <= 0:
+        return f"expected a positive eps, got {attrs.eps}"
+    return None
+
+
+def _one_dtype(dtypes: tuple[DType, ...]) -> str | None:
+    if any(dtype is not dtypes[0] for dtype in dtypes):
+        return f"expected operands of one element type, got {', '.join(d.value for d in dtypes)}"
+    return None
+
+
+def _shapes(
+    kind: OpKind, attrs: Attrs, shapes: tuple[Shape, ...], context: BlockContext | None
+) -> tuple[Shape, ...] | str:
+    found = SPECS[kind].shape(attrs, shapes, context)
+    if isinstance(found, str):
+        return found
+    for shape in found:
+        if (fault := shape_fault(shape)) is not None:
+            return fault
+    return found
+
+
+def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...] | str:
+    """Types of the results of a predefined kernel operator."""
+    fault = signature_fault(kind, attrs, len(operands), Level.KERNEL) or _one_dtype(tuple(t.dtype for t in operands))
+    if fault is not None:
+        return fault
+    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
+    if isinstance(shapes, str):
+        return shapes
+    dtype = attrs.dtype or operands[0].dtype
+    return tuple(DTensor(shape, dtype) for shape in shapes)
+
+
+def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
+    """What is wrong with the stages of the operands: behind an accumulator (True) or inside the loop (False).
+
+    Sound: with one stage per tensor, accumulators leading from the loop to behind it, and output savers reading only
+    behind it, every path from an input iterator to an output saver crosses exactly one accumulator (paper, section 2).
+    """
+    if (SPECS[kind].accumulator or kind is OpKind.RUNNING_MAX) and any(after):
+        return "expected operands inside the loop, got one behind an accumulator"
+    if any(stage != after[0] for stage in after):
+        return "expected operands on one side of the accumulators, got one inside the loop and one behind it"
+    return None
+
+
+def shared_results(
+    kind: OpKind, attrs: Attrs, operands: tuple[STensor, ...], context: BlockContext
+) -> tuple[STensor, ...] | str:
+    """Types of the results of a predefined block operator or accumulator."""
+    fault = (
+        signature_fault(kind, attrs, len(operands), Level.BLOCK)
+        or _one_dtype(tuple(t.dtype for t in operands))
+        or stage_fault(kind, tuple(t.after_loop for t in operands))
+    )
+    if fault is not None:
+        return fault
+    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), context)
+    if isinstance(shapes, str):
+        return shapes
+    dtype = attrs.dtype or operands[0].dtype
+    after = SPECS[kind].accumulator or operands[0].after_loop
+    return tuple(STensor(shape, dtype, after) for shape in shapes)
+
+
+def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -> RTensor | str:
+    """Type of the result of a thread operator."""
+    fault = signature_fault(kind, attrs, len(operands), Level.THREAD) or _one_dtype(tuple(t.dtype for t in operands))
+    if fault is not None:
+        return fault
+    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
+    if isinstance(shapes, str):
+        return shapes
+    return RTensor(shapes[0], attrs.dtype or operands[0].dtype)
+
+
+def iterator_type(grid: Dim3, forloop_range: int, iterator: InputIterator, tensor: DTensor) -> STensor | str:
+    """Type of the part of a device tensor that one block sees in one loop iteration.
+
+    The block's slab is cut first (axes x, y, z in order), then the loop chunk inside it; both must divide exactly.
+    """
+    shape = list(tensor.shape)
+    for axis, (extent, dim) in enumerate(zip(grid, iterator.imap, strict=True)):
+        if dim is None:
+            continue
+        if not 0 <= dim < len(shape):
+            return f"imap {_AXES[axis]}: expected a dim in 0..{len(shape) - 1}, got {dim}"
+        if shape[dim] % extent:
+            return f"imap {_AXES[axis]}: expected dim {dim} of extent {shape[dim]} to be a multiple of grid {extent}"
+        shape[dim] //= extent
+    dim = iterator.fmap
+    if dim is not None:
+        if not 0 <= dim < len(shape):
+            return f"fmap: expected a dim in 0..{len(shape) - 1}, got {dim}"
+        if shape[dim] % forloop_range:
+            return f"fmap: expected dim {dim} of extent {shape[dim]} per block to be a multiple of {forloop_range}"
+        shape[dim] //= forloop_range
+    return STensor(tuple(shape), tensor.dtype, after_loop=False)
+
+
+def saver_type(grid: Dim3, saver: OutputSaver, tensor: STensor) -> DTensor | str:
+    """Type of the device tensor that the blocks' results form."""
+    if not tensor.after_loop:
+        return "expected a tensor behind an accumulator, got one inside the loop"
+    shape = list(tensor.shape)
+    for axis, (extent, dim) in enumerate(zip(grid, saver.omap, strict=True)):
+        if dim is None:
+            if extent > 1:
+                return f"omap {_AXES[axis]}: expected a dim, because grid {_AXES[axis]} is {extent}, got none"
+            continue
+        if not 0 <= dim < len(shape):
+            return f"omap {_AXES[axis]}: expected a dim in 0..{len(shape) - 1}, got {dim}"
+        shape[dim] *= extent
+    found = tuple(shape)
+    return shape_fault(found) or DTensor(found, tensor.dtype)

@@ -1,0 +1,138 @@
+"""µGraphs as JSON, for people and files, and as compact bytes, for worker processes.
+
+Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records (ir/wire.py)
+and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import msgspec
+
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
+
+#: Largest file that is read; a µGraph of a thousand operators is far below it.
+MAX_BYTES: Final = 8 << 20
+_WIDTH: Final = 110
+_HINT: Final = "the file must follow docs/schemas/mugraph.schema.json"
+
+
+def to_json(graph: KernelGraph) -> str:
+    """Readable JSON text of a graph; ``from_json`` gives the same graph back, exactly."""
+    return pretty(msgspec.to_builtins(record_of(graph))) + "\n"
+
+
+def from_json(text: str | bytes, where: str = "") -> KernelGraph:
+    """The graph in a JSON text.
+
+    The result refers only to earlier tensors, but its shapes are not checked: see ``check.kernel_types``.
+
+    Args:
+        text: The text; at most MAX_BYTES long.
+        where: Name of the file, for messages.
+
+    Raises:
+        FormatError: The text is no µGraph of a known version; the field at fault is named.
+    """
+    return from_value(load_json(text, where), where)
+
+
+def from_value(value: object, where: str = "") -> KernelGraph:
+    """The graph in plain JSON values.
+
+    Raises:
+        FormatError: The values are no µGraph of a known version; the field at fault is named.
+    """
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        found = value.get("schema") if isinstance(value, dict) else type(value).__name__
+        raise FormatError(f"field $.schema: expected {SCHEMA!r}, got {_short(found)}", where=where, hint=_HINT)
+    version = value.get("version")
+    if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
+        hint = "write the graph again with this version of mirage_formal"
+        raise FormatError(f"field $.version: expected {VERSION}, got {_short(version)}", where=where, hint=hint)
+    try:
+        return graph_of(msgspec.convert(value, GraphRecord))
+    except msgspec.ValidationError as error:
+        raise FormatError(field_message(error), where=where, hint=_HINT) from error
+    except FieldError as error:
+        raise FormatError(f"field {error.path}: {error.what}", where=where, hint=_HINT) from error
+
+
+def encode(graph: KernelGraph) -> bytes:
+    """Compact bytes of a graph, for worker processes."""
+    return msgspec.msgpack.encode(record_of(graph))
+
+
+def decode(data: bytes) -> KernelGraph:
+    """The graph in bytes that ``encode`` made.
+
+    Raises:
+        FormatError: The bytes are no µGraph.
+    """
+    try:
+        return graph_of(msgspec.msgpack.decode(data, type=GraphRecord))
+    except (msgspec.DecodeError, FieldError, RecursionError) as error:
+        raise FormatError(f"encoded graph: {error}", hint="the bytes must come from serialize.encode") from error
+
+
+def schema_text() -> str:
+    """Text of docs/schemas/mugraph.schema.json."""
+    return json.dumps(schema(), indent=2, sort_keys=True) + "\n"
+
+
+def load_json(text: str | bytes, where: str = "") -> object:
+    """Plain JSON values in a bounded text, without duplicate keys.
+
+    Raises:
+        FormatError: The text is too long, is no UTF-8, is no JSON, nests too deeply or names a key twice.
+    """
+    if len(text) > MAX_BYTES:
+        raise FormatError(f"expected at most {MAX_BYTES} bytes, got {len(text)}", where=where, hint=_HINT)
+    try:
+        plain = text if isinstance(text, str) else text.decode("utf-8")
+        value: object = json.loads(plain, object_pairs_hook=_distinct)
+    except RecursionError as error:
+        raise FormatError("expected JSON of small depth, got nesting too deep to read", where=where) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"expected UTF-8 text, got {error.reason} at byte {error.start}", where=where) from error
+    except ValueError as error:
+        raise FormatError(f"expected JSON: {error}", where=where, hint=_HINT) from error
+    return value
+
+
+def field_message(error: msgspec.ValidationError) -> str:
+    """A message of msgspec with the field first: ``field $.ops[0].operands: expected ..., got ...``."""
+    what, separator, path = str(error).rpartition(" - at `")
+    if not separator:
+        return f"field $: {str(error)[:1].lower()}{str(error)[1:]}"
+    return f"field {path.rstrip('`')}: {what[:1].lower()}{what[1:]}"
+
+
+def pretty(value: object, indent: int = 0) -> str:
+    """JSON text that keeps what fits on one line."""
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(flat) + indent <= _WIDTH or not isinstance(value, dict | list | tuple) or not value:
+        return flat
+    pad = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 1)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "}"
+    return "[\n" + ",\n".join(pad + pretty(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {_short(twice)} occurs twice in one object")
+    return found
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

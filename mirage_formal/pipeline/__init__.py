@@ -1,0 +1,134 @@
+"""A program in, verified candidates and their evidence out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_formal.ir.canonical import digest
+from mirage_formal.pipeline.driver import Report, Result, rank, run
+from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
+from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, Settings, as_program
+from mirage_formal.search.bounds import IntTriples
+
+__all__ = [
+    "DEFAULT_TARGET",
+    "ENGINES",
+    "ORACLES",
+    "Phase",
+    "Progress",
+    "Report",
+    "Result",
+    "Settings",
+    "Watch",
+    "as_program",
+    "rank",
+    "run",
+    "silent",
+    "superoptimize",
+]
+
+
+def superoptimize(
+    program: Any,
+    *,
+    config: str | None = None,
+    griddims: IntTriples | None = None,
+    blockdims: IntTriples | None = None,
+    imaps: IntTriples | None = None,
+    omaps: IntTriples | None = None,
+    fmaps: Sequence[int] | None = None,
+    franges: Sequence[int] | None = None,
+    extents: str | None = None,
+    max_kernel_ops: int | None = None,
+    max_block_ops: int | None = None,
+    keep: int | None = None,
+    target: str = DEFAULT_TARGET,
+    engine: str = "guided",
+    oracle: str = "normal-form",
+    prune: bool = True,
+    seed: int = 0,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    out: str | Path | None = None,
+    name: str = "program",
+    resume: bool = False,
+    verbose: bool = False,
+    watch: Watch = silent,
+) -> list[Result]:
+    """Search a program, verify every candidate, and return the reported ones, best first.
+
+    Args:
+        program: A graph of the front end, or an ir.graph.KernelGraph, with at least one marked output.
+        config: Preset ("attention", "mlp", ...) or path of a search space; None chooses by the program's operators.
+        griddims: Grids, as triples; like the following lists, None leaves the space's own.
+        blockdims: Threads of a block, as triples.
+        imaps: Grid axis to data dim of inputs, as triples; -1 is replicated.
+        omaps: Grid axis to data dim of outputs, as triples; -1 is unmapped.
+        fmaps: Dims that the loop may split; -1 is none.
+        franges: Ranges of the loop.
+        extents: "free" or "paper".
+        max_kernel_ops: Most kernel-level operators, inputs not counted.
+        max_block_ops: Most block-level operators, inputs not counted.
+        keep: Number of candidates to report.
+        target: Name or path of the target to rank for.
+        engine: "guided" or "exhaustive".
+        oracle: "normal-form" or "z3".
+        prune: Whether abstract expressions prune.
+        seed: Seed of the fingerprints.
+        workers: Worker processes; None is every available processor.
+        time_limit: Seconds for the search; what was found by then is verified and returned.
+        out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
+        name: Name of the program.
+        resume: Continue the run in ``out``.
+        verbose: Print progress to standard error.
+        watch: Receives progress.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+        KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
+    """
+    frozen = as_program(program)
+    settings = Settings(
+        config=config,
+        target=target,
+        engine=engine,
+        oracle=oracle,
+        prune=prune,
+        seed=seed,
+        workers=workers,
+        time_limit_s=time_limit,
+        resume=resume,
+        extents=extents,
+        griddims=griddims,
+        blockdims=blockdims,
+        imaps=imaps,
+        omaps=omaps,
+        fmaps=fmaps,
+        franges=franges,
+        max_kernel_ops=max_kernel_ops,
+        max_block_ops=max_block_ops,
+        keep=keep,
+    )
+    default = name if name != "program" else f"program-{digest(frozen)[:12]}"
+    where = Path("runs") / default if out is None else Path(out)
+    report = run(frozen, settings, where, name=name, watch=_printing(name, watch) if verbose else watch)
+    if report.summary.status == "interrupted":
+        raise KeyboardInterrupt
+    return list(report.results)
+
+
+def _printing(name: str, watch: Watch) -> Watch:
+    """A watch that also prints a line now and then to standard error."""
+    from rich.console import Console
+
+    from mirage_formal.pipeline.show import PlainWatch
+
+    printer = PlainWatch(name, Console(stderr=True))
+
+    def both(progress: Progress) -> None:
+        printer(progress)
+        watch(progress)
+
+    return both

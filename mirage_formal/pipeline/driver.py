@@ -1,0 +1,291 @@
+"""One run, from a program to its directory: plan, search, rank, verify, write.
+
+Everything that is decided here is a function of the units' records, taken in the order of the units, so the number of
+workers, the order in which they finish and interruptions change nothing about a finished run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import decode, to_json
+from mirage_formal.ir.verdict import Probable
+from mirage_formal.journal import (
+    CANDIDATES,
+    CandidateRecord,
+    FoundRecord,
+    RunRecord,
+    SummaryRecord,
+    UnitRecord,
+    key_of,
+)
+from mirage_formal.pipeline.evidence import Evidence, Verified
+from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
+from mirage_formal.pipeline.settings import (
+    Job,
+    Settings,
+    host,
+    identity,
+    make_job,
+    space_fields,
+    versions,
+    worker_count,
+)
+from mirage_formal.pipeline.store import Store
+from mirage_formal.pipeline.tasks import UnitTask, plan, search_unit
+from mirage_formal.search.engine import Unit
+from mirage_formal.search.parallel import Done, Failed, Pool
+
+#: Loaded once by the server process that workers are forked from.
+PRELOAD: Final = ("mirage_formal.pipeline.tasks",)
+
+Status = Literal["complete", "interrupted", "time-limit"]
+_PLAN_LIMIT_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A reported candidate.
+
+    Attributes:
+        graph: The µGraph, with thread graphs.
+        digest: Its digest.
+        rank: 1 is the best.
+        verdict: What is known about its equality with the program.
+        cost: Estimated microseconds.
+        directory: Where its evidence is.
+    """
+
+    graph: KernelGraph
+    digest: str
+    rank: int
+    verdict: Probable
+    cost: float
+    directory: Path
+
+    def __str__(self) -> str:
+        kernels = f"{self.graph.kernels} kernel{'s' if self.graph.kernels != 1 else ''}"
+        return f"{self.rank:3}  {self.digest[:12]}  {kernels}  est. {self.cost:.1f} us  {self.directory}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run found: its summary as written, the results, best first, and its directory."""
+
+    summary: SummaryRecord
+    results: tuple[Result, ...]
+    directory: Path
+    failed: tuple[UnitRecord, ...]
+
+
+def run(
+    program: KernelGraph,
+    settings: Settings,
+    out: Path,
+    *,
+    name: str = "program",
+    source: str = "",
+    watch: Watch = silent,
+) -> Report:
+    """Search a program, verify what is found and write it to ``out``.
+
+    Ctrl-C during the search ends it with what was found so far, which is then verified and written; a second one ends
+    that too, with what was verified so far.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+    """
+    job = make_job(program, settings)
+    record = _run_record(job, name, source)
+    store = Store.open(out, record, resume=settings.resume)
+    return _Run(job, record.key, settings, store, name, watch).report()
+
+
+def _run_record(job: Job, name: str, source: str) -> RunRecord:
+    who = identity(job)
+    return RunRecord(
+        name=name,
+        source=source,
+        config=job.config,
+        identity=who,
+        key=key_of(who),
+        program=msgspec.Raw(to_json(job.program).strip().encode()),
+        space=space_fields(job.space),
+        versions=versions(),
+        host=host(),
+    )
+
+
+class _Run:
+    def __init__(self, job: Job, key: str, settings: Settings, store: Store, name: str, watch: Watch) -> None:
+        self.job = job
+        self.key = key
+        self.settings = settings
+        self.store = store
+        self.name = name
+        self.watch = watch
+        self.begin = time.monotonic()
+        limit = settings.time_limit_s
+        self.deadline = float("inf") if limit is None else self.begin + limit
+        self.status: Status = "complete"
+        self.units = 0
+        self._found: set[str] = {c.digest for record in store.units.values() for c in record.candidates}
+
+    def report(self) -> Report:
+        with Pool(worker_count(self.settings), PRELOAD) as pool:
+            try:
+                self._search(pool)
+            except KeyboardInterrupt:
+                self.status = "interrupted"
+            ranked = rank(self.store.units.values())
+            evidence = Evidence(self.job, pool, self.settings.unit_limit_s, self._show)
+            try:
+                verified = evidence.choose(ranked)
+            except KeyboardInterrupt:
+                self.status = "interrupted"
+                verified = evidence.chosen(ranked)
+        return self._write(verified, evidence, len(ranked))
+
+    def _search(self, pool: Pool) -> None:
+        self._show(Phase.PLAN, 0, 0)
+        units = self._plan(pool)
+        if units is None:
+            return
+        self.units = len(units)
+        done = self.store.units
+        todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
+        tasks = [UnitTask(self.job, self.key, unit) for unit in todo]
+        left = len(tasks)
+        for outcome in pool.run(search_unit, tasks, limit_s=self.settings.unit_limit_s, deadline=self.deadline):
+            if outcome is not None:
+                left -= 1
+                self._record(todo[outcome.index], outcome)
+            self._show(Phase.SEARCH, len(units) - left, len(units))
+        if left:
+            self.status = "time-limit"
+
+    def _plan(self, pool: Pool) -> list[Unit] | None:
+        for outcome in pool.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.deadline):
+            match outcome:
+                case Done(value=units):
+                    return units
+                case Failed(reason=reason):
+                    raise RuntimeError(f"the engine cannot plan this search: {reason}")
+                case None:
+                    self._show(Phase.PLAN, 0, 0)
+        self.status = "time-limit"
+        return None
+
+    def _record(self, unit: Unit, outcome: Done[UnitRecord] | Failed) -> None:
+        match outcome:
+            case Done(value=record):
+                record = msgspec.structs.replace(record, attempts=outcome.attempts)
+            case Failed():
+                record = _failed(self.key, unit, outcome)
+        self.store.append(record)
+        self._found.update(c.digest for c in record.candidates)
+
+    def _show(self, phase: Phase, done: int, total: int) -> None:
+        records = self.store.units.values()
+        self.watch(
+            Progress(
+                phase=phase,
+                done=done,
+                total=total,
+                states=sum(r.stats.get("states", 0) for r in records),
+                pruned=sum(sum(r.pruned.values()) for r in records),
+                candidates=len(self._found),
+                elapsed_s=time.monotonic() - self.begin,
+            )
+        )
+
+    def _write(self, verified: Sequence[Verified], evidence: Evidence, found: int) -> Report:
+        self._show(Phase.WRITE, 0, len(verified))
+        records = [self.store.units[index] for index in sorted(self.store.units)]
+        failed = tuple(r for r in records if r.status == "failed")
+        results, items = self._reported(verified)
+        summary = SummaryRecord(
+            program=self.name,
+            program_digest=self.store.run.identity.program,
+            config=self.job.config,
+            key=self.key,
+            status=self.status,
+            units=max(self.units, len(records)),
+            units_done=len(records) - len(failed),
+            units_failed=len(failed),
+            states=sum(r.stats.get("states", 0) for r in records),
+            stats=_total(r.stats for r in records),
+            pruned=_total(r.pruned for r in records),
+            found=found,
+            fingerprint_tests=sum(r.fingerprint_tests for r in records) + evidence.tests,
+            wall_s=round(time.monotonic() - self.begin, 3),
+            workers=worker_count(self.settings),
+            candidates=items,
+            rejected=tuple(evidence.rejected.values()),
+            manifest={},
+        )
+        files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
+        return Report(self.store.finish(files, summary), results, self.store.root, failed)
+
+    def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
+        results: list[Result] = []
+        items: list[CandidateRecord] = []
+        for number, v in enumerate(verified, 1):
+            found = v.found
+            directory = f"{CANDIDATES}/{number:03}-{found.digest[:12]}"
+            verdict = Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)
+            path = self.store.root / directory
+            results.append(Result(decode(found.graph), found.digest, number, verdict, found.estimated_us, path))
+            items.append(
+                CandidateRecord(
+                    id=found.digest[:12],
+                    digest=found.digest,
+                    rank=number,
+                    verdict="probable",
+                    error_bound_log2=v.verdict.bound_log2,
+                    kernels=found.kernels,
+                    estimated_us=found.estimated_us,
+                    directory=directory,
+                )
+            )
+        return tuple(results), tuple(items)
+
+
+def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
+    """Every distinct candidate, cheapest first; ties are broken by digest."""
+    distinct: dict[str, FoundRecord] = {}
+    for record in sorted(records, key=lambda r: r.unit):
+        for found in record.candidates:
+            distinct.setdefault(found.digest, found)
+    return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
+
+
+def _failed(key: str, unit: Unit, outcome: Failed) -> UnitRecord:
+    return UnitRecord(
+        key=key,
+        unit=unit.index,
+        label=unit.label,
+        status="failed",
+        attempts=outcome.attempts,
+        stats={},
+        pruned={},
+        fingerprint_tests=0,
+        candidates=(),
+        milliseconds=0.0,
+        error=outcome.reason,
+    )
+
+
+def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))

@@ -1,0 +1,92 @@
+"""Reading programs from a user's Python file."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mirage_formal.errors import MirageError, ProgramError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.pipeline.settings import display_path
+
+#: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.
+RUN_NAME: Final = "mirage_formal_program"
+_EXAMPLE: Final = "see examples/attn.py"
+
+
+def load_programs(file: Path) -> dict[str, KernelGraph]:
+    """Execute a file and freeze every kernel graph with a marked output among its module-level names.
+
+    Raises:
+        ProgramError: The file is missing, is not Python, raises, or defines no graph with an output.
+        MirageError: The file builds a graph that is ill-formed.
+    """
+    where = display_path(file)
+    names = _execute(file, where)
+    graphs = {name: value for name, value in names.items() if _is_graph(value)}
+    if not graphs:
+        what = "expected a kernel graph at module level, got none"
+        raise ProgramError(what, where=where, hint=f"make one with new_kernel_graph(); {_EXAMPLE}")
+    programs: dict[str, KernelGraph] = {}
+    seen: set[int] = set()
+    for name, value in graphs.items():
+        if value.outputs and id(value) not in seen:
+            seen.add(id(value))
+            programs[name] = value if isinstance(value, KernelGraph) else value.freeze()
+    if not programs:
+        what = f"expected a graph with a marked output, got {', '.join(graphs)} without one"
+        raise ProgramError(what, where=where, hint="call mark_output on the tensors that the program computes")
+    return programs
+
+
+def choose(programs: Mapping[str, KernelGraph], wanted: str | None, file: Path) -> dict[str, KernelGraph]:
+    """The programs to search: all, or the one that is wanted.
+
+    Raises:
+        ProgramError: There is none of that name.
+    """
+    if wanted is None:
+        return dict(programs)
+    if wanted not in programs:
+        what = f"expected one of the programs {', '.join(programs)}, got {wanted!r}"
+        raise ProgramError(what, where=display_path(file), hint="leave --program out to search all of them")
+    return {wanted: programs[wanted]}
+
+
+def _is_graph(value: object) -> bool:
+    freeze = getattr(type(value), "freeze", None)
+    return isinstance(value, KernelGraph) or (callable(freeze) and hasattr(value, "mark_output"))
+
+
+def _execute(file: Path, where: str) -> dict[str, Any]:
+    if not file.is_file():
+        got = "a directory" if file.is_dir() else "nothing there"
+        raise ProgramError(f"expected a Python file, got {got}", where=where, hint="check the path")
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(file)]
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        return runpy.run_path(str(file), run_name=RUN_NAME)
+    except MirageError:
+        raise
+    except SyntaxError as error:
+        at = f"{where}:{error.lineno}" if error.filename == str(file) else f"{error.filename}:{error.lineno}"
+        line = f"\n    {error.text.strip()[:200]}" if error.text else ""
+        raise ProgramError(
+            f"expected Python, got a syntax error: {error.msg}{line}", where=at, hint="mend it"
+        ) from None
+    except SystemExit as error:
+        hint = "put what only a script should do behind a main guard"
+        raise ProgramError(f"expected definitions, got an exit ({error.code})", where=where, hint=hint) from None
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        at = f"{where}:{lines[-1]}" if lines else where
+        what = f"expected the file to run, got {type(error).__name__}: {str(error)[:300]}"
+        raise ProgramError(what, where=at, hint=f"run it with python to see more; {_EXAMPLE}") from None
+    finally:
+        sys.argv = argv
+        sys.path[:] = path

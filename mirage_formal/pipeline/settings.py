@@ -1,0 +1,233 @@
+"""What a user may ask of a run, and what follows from it: search space, target, identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mirage_formal.errors import ProgramError, SpaceError
+from mirage_formal.gpu.target import Target, load_target
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.journal import Identity, sha256
+from mirage_formal.search.bounds import IntTriples
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.parallel import default_workers
+from mirage_formal.search.space import SearchSpace, load_space
+
+ENGINES: Final = ("guided", "exhaustive")
+ORACLES: Final = ("normal-form", "z3")
+DEFAULT_TARGET: Final = "h200"
+
+_VERSIONED: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
+_ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
+_NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may choose; every field has a default.
+
+    Attributes:
+        config: Preset or path of a search space; None chooses a preset from the program's operators.
+        target: Name or path of the target that candidates are ranked for.
+        engine: "guided", "exhaustive", or "module:Class" of an engine of one's own.
+        oracle: "normal-form" or "z3".
+        prune: Whether branches are pruned by abstract expressions.
+        seed: Seed of the fingerprints.
+        workers: Worker processes; None takes every processor that this process may use.
+        time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
+        unit_limit_s: Seconds after which the worker of one unit counts as hung.
+        resume: Continue the run that is in the output directory.
+        extents: "free" or "paper"; None leaves the space's own.
+        griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
+        max_kernel_ops, max_block_ops, keep: Limits that replace the space's own.
+    """
+
+    config: str | None = None
+    target: str = DEFAULT_TARGET
+    engine: str = "guided"
+    oracle: str = "normal-form"
+    prune: bool = True
+    seed: int = 0
+    workers: int | None = None
+    time_limit_s: float | None = None
+    unit_limit_s: float = 1800.0
+    resume: bool = False
+    extents: str | None = None
+    griddims: IntTriples | None = None
+    blockdims: IntTriples | None = None
+    imaps: IntTriples | None = None
+    omaps: IntTriples | None = None
+    fmaps: Sequence[int] | None = None
+    franges: Sequence[int] | None = None
+    max_kernel_ops: int | None = None
+    max_block_ops: int | None = None
+    keep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program with everything that decides what is found for it; a value that workers receive."""
+
+    program: KernelGraph
+    config: str
+    space: SearchSpace
+    target: Target
+    engine: str
+    options: SearchOptions
+
+
+def make_job(program: KernelGraph, settings: Settings) -> Job:
+    """Read the space and the target and check that all fits together.
+
+    Raises:
+        ProgramError: The program has no output, or is not made of predefined operators.
+        SpaceError: An unknown preset, a bad list, or a grid that divides nothing.
+        TargetError: An unknown target.
+    """
+    if not program.outputs:
+        hint = "call mark_output on the tensors that the program computes"
+        raise ProgramError("expected at least one marked output, got none", where="program", hint=hint)
+    if any(isinstance(op, GraphDefined) for op in program.ops):
+        hint = "describe the program with predefined operators; the search finds the graph-defined ones"
+        raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
+    _choice("engine", settings.engine, ENGINES, free=":" in settings.engine)
+    _choice("oracle", settings.oracle, ORACLES)
+    for name in ("workers", "time_limit_s"):
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise SpaceError(f"expected a positive number, got {value}", where=name, hint="leave it out for no limit")
+    if settings.seed < 0:
+        raise SpaceError(f"expected a seed from 0 up, got {settings.seed}", where="seed", hint="0 is the default")
+    config = settings.config or choose_config(program)
+    space = load_space(config).with_overrides(
+        extents=settings.extents,
+        griddims=settings.griddims,
+        blockdims=settings.blockdims,
+        imaps=settings.imaps,
+        omaps=settings.omaps,
+        fmaps=settings.fmaps,
+        franges=settings.franges,
+        max_kernel_ops=settings.max_kernel_ops,
+        max_block_ops=settings.max_block_ops,
+        keep=settings.keep,
+    )
+    _check_grids(program, space)
+    options = SearchOptions(
+        engine="exhaustive" if settings.engine == "exhaustive" else "guided",
+        oracle="z3" if settings.oracle == "z3" else "normal-form",
+        prune=settings.prune,
+        seed=settings.seed,
+    )
+    return Job(program, config, space, load_target(settings.target), settings.engine, options)
+
+
+def choose_config(program: KernelGraph) -> str:
+    """The preset for a program: attention for exponentials between products, then norms, activations, adapters."""
+    kinds = [op.kind for op in program.ops if not isinstance(op, GraphDefined)]
+    products = kinds.count(OpKind.MATMUL)
+    if products >= 2 and (OpKind.EXP in kinds or OpKind.SOFTMAX in kinds):
+        return "attention"
+    if _NORMS.intersection(kinds):
+        return "norm"
+    if products and _ACTIVATIONS.intersection(kinds):
+        return "mlp"
+    if products >= 3 and set(kinds) == {OpKind.MATMUL, OpKind.ADD}:
+        return "lora"
+    return "default"
+
+
+def identity(job: Job) -> Identity:
+    """Everything that decides what a run finds."""
+    return Identity(
+        program=digest(job.program),
+        space=sha256(msgspec.json.encode(space_fields(job.space))),
+        engine=job.engine,
+        oracle=job.options.oracle,
+        prune=job.options.prune,
+        target=job.target.name,
+        target_digest=sha256(msgspec.json.encode(job.target)),
+        seed=job.options.seed,
+    )
+
+
+def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
+    """The space as JSON, field by field."""
+    names = [field.name for field in dataclasses.fields(space)]
+    return {name: msgspec.Raw(msgspec.json.encode(getattr(space, name))) for name in names}
+
+
+def worker_count(settings: Settings) -> int:
+    """Number of worker processes."""
+    return settings.workers or default_workers()
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that can change a result."""
+    found: dict[str, str] = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def host() -> dict[str, str]:
+    """What the run is made on."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpus": str(default_workers()),
+    }
+
+
+def as_program(graph: Any) -> KernelGraph:
+    """The frozen program of what a user hands in: a KernelGraph, or a front-end graph with ``freeze``.
+
+    Raises:
+        ProgramError: Neither of them.
+    """
+    if isinstance(graph, KernelGraph):
+        return graph
+    freeze = getattr(graph, "freeze", None)
+    frozen = freeze() if callable(freeze) else None
+    if not isinstance(frozen, KernelGraph):
+        hint = "make one with mirage_formal.new_kernel_graph()"
+        raise ProgramError(f"expected a kernel graph, got {type(graph).__name__}", where="program", hint=hint)
+    return frozen
+
+
+def display_path(path: Path) -> str:
+    """A path as a user would type it: relative to the working directory where it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _choice(where: str, value: str, allowed: tuple[str, ...], *, free: bool = False) -> None:
+    if value not in allowed and not free:
+        hint = f"{allowed[0]} is the default"
+        raise SpaceError(f"expected one of {', '.join(allowed)}, got {value!r}", where=where, hint=hint)
+
+
+def _check_grids(program: KernelGraph, space: SearchSpace) -> None:
+    """Refuse a listed grid of which an axis divides no dim of any tensor: it could never be used."""
+    extents = sorted({extent for tensor in kernel_types(program) for extent in tensor.shape})
+    for grid in space.grids or ():
+        for axis, blocks in zip("xyz", grid, strict=True):
+            if blocks > 1 and all(extent % blocks for extent in extents):
+                what = f"grid {grid}: expected axis {axis} to divide one of the extents {extents}, got {blocks}"
+                raise SpaceError(what, where="griddims", hint="choose divisors of the extents, or leave griddims out")

@@ -1,0 +1,174 @@
+"""What a run looks like in a terminal: progress while it goes on, a table of candidates at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
+from mirage_formal.ir.verdict import Probable
+from mirage_formal.journal import SummaryRecord
+from mirage_formal.pipeline.driver import Report
+from mirage_formal.pipeline.progress import Progress
+from mirage_formal.pipeline.settings import display_path
+
+_PLAIN_EVERY_S: Final = 10.0
+
+
+class Display(Protocol):
+    """A watch with a beginning and an end."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+class LiveWatch:
+    """One line on a terminal, rewritten in place."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self._name = name
+        self._live = Live(Text(f"{name}: starting"), console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where the run stands."""
+        self._live.update(Text(progress_line(self._name, progress)))
+
+
+class PlainWatch:
+    """A line per phase, and one every ten seconds."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self._name = name
+        self._console = console
+        self._phase = ""
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        return None
+
+    def __call__(self, progress: Progress) -> None:
+        """Print where the run stands, if that is news."""
+        now = time.monotonic()
+        if progress.phase != self._phase or now >= self._next:
+            self._phase = progress.phase
+            self._next = now + _PLAIN_EVERY_S
+            self._console.print(progress_line(self._name, progress), markup=False, highlight=False, soft_wrap=True)
+
+
+def progress_line(name: str, progress: Progress) -> str:
+    """Where a run stands, on one line."""
+    done = f" {progress.done}/{progress.total}" if progress.total else ""
+    return (
+        f"{name}: {progress.phase}{done} | {progress.states:,} states, {progress.states_per_s:,.0f}/s | "
+        f"{progress.pruned:,} pruned | {progress.candidates:,} candidates | {progress.elapsed_s:.1f} s"
+    )
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The table of candidates, what the search did, and whatever went wrong, loudly."""
+    summary = report.summary
+    title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
+    table = Table(title=escape(title), title_justify="left")
+    for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("error", "right")):
+        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column("kernels")
+    for result in report.results:
+        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", bound(result.verdict), form(result.graph))
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+    for text in notes(report):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for text in warnings(report):
+        console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def notes(report: Report) -> list[str]:
+    """What the run did."""
+    summary = report.summary
+    pruned = ", ".join(f"{reason} {count:,}" for reason, count in summary.pruned.items()) or "none"
+    done = f"{summary.units_done} of {summary.units} units, {summary.states:,} states, pruned: {pruned}"
+    ends = {
+        "complete": "",
+        "interrupted": "Interrupted; --resume continues. ",
+        "time-limit": "Stopped at the time limit; --resume continues. ",
+    }
+    reasons = sorted({r.verdict.reason for r in report.results if r.verdict.bound_log2 is None and r.verdict.reason})
+    return [
+        f"{ends[summary.status]}{done}",
+        f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
+        "verdict probable: agreed on random points of a finite field at real sizes",
+        *(f"no bound on the error: {reason}" for reason in reasons),
+        "est. us orders candidates; nothing was measured",
+        f"evidence in {display_path(report.directory)}",
+    ]
+
+
+def warnings(report: Report) -> list[str]:
+    """What went wrong, if anything did."""
+    found: list[str] = []
+    wrong = [item for item in report.summary.rejected if item.kind == "different"]
+    if wrong:
+        found.append(f"SEARCH BUG: {len(wrong)} proposed candidates are wrong; the final fingerprint refuted them:")
+        found += [f"  {item.digest[:12]}: {item.reason}" for item in wrong[:5]]
+    others = [item for item in report.summary.rejected if item.kind != "different"]
+    if others:
+        found.append(f"{len(others)} candidates are not reported because a check did not succeed:")
+        found += [f"  {item.digest[:12]}: {item.reason[:200]}" for item in others[:5]]
+    if report.failed:
+        found.append(f"INCOMPLETE: {len(report.failed)} units of the search failed; --resume tries them again:")
+        for record in report.failed[:5]:
+            last = record.error.strip().splitlines()[-1] if record.error.strip() else "no reason"
+            found.append(f"  unit {record.unit} ({record.label}): {last} ({record.attempts} tries)")
+    return found
+
+
+def bound(verdict: Probable) -> str:
+    """The bound on the error of a verdict in a word: the probability that different programs agree as these did."""
+    if verdict.bound_log2 is not None:
+        return f"< 2^{verdict.bound_log2:.0f}"
+    return "vacuous" if "vacuous" in verdict.reason else "no bound"
+
+
+def form(graph: KernelGraph) -> str:
+    """The kernels of a graph in a few words: predefined operators by name, graph-defined ones by grid and loop."""
+    return "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in graph.ops)
+
+
+def _block(block: BlockGraph) -> str:
+    grid = "x".join(str(extent) for extent in block.grid)
+    return f"grid {grid} loop {block.forloop_range}"
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    directory: str
+    summary: SummaryRecord
+
+
+def summaries_json(reports: Sequence[Report]) -> str:
+    """The summaries of runs as a JSON list of {directory, summary}."""
+    shown = [_Shown(display_path(report.directory), report.summary) for report in reports]
+    return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()

@@ -1,0 +1,227 @@
+"""What worker processes do: plan, search one unit, write certificates, discharge them, verify one candidate.
+
+Every function here takes one picklable value and returns one, and depends on nothing else, so a task can be given to
+another worker at any time. What is expensive and shared by tasks of one job is kept per process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.ir.canonical import canonical, digest
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import decode, encode
+from mirage_formal.ir.verdict import Candidate, Different, Probable, Unknown, Verdict
+from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.optimize.cost import estimate
+from mirage_formal.pipeline.settings import Job
+from mirage_formal.search.engine import Engine, Unit
+from mirage_formal.search.oracle import NormalFormOracle
+from mirage_formal.search.thread import fuse_threads
+from mirage_formal.semantics.abstract import expressions
+from mirage_formal.smt.certificate import to_smt2
+from mirage_formal.smt.session import discharge
+from mirage_formal.smt.terms import Expr, to_text
+from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
+
+#: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
+SEARCH_PRIME_BITS: Final = 20
+FINAL_PRIME_BITS: Final = 31
+
+_ENGINES: Final = {
+    "guided": "mirage_formal.search.guided.engine:GuidedEngine",
+    "exhaustive": "mirage_formal.search.exhaustive:ExhaustiveEngine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTask:
+    """Search one unit of a job; ``key`` is the run's."""
+
+    job: Job
+    key: str
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTask:
+    """Do something about one candidate, given as ``serialize.encode`` wrote it."""
+
+    job: Job
+    graph: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One tensor's certificate: see journal.CertificateRecord; ``text`` is the obligation."""
+
+    tensor: str
+    expression: str
+    output: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertified:
+    """A tensor whose expression is not known to be part of any output's."""
+
+    tensor: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprinted:
+    """The final fingerprint of one candidate: its verdict and its record as JSON."""
+
+    verdict: VerdictRecord
+    record: bytes
+
+
+def load_engine(name: str) -> Engine:
+    """The engine called ``name``, or the one that "module:Class" names.
+
+    Raises:
+        UnsupportedError: There is no such engine.
+    """
+    module, _, attribute = _ENGINES.get(name, name).partition(":")
+    try:
+        engine: Engine = getattr(import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = f"use one of {', '.join(_ENGINES)}"
+        raise UnsupportedError(f"expected an engine, got {name!r}: {error}", where="engine", hint=hint) from None
+    return engine
+
+
+def plan(job: Job) -> list[Unit]:
+    """The units of a job."""
+    return load_engine(job.engine).units(job.program, job.space, job.options)
+
+
+def search_unit(task: UnitTask) -> UnitRecord:
+    """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
+    begin = perf_counter()
+    job = task.job
+    gate = Gate(job.program, job.options.seed)
+    result = load_engine(job.engine).run(job.program, job.space, replace(job.options, accept=gate), task.unit)
+    found = {record.digest: record for record in (_found(job, candidate) for candidate in result.candidates)}
+    stats = msgspec.structs.asdict(result.stats)
+    pruned = stats.pop("pruned")
+    return UnitRecord(
+        key=task.key,
+        unit=task.unit.index,
+        label=task.unit.label,
+        status="done",
+        attempts=1,
+        stats=stats,
+        pruned=pruned,
+        fingerprint_tests=gate.tests,
+        candidates=tuple(found.values()),
+        milliseconds=round(1e3 * (perf_counter() - begin), 3),
+    )
+
+
+def _found(job: Job, candidate: Candidate) -> FoundRecord:
+    graph = canonical(fuse_threads(candidate.graph))
+    cost = estimate(graph, job.target)
+    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=graph.kernels, estimated_us=cost.us)
+
+
+class Gate:
+    """The search-time fingerprint, at scaled sizes where the engine gives them and at real ones otherwise.
+
+    Sound: it only ever refuses; what it lets through meets the final fingerprint at real sizes.
+
+    Attributes:
+        tests: Fingerprints computed.
+    """
+
+    def __init__(self, program: KernelGraph, seed: int) -> None:
+        self.tests = 0
+        self._program = program
+        self._settings = FingerprintSettings(seed=seed, prime_bits=SEARCH_PRIME_BITS, rounds=1)
+        self._sessions: dict[KernelGraph, FingerprintSession] = {}
+        self._known: dict[tuple[KernelGraph, KernelGraph], Verdict] = {}
+
+    def __call__(self, candidate: Candidate) -> Verdict:
+        """The verdict on a candidate; instances of one structure share theirs."""
+        pair = candidate.scaled or (self._program, candidate.graph)
+        if pair not in self._known:
+            self.tests += 1
+            if pair[0] not in self._sessions:
+                self._sessions[pair[0]] = FingerprintSession(pair[0], self._settings)
+            self._known[pair] = self._sessions[pair[0]].check(pair[1]).verdict
+        return self._known[pair]
+
+
+def certify(task: CandidateTask) -> list[Claim | Uncertified]:
+    """For every tensor of a candidate, in the order of proof.jsonl, why its expression is part of an output's."""
+    targets, oracle = _oracle(task.job)
+    return [_claim(tensor, e, targets, oracle) for tensor, e in _tensors(decode(task.graph))]
+
+
+@lru_cache(maxsize=4)
+def _oracle(job: Job) -> tuple[tuple[Expr, ...], NormalFormOracle]:
+    trace = expressions(job.program)
+    targets = tuple(trace.tensors[i] for i in job.program.outputs)
+    return targets, NormalFormOracle(targets)
+
+
+def _tensors(graph: KernelGraph) -> Iterator[tuple[str, Expr]]:
+    trace = expressions(graph)
+    for number, e in enumerate(trace.tensors):
+        yield f"k{number}", e
+    for op in sorted(trace.blocks):
+        for number, e in enumerate(trace.blocks[op]):
+            yield f"b{op}.{number}", e
+
+
+def _claim(tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOracle) -> Claim | Uncertified:
+    certificate = oracle.certificate(e)
+    if certificate is None:
+        return Uncertified(tensor, to_text(e)[:400])
+    return Claim(tensor, to_text(e), targets.index(certificate.target), to_smt2(certificate))
+
+
+def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
+    """What z3 and cvc5 say to each obligation."""
+    answers: list[tuple[SolverRecord, SolverRecord]] = []
+    for text in texts:
+        by_name = {
+            result.solver: SolverRecord(
+                answer=result.answer.value, version=result.version, milliseconds=round(result.milliseconds, 3)
+            )
+            for result in discharge(text)
+        }
+        answers.append((by_name["z3"], by_name["cvc5"]))
+    return answers
+
+
+def fingerprint_candidate(task: CandidateTask) -> Fingerprinted:
+    """The final fingerprint of a candidate, at the program's real sizes."""
+    result = _session(task.job).check(decode(task.graph))
+    return Fingerprinted(verdict_record(result.verdict), msgspec.json.encode(result.record))
+
+
+@lru_cache(maxsize=2)
+def _session(job: Job) -> FingerprintSession:
+    return FingerprintSession(job.program, FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS))
+
+
+def verdict_record(verdict: Verdict) -> VerdictRecord:
+    """A verdict as data."""
+    match verdict:
+        case Probable(rounds, bound_log2, reason):
+            return VerdictRecord(kind="probable", rounds=rounds, bound_log2=bound_log2, reason=reason)
+        case Different(seed, output, index, expected, got):
+            reason = f"seed {seed}: output {output} at {list(index)}: expected {expected}, got {got}"
+            return VerdictRecord(kind="different", reason=reason)
+        case Unknown(reason):
+            return VerdictRecord(kind="unknown", reason=reason)

@@ -1,0 +1,59 @@
+"""Batched matrix products of arrays with replicated leading axes, arranged as few large products.
+
+A block graph's product has four leading axes (grid and loop) on both operands, many of extent 1. Taken literally it is
+thousands of tiny products; where only one operand varies along an axis, that axis is merged into its rows or columns,
+unless that would copy a large operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+#: Product of stacks [..., m, k] and [..., k, n] of equal rank; a leading axis of extent 1 is broadcast.
+Product = Callable[[Array, Array], Array]
+
+#: An operand with fewer elements than this is copied rather than multiplied in many small pieces.
+FREE_COPY: Final = 1 << 20
+
+
+def batched_product(a: Array, b: Array, product: Product) -> Array:
+    """The matrix product of ``a`` [..., m, k] and ``b`` [..., k, n], leading axes of extent 1 being broadcast.
+
+    Args:
+        a: Left operand.
+        b: Right operand, of the same rank.
+        product: Multiplies stacks; gets views wherever possible.
+
+    Returns:
+        The product [..., m, n]; a view of what ``product`` returned.
+    """
+    rank = a.ndim - 2
+    left = [i for i in range(rank) if a.shape[i] != 1 and b.shape[i] == 1]
+    right = [i for i in range(rank) if a.shape[i] == 1 and b.shape[i] != 1]
+    left = left if _cheap(a, [*left, rank]) else []
+    right = right if _cheap(b, [*right, rank + 1]) else []
+    batch = [i for i in range(rank) if i not in left and i not in right]
+    lead = tuple(max(a.shape[i], b.shape[i]) for i in batch)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    rows = m * prod(a.shape[i] for i in left)
+    columns = n * prod(b.shape[i] for i in right)
+    a_stack = a.transpose([*batch, *left, *right, rank, rank + 1]).reshape(*(a.shape[i] for i in batch), rows, k)
+    b_stack = b.transpose([*batch, *left, rank, *right, rank + 1]).reshape(*(b.shape[i] for i in batch), k, columns)
+    out = product(a_stack, b_stack)
+    split = out.reshape(*lead, *(a.shape[i] for i in left), m, *(b.shape[i] for i in right), n)
+    order = [*batch, *left, rank, *right, rank + 1]
+    return split.transpose([order.index(i) for i in range(rank + 2)])
+
+
+def _cheap(array: Array, axes: Sequence[int]) -> bool:
+    """Whether the axes merge into one without a copy, or the copy costs little."""
+    if array.size < FREE_COPY:
+        return True
+    kept = [i for i in axes if array.shape[i] != 1]
+    return all(array.strides[i] == array.strides[j] * array.shape[j] for i, j in pairwise(kept))

@@ -1,0 +1,76 @@
+"""What a domain of values must supply to give a µGraph a meaning (see walk)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final, Protocol, TypeVar
+
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.types import Shape
+
+T = TypeVar("T")
+
+#: Position of the loop axis among the leading axes of a block tensor.
+LOOP_AXIS: Final = 3
+#: Leading axes of a block tensor: grid x, y, z and the loop.
+LEADING: Final = 4
+
+#: Operators that the walk hands to a domain as they are.
+UNARY: Final = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
+BINARY: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+#: Operators whose meaning needs an order on the values, or a state carried around the loop.
+ORDERED: Final = frozenset({OpKind.MAX, OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM})
+#: Operators that the walk expands unless a domain lists them in ``keeps``.
+KEEPABLE: Final = frozenset({OpKind.SILU, OpKind.SOFTMAX})
+
+
+class Domain(Protocol[T]):
+    """What a domain of values must supply; axes count the leading axes too.
+
+    In elementwise operators and matmul, an axis of extent 1 stands for equal slices along it (broadcast).
+    """
+
+    @property
+    def keeps(self) -> frozenset[OpKind]:
+        """Operators of ``KEEPABLE`` that this domain wants through ``unary`` (SILU) or ``softmax`` itself."""
+
+    def unary(self, kind: OpKind, a: T) -> T:
+        """An operator of ``UNARY``, or SILU if kept."""
+
+    def binary(self, kind: OpKind, a: T, b: T) -> T:
+        """An operator of ``BINARY`` on broadcastable operands."""
+
+    def matmul(self, a: T, b: T, inner: int) -> T:
+        """Product over the last two axes, contracting ``inner`` elements; the axes before them broadcast."""
+
+    def scale(self, a: T, factor: Fraction) -> T:
+        """Product with an exact constant."""
+
+    def offset(self, a: T, constant: Fraction) -> T:
+        """Sum with an exact constant (eps under a root, the 1 of silu)."""
+
+    def sum(self, a: T, axis: int, extent: int, kept: int) -> T:
+        """Fold an axis of ``extent`` to ``kept``: result[j] = sum over i of a[i * kept + j]; kept is usually 1."""
+
+    def ordered(self, kind: OpKind, operands: tuple[T, ...], axis: int, extent: int) -> tuple[T, ...]:
+        """An operator of ``ORDERED``.
+
+        MAX: largest along ``axis``, kept as extent 1. RUNNING_MAX: (m, f) with m the largest along ``axis`` over this
+        and all earlier iterations and f = exp(m of the previous iteration - m), 0 in the first. ACCUM_RESCALED_SUM of
+        (x, f): the state s = s * f + x after the last iteration; here ``axis`` is the loop and becomes 1.
+        """
+
+    def softmax(self, a: T, axis: int, extent: int) -> T:
+        """Softmax along an axis; called only if SOFTMAX is in ``keeps``."""
+
+    def reshape(self, a: T, shape: Shape) -> T:
+        """The same elements in row-major order with other axes."""
+
+    def transpose(self, a: T, perm: tuple[int, ...]) -> T:
+        """Axes permuted: result axis i is axis perm[i] of ``a``."""
+
+    def concat(self, a: T, b: T, axis: int) -> T:
+        """``a`` followed by ``b`` along an axis; all other axes agree."""
+
+    def repeat(self, a: T, axis: int, times: int) -> T:
+        """An axis of extent 1 copied ``times`` times."""

@@ -1,0 +1,228 @@
+"""The axioms, read from axioms/*.smt2: names, schemata, and instances of them.
+
+Nothing about an axiom is repeated in code: a rewriting step names an axiom and gives a binding, and what the step says
+comes from the file. Z3 forgets ``:named`` on parse, so each axiom carries the same name as ``:qid``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from mirage_formal.errors import FormatError
+from mirage_formal.resources import data_dir
+from mirage_formal.smt.sexpr import SExpr, read, show
+from mirage_formal.smt.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
+
+FILES: Final = ("equivalence.smt2", "subexpression.smt2")
+RELATION: Final = "subexpr"
+SORTS: Final = ("Expr", "Int")
+
+#: What the variables of an axiom stand for: expressions, and extents of sums.
+Binding = dict[str, "Expr | int"]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """An atomic formula: ``=`` or ``subexpr`` between two term patterns."""
+
+    relation: str
+    left: SExpr
+    right: SExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Axiom:
+    """One universally quantified axiom: premises imply the conclusion.
+
+    Attributes:
+        name: Its name in the file.
+        variables: Quantified variables and their sorts, in order.
+        premises: Atoms that must hold; none for an equation.
+        conclusion: The atom that follows.
+        body: The formula under the quantifier.
+    """
+
+    name: str
+    variables: tuple[tuple[str, str], ...]
+    premises: tuple[Atom, ...]
+    conclusion: Atom
+    body: SExpr
+
+
+@dataclass(frozen=True, slots=True)
+class AxiomSet:
+    """Axioms with their signature.
+
+    Attributes:
+        axioms: By name, in the order of the files.
+        functions: Names of the opaque unary functions.
+        text: The files' text.
+        digest: SHA-256 of the text.
+    """
+
+    axioms: Mapping[str, Axiom]
+    functions: frozenset[str]
+    text: str
+    digest: str
+
+
+def parse(text: str, where: str = "") -> AxiomSet:
+    """Read axioms from SMT-LIB text.
+
+    Raises:
+        FormatError: If a command is unknown, a name is missing, differs from the ``:qid`` or is used twice, or a
+            formula uses a symbol that is not declared.
+    """
+    axioms: dict[str, Axiom] = {}
+    functions: set[str] = set()
+    for command in read(text, where):
+        match command:
+            case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
+                pass
+            case ("declare-fun", str() as symbol, ("Expr",), "Expr"):
+                functions.add(symbol)
+            case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Expr") if symbol in BINARY:
+                pass
+            case ("declare-fun", "sum", ("Int", "Expr"), "Expr"):
+                pass
+            case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Bool") if symbol == RELATION:
+                pass
+            case ("assert", ("!", ("forall", tuple() as bound, ("!", body, ":qid", qid)), ":named", str() as name)):
+                if name != qid:
+                    raise FormatError(f"axiom {name}: expected :qid {name}, got {show(qid)}", where=where)
+                if name in axioms:
+                    raise FormatError(f"axiom {name} is stated twice", where=where)
+                axioms[name] = _axiom(name, bound, body, functions, where)
+            case _:
+                raise FormatError(f"expected a declaration or a named axiom, got {show(command)[:120]}", where=where)
+    # Without the axiom, the oracle would look into f where the theory does not.
+    stated = {(a.conclusion.relation, a.conclusion.right) for a in axioms.values() if not a.premises}
+    unstated = {f for f in functions if (RELATION, (f, "x")) not in stated}
+    if unstated:
+        raise FormatError(f"expected an axiom that puts x in f(x) for f = {', '.join(sorted(unstated))}", where=where)
+    return AxiomSet(MappingProxyType(axioms), frozenset(functions), text, sha256(text.encode()).hexdigest())
+
+
+def load(directory: Path | None = None) -> AxiomSet:
+    """The axioms of a directory; by default, those that come with the project.
+
+    Raises:
+        FormatError: If a file is missing or malformed.
+    """
+    return _load(data_dir("axioms") if directory is None else directory)
+
+
+@lru_cache(maxsize=8)
+def _load(directory: Path) -> AxiomSet:
+    parts = []
+    for name in FILES:
+        path = directory / name
+        try:
+            parts.append(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise FormatError(f"cannot read the axioms: {error}", where=str(path)) from error
+    return parse("\n".join(parts), str(directory))
+
+
+def _axiom(name: str, bound: SExpr, body: SExpr, functions: set[str], where: str) -> Axiom:
+    sorts: dict[str, str] = {}
+    for item in bound:
+        if len(item) != 2 or not isinstance(item[0], str) or item[1] not in SORTS or item[0] in sorts:
+            raise FormatError(f"axiom {name}: expected distinct variables of sort Expr or Int", where=where)
+        sorts[item[0]] = str(item[1])
+    premises: tuple[SExpr, ...] = ()
+    conclusion: SExpr = body
+    match body:
+        case ("=>", ("and", *several), last):
+            premises, conclusion = tuple(several), last
+        case ("=>", one, last):
+            premises, conclusion = (one,), last
+    atoms = [_atom(name, f, sorts, functions, where) for f in (*premises, conclusion)]
+    return Axiom(name, tuple(sorts.items()), tuple(atoms[:-1]), atoms[-1], body)
+
+
+def _atom(name: str, formula: SExpr, sorts: dict[str, str], functions: set[str], where: str) -> Atom:
+    match formula:
+        case (("=" | "subexpr") as relation, left, right):
+            for side in (left, right):
+                fault = _pattern_fault(side, sorts, functions)
+                if fault is not None:
+                    raise FormatError(f"axiom {name}: {fault}", where=where)
+            return Atom(str(relation), left, right)
+    raise FormatError(f"axiom {name}: expected = or {RELATION}, got {show(formula)[:120]}", where=where)
+
+
+def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str | None:
+    match p:
+        case str():
+            return None if sorts.get(p) == "Expr" else f"{p} is not a variable of sort Expr"
+        case (str() as op, a, b) if op in BINARY:
+            return _pattern_fault(a, sorts, functions) or _pattern_fault(b, sorts, functions)
+        case ("sum", extent, a):
+            factors = extent[1:] if isinstance(extent, tuple) and extent[:1] == ("*",) else (extent,)
+            if all(isinstance(f, str) and (f == "1" or sorts.get(f) == "Int") for f in factors) and factors:
+                return _pattern_fault(a, sorts, functions)
+            return f"{show(extent)} is not an extent"
+        case (str() as op, a) if op in functions:
+            return _pattern_fault(a, sorts, functions)
+    return f"{show(p)} is not a term over the declared symbols"
+
+
+def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
+    """Value of an extent pattern: a variable, 1, or a product of such."""
+    if isinstance(pattern, str):
+        value = 1 if pattern == "1" else binding[pattern]
+        assert isinstance(value, int)
+        return value
+    out = 1
+    for factor in pattern[1:]:
+        out *= extent_of(factor, binding)
+    return out
+
+
+def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
+    """The term that a pattern stands for under a binding of all its variables."""
+    if isinstance(pattern, str):
+        value = binding[pattern]
+        assert not isinstance(value, int)
+        return value
+    op = pattern[0]
+    assert isinstance(op, str)
+    if op == "sum":
+        return Sum(extent_of(pattern[1], binding), instantiate(pattern[2], binding))
+    if op in BINARY:
+        return BINARY[op](instantiate(pattern[1], binding), instantiate(pattern[2], binding))
+    return Unary(op, instantiate(pattern[1], binding))
+
+
+def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
+    """Whether ``e`` is an instance of a pattern; extends ``binding``, which is spoilt if the answer is no.
+
+    A product of extents matches no term unless its variables are bound already.
+    """
+    if isinstance(pattern, str):
+        return binding.setdefault(pattern, e) is e
+    op = pattern[0]
+    match e:
+        case Add(a, b) | Mul(a, b) | Div(a, b):
+            same = BINARY.get(str(op)) is type(e)
+            return same and matches(pattern[1], a, binding) and matches(pattern[2], b, binding)
+        case Sum(extent, body):
+            return op == "sum" and _extent_matches(pattern[1], extent, binding) and matches(pattern[2], body, binding)
+        case Unary(function, argument):
+            return op == function and matches(pattern[1], argument, binding)
+    return False
+
+
+def _extent_matches(pattern: SExpr, extent: int, binding: Binding) -> bool:
+    if isinstance(pattern, str) and pattern != "1":
+        return binding.setdefault(pattern, extent) == extent
+    if isinstance(pattern, tuple) and not all(f in binding for f in pattern[1:] if f != "1"):
+        return False
+    return extent_of(pattern, binding) == extent

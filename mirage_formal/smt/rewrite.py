@@ -1,0 +1,157 @@
+"""A normaliser of abstract expressions that keeps the axiom instances it used.
+
+Ordered rewriting to a sum of quotients of sums of products: every step is an instance of an axiom, applied in one of
+its two directions. Two terms that A_eq makes equal reach one term, so the instances of both are a proof that they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from mirage_formal.smt.axioms import AxiomSet, Binding, instantiate, load
+from mirage_formal.smt.certificate import Certificate, Instance
+from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
+
+#: Frames for chains of this many terms; Python-to-Python calls need no stack of the machine.
+_FRAMES = 200_000
+
+
+class Normaliser:
+    """Rewrites terms to normal form and collects the instances used, in order and without repetition."""
+
+    def __init__(self, axioms: AxiomSet | None = None) -> None:
+        self.axioms = load() if axioms is None else axioms
+        self.instances: dict[Instance, None] = {}
+        self._memo: dict[Expr, Expr] = {}
+
+    def use(self, axiom: str, binding: Binding) -> tuple[Expr, Expr]:
+        """Record an instance; the two sides of its conclusion."""
+        schema = self.axioms.axioms[axiom]
+        self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
+        return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
+
+    def normalise(self, e: Expr) -> Expr:
+        """The normal form of a term."""
+        with _deep():
+            return self._normal(e)
+
+    def _forward(self, axiom: str, e: Expr, **binding: Expr | int) -> Expr:
+        left, right = self.use(axiom, binding)
+        assert left is e, f"{axiom} does not rewrite this term from left to right"
+        return right
+
+    def _backward(self, axiom: str, e: Expr, **binding: Expr | int) -> Expr:
+        left, right = self.use(axiom, binding)
+        assert right is e, f"{axiom} does not rewrite this term from right to left"
+        return left
+
+    def _normal(self, e: Expr) -> Expr:
+        found = self._memo.get(e)
+        if found is not None:
+            return found
+        out: Expr
+        match e:
+            case Var() | Const():
+                out = e
+            case Unary(function, a):
+                out = Unary(function, self._normal(a))
+            case Sum(i, a):
+                out = self._root(Sum(i, self._normal(a)))
+            case Add(a, b) | Mul(a, b) | Div(a, b):
+                out = self._root(type(e)(self._normal(a), self._normal(b)))
+        self._memo[e] = self._memo[out] = out
+        return out
+
+    def _root(self, e: Expr) -> Expr:
+        """Normal form of a term whose arguments are normal."""
+        match e:
+            case Sum(1, x):
+                return self._forward("sum-one", e, x=x)
+            case Sum(i, Sum(j, x)):
+                return self._normal(self._forward("sum-sum", e, i=i, j=j, x=x))
+            case Sum(i, Add(x, y)):
+                return self._normal(self._forward("sum-over-add", e, i=i, x=x, y=y))
+            case Sum(i, Div(x, y)):
+                return self._normal(self._forward("sum-div", e, i=i, x=x, y=y))
+            case Div(Div(x, y), z):
+                return self._normal(self._forward("div-div", e, x=x, y=y, z=z))
+            case Div(Add(x, y), z):
+                return self._normal(self._forward("div-over-add", e, x=x, y=y, z=z))
+            case Mul():
+                return self._product(e)
+            case Add():
+                return self._sort(e)
+        return e
+
+    def _product(self, e: Mul) -> Expr:
+        match e:
+            case Mul(x, Add(y, z)):
+                return self._normal(self._forward("mul-over-add", e, x=x, y=y, z=z))
+            case Mul(x, Div(y, z)):
+                return self._normal(self._forward("mul-div", e, x=x, y=y, z=z))
+            case Mul(Sum(i, x), y):
+                return self._normal(self._backward("sum-mul", e, i=i, x=x, y=y))
+            case Mul((Add() | Div()) as x, y) | Mul(x, Sum() as y):
+                return self._root(self._forward("mul-comm", e, x=x, y=y))
+        return self._sort(e)
+
+    def _sort(self, e: Add | Mul) -> Expr:
+        """Right-nested and sorted, given that both arguments are; an insertion is three instances."""
+        kind = type(e)
+        assoc, comm = ("add-assoc", "add-comm") if kind is Add else ("mul-assoc", "mul-comm")
+        x, y = e.left, e.right
+        if isinstance(x, kind):
+            return self._normal(self._forward(assoc, e, x=x.left, y=x.right, z=y))
+        if isinstance(y, kind):
+            first, rest = y.left, y.right
+            if order_key(x) <= order_key(first):
+                return e
+            nested = self._backward(assoc, e, x=x, y=first, z=rest)
+            assert isinstance(nested, kind)
+            swapped = kind(self._forward(comm, nested.left, x=x, y=first), rest)
+            return self._normal(self._forward(assoc, swapped, x=first, y=x, z=rest))
+        if order_key(x) > order_key(y):
+            return self._forward(comm, e, x=x, y=y)
+        return e
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def certify(
+    expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]], axioms: AxiomSet | None = None
+) -> Certificate:
+    """Turn a chain of A_sub steps into a certificate.
+
+    Args:
+        expression: Where the chain begins.
+        target: The term that A_eq makes equal to the chain's end.
+        steps: Axiom and binding of each step; each contains the term before it.
+        axioms: The axioms; by default, the project's.
+
+    Raises:
+        ValueError: If the chain does not connect the two terms.
+    """
+    proof = Normaliser(axioms)
+    here = expression
+    for number, (axiom, binding) in enumerate(steps):
+        inner, outer = proof.use(axiom, binding)
+        if inner is not here:
+            raise ValueError(f"step {number} ({axiom}) does not begin where the chain is")
+        if number:
+            proof.use("sub-trans", {"x": expression, "y": here, "z": outer})
+        here = outer
+    if here is expression:
+        proof.use("sub-refl", {"x": expression})
+    if proof.normalise(here) is not proof.normalise(target):
+        raise ValueError("the chain does not end at the target")
+    return Certificate(expression, target, tuple(proof.instances))

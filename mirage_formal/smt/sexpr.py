@@ -1,0 +1,54 @@
+"""A small, strict reader of SMT-LIB S-expressions: what it does not know, it refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mirage_formal.errors import FormatError
+
+SExpr = str | tuple["SExpr", ...]
+
+MAX_TEXT: Final = 1 << 26
+MAX_DEPTH: Final = 100
+
+#: Parentheses, then simple symbols, numerals and keywords. Quoted symbols and strings are not part of our files.
+_TOKEN: Final = re.compile(r"[ \t\n]+|;[^\n]*\n|([()])|([A-Za-z0-9~!@$%^&*_\-+=<>.?/:]+)")
+
+
+def read(text: str, where: str = "") -> list[SExpr]:
+    """All S-expressions of a text, as nested tuples of tokens.
+
+    Raises:
+        FormatError: If the text is too long or too deep, has a character that our files never have, or is not balanced.
+    """
+    if len(text) > MAX_TEXT:
+        raise FormatError(f"expected at most {MAX_TEXT} characters, got {len(text)}", where=where)
+    stack: list[list[SExpr]] = [[]]
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            line = text.count("\n", 0, position) + 1
+            raise FormatError(f"line {line}: expected SMT-LIB, got {text[position : position + 20]!r}", where=where)
+        position = found.end()
+        bracket, atom = found.groups()
+        if atom is not None:
+            stack[-1].append(atom)
+        elif bracket == "(":
+            if len(stack) > MAX_DEPTH:
+                raise FormatError(f"expected at most {MAX_DEPTH} nested parentheses", where=where)
+            stack.append([])
+        elif bracket == ")":
+            if len(stack) == 1:
+                raise FormatError("expected an opening parenthesis before each closing one", where=where)
+            done = tuple(stack.pop())
+            stack[-1].append(done)
+    if len(stack) != 1:
+        raise FormatError("expected a closing parenthesis before the end of the text", where=where)
+    return stack[0]
+
+
+def show(e: SExpr) -> str:
+    """An S-expression as text on one line."""
+    return e if isinstance(e, str) else f"({' '.join(show(x) for x in e)})"

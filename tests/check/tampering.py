@@ -1,0 +1,159 @@
+"""What an attacker does to evidence: edits that leave the digests, and edits that sign everything again."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mirage_formal import journal
+from mirage_formal.errors import MirageError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.serialize import from_json
+from mirage_formal.journal import ManifestRecord, SummaryRecord
+
+#: Fields that say something about the making of evidence, not about what it shows.
+INFORMATION = {"milliseconds", "version", "galois", "attempts"}
+RUN_INFORMATION = {"source", "host", "versions", "wall_s", "workers", "label", "attempts", "milliseconds", "error"}
+
+
+def copy(source: Path, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    return Path(shutil.copytree(source, target))
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def sign_candidate(root: Path) -> None:
+    """Recompute the manifest of a candidate, as whoever changed its files would."""
+    path = root / "manifest.json"
+    old = journal.decode(path.read_bytes(), ManifestRecord, "")
+    names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
+    listed = {name: journal.sha256((root / name).read_bytes()) for name in names}
+    path.write_bytes(journal.sealed(ManifestRecord(candidate=old.candidate, files=listed)))
+
+
+def sign_proof(root: Path) -> None:
+    """Recompute the digests of obligations in the proof log."""
+    records = read_lines(root / "proof.jsonl")
+    for record in records:
+        if record.get("record") == "certificate" and (root / record["file"]).is_file():
+            record["sha256"] = journal.sha256((root / record["file"]).read_bytes())
+    write_lines(root / "proof.jsonl", records)
+
+
+def sign_graph(root: Path) -> str:
+    """Recompute the digest of the graph everywhere in a candidate's directory."""
+    code = digest(from_json((root / "mugraph.json").read_bytes()))
+    edit(root / "verification.json", lambda record: record.update(candidate=code))
+    records = read_lines(root / "proof.jsonl")
+    records[-1]["graph"] = code
+    write_lines(root / "proof.jsonl", records)
+    path = root / "manifest.json"
+    old = journal.decode(path.read_bytes(), ManifestRecord, "")
+    path.write_bytes(journal.sealed(ManifestRecord(candidate=code, files=old.files)))
+    sign_candidate(root)
+    return code
+
+
+def sign_run(root: Path, change: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
+    """Change the summary and recompute its manifest and seal."""
+    path = root / "summary.json"
+    record = json.loads(path.read_bytes())
+    change(record)
+    names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
+    record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in names}
+    record["seal"] = "0" * 64
+    path.write_bytes(journal.sealed(journal.decode(json.dumps(record).encode(), SummaryRecord, "")))
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    record = json.loads(path.read_bytes())
+    change(record)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+
+
+def flip(path: Path, rng: random.Random) -> None:
+    """Change one byte of a file to any other value."""
+    data = bytearray(path.read_bytes())
+    place = rng.randrange(len(data))
+    data[place] ^= rng.randrange(1, 256)
+    path.write_bytes(bytes(data))
+
+
+def meaning(path: Path, ignored: set[str]) -> object:
+    """What a file says, apart from white space and fields of information; of a graph, its digest."""
+    data = path.read_bytes()
+    if path.name == "mugraph.json":
+        with suppress(MirageError):  # a map of a grid axis of extent 1 means nothing, for example
+            return digest(from_json(data))
+    try:
+        if path.suffix == ".json":
+            return _strip(json.loads(data), ignored)
+        if path.suffix == ".jsonl":
+            return [_strip(json.loads(text), ignored) for text in data.split(b"\n") if text]
+    except (ValueError, RecursionError):
+        pass
+    return data
+
+
+def _strip(value: Any, ignored: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _strip(v, ignored) for k, v in value.items() if not _informs(k, v, ignored)}
+    if isinstance(value, list):
+        return [_strip(item, ignored) for item in value]
+    return value
+
+
+def _informs(key: Any, item: Any, ignored: set[str]) -> bool:
+    # "version" is a solver's in one place and that of the schema, a number, in another.
+    return key in ignored and not (key == "version" and isinstance(item, int))
+
+
+def leaves(value: Any, ignored: set[str]) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of every field that can be edited."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if _informs(key, item, ignored):
+            continue
+        yield value, key
+        yield from leaves(item, ignored)
+
+
+def other(value: Any, rng: random.Random) -> Any:
+    """A value of the same type that is not the same value."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + rng.choice([-1, 1, 1000])
+        case None:
+            return rng.choice([0, "x"])
+        case str():
+            if not value:
+                return "x"
+            place = rng.randrange(len(value))
+            letters = [c for c in "0123456789abcdefXYZ_./" if c != value[place]]
+            return value[:place] + rng.choice(letters) + value[place + 1 :]
+        case list():
+            return value[:-1] if value else [0]
+        case dict():
+            # Leaving out a field whose value is its default says the same.
+            needed = [k for k in sorted(value) if value[k] not in ("", None, 0, 1)]
+            gone = rng.choice(needed) if needed else None
+            return {k: v for k, v in value.items() if k != gone} if gone else {**value, "x": 1}
+    raise AssertionError(value)

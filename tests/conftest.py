@@ -1,0 +1,16 @@
+"""Hypothesis profile of the test suite, and the place of the strategies that several tests share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+# tests/strategies.py is shared; importlib mode does not put it on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci")

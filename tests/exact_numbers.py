@@ -1,0 +1,106 @@
+"""Z_p x Z_q in Python integers, one object per element: arithmetic for the literal evaluator, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A value in Z_p x Z_q; a part is None where it has none."""
+
+    p: int | None
+    q: int | None
+    primes: tuple[int, int]
+
+    def _with(self, other, function):
+        parts = zip((self.p, self.q), (other.p, other.q), self.primes, strict=True)
+        return Number(*(_part(function, a, b, m) for a, b, m in parts), self.primes)
+
+    def __add__(self, other):
+        return self._with(other, lambda a, b, m: a + b)
+
+    def __sub__(self, other):
+        return self._with(other, lambda a, b, m: a - b)
+
+    def __mul__(self, other):
+        return self._with(other, lambda a, b, m: a * b)
+
+    def __truediv__(self, other):
+        return self._with(other, lambda a, b, m: a * pow(b, -1, m) if b else None)
+
+
+def _part(function, a, b, m):
+    if a is None or b is None:
+        return None
+    out = function(a, b, m)
+    return None if out is None else out % m
+
+
+def _principal(x, m):
+    if x is None or pow(x, (m - 1) // 2, m) not in (0, 1):
+        return None
+    return pow(x, (m + 1) // 4, m)
+
+
+def _mix(z):
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & WORD
+    return z ^ (z >> 31)
+
+
+class Exact:
+    """Arithmetic for ``naive.evaluate`` at one point."""
+
+    def __init__(self, p, q, omega, keys):
+        self.primes, self.omega, self.keys = (p, q), omega, keys
+
+    def array(self, p, q):
+        """Numbers from two arrays of residues."""
+        numbers = [Number(int(a), int(b), self.primes) for a, b in zip(p.ravel(), q.ravel(), strict=True)]
+        return self._shaped(numbers, p.shape)
+
+    def constant(self, value):
+        return Number(*(value.numerator * pow(value.denominator, -1, m) % m for m in self.primes), self.primes)
+
+    def sqrt(self, x):
+        p, q = self.primes
+        return self._map(lambda v: Number(_principal(v.p, p), _principal(v.q, q), self.primes), x)
+
+    def exp(self, x):
+        p = self.primes[0]
+        return self._map(lambda v: Number(None if v.q is None else pow(self.omega, v.q, p), None, self.primes), x)
+
+    def silu(self, x):
+        return x / (self.exp(x * self.constant(Fraction(-1))) + self.constant(Fraction(1)))
+
+    def opaque(self, kind, x):
+        p, q = self.primes
+        return self._map(lambda v: Number(self._hash(kind, v.p, p), self._hash(kind, v.q, q), self.primes), x)
+
+    def matmul(self, a, b):
+        return np.matmul(a, b)
+
+    def sum(self, x, axis):
+        total = np.take(x, [0], axis=axis)
+        for i in range(1, x.shape[axis]):
+            total = total + np.take(x, [i], axis=axis)
+        return total
+
+    def _hash(self, kind, x, m):
+        if x is None:
+            return None
+        first, second = self.keys[kind]
+        return _mix(_mix(((x + 1) * 0x9E3779B97F4A7C15 + first) & WORD) ^ second) % m
+
+    def _map(self, function, x):
+        return self._shaped([function(v) for v in x.ravel()], x.shape)
+
+    def _shaped(self, numbers, shape):
+        # One element more, so that numpy never looks for a structure in the objects.
+        return np.array([*numbers, None], dtype=object)[:-1].reshape(shape)

@@ -1,0 +1,196 @@
+"""Every single change of a µGraph that a faulty search could make, for tests.
+
+``single_mutants`` enumerates them with a label saying what was changed; many are wrong, some are ill-formed, some
+compute the same. ``double_mutants`` samples pairs of changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, ThreadDefined
+from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+
+UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)
+BINARY = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+ACCUMULATORS = (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST)
+REDUCTIONS = (OpKind.SUM, OpKind.MEAN, OpKind.RMS_NORM, OpKind.LAYER_NORM)
+DIMS = (None, 0, 1, 2)
+
+Mutant = tuple[str, KernelGraph]
+
+
+def single_mutants(graph: KernelGraph) -> Iterator[Mutant]:
+    """All single changes, in a fixed order."""
+    for index, op in enumerate(graph.ops):
+        if isinstance(op, GraphDefined):
+            for label, block in _block(op.graph):
+                yield label, _with_op(graph, index, replace(op, graph=block))
+        else:
+            for label, changed in _op(op):
+                yield f"kernel {label}", _with_op(graph, index, changed)
+        first = len(graph.inputs) + sum(earlier.results for earlier in graph.ops[:index])
+        for label, operands in _operands(op.operands, first):
+            yield f"kernel {label}", _with_op(graph, index, replace(op, operands=operands))
+
+
+def double_mutants(graph: KernelGraph, rng: random.Random, count: int) -> Iterator[Mutant]:
+    """``count`` pairs of changes at random, ten for each first change that is drawn."""
+    firsts = list(single_mutants(graph))
+    for _ in range(count // 10):
+        label, once = rng.choice(firsts)
+        for second, twice in rng.sample(list(single_mutants(once)), 10):
+            yield f"{label} + {second}", twice
+
+
+def _with_op(graph, index, op):
+    return replace(graph, ops=(*graph.ops[:index], op, *graph.ops[index + 1 :]))
+
+
+def _set(items, index, value):
+    return (*items[:index], value, *items[index + 1 :])
+
+
+def _operands(operands, first):
+    """Operands swapped, or replaced by any earlier tensor."""
+    for i in range(len(operands)):
+        for j in range(i):
+            yield "operand order", _set(_set(operands, i, operands[j]), j, operands[i])
+        for other in range(first):
+            if other != operands[i]:
+                yield "operand", _set(operands, i, other)
+
+
+def _op(op):
+    """Another operator or other attributes, same operands."""
+    for group, label in ((UNARY, "operator"), (BINARY, "operator"), (ACCUMULATORS, "accumulator")):
+        if op.kind in group:
+            yield from ((label, Op(kind, op.operands)) for kind in group if kind is not op.kind)
+    match op.kind:
+        case OpKind.ACCUM_SUM:
+            yield "accumulator", Op(OpKind.ACCUM_SUM_TO_DIMX, op.operands)
+            for dim in (0, 1, 2):
+                yield "accumulator", Op(OpKind.ACCUM_CONCAT, op.operands, Attrs(dim=dim))
+        case OpKind.ACCUM_SUM_TO_DIMX:
+            yield "accumulator", Op(OpKind.ACCUM_SUM, op.operands)
+            yield "accumulator", Op(op.kind, op.operands, Attrs(dim=0))
+        case OpKind.SCALE:
+            factor = op.attrs.factor
+            for wrong in (Fraction(1), 1 / factor, factor / 2, -factor, factor**2):
+                yield "scale", Op(op.kind, op.operands, Attrs(factor=wrong))
+        case kind if kind in REDUCTIONS:
+            yield from _reduction(op)
+
+
+def _reduction(op):
+    for kind in REDUCTIONS:
+        for dim in (0, 1, 2):
+            if (kind, dim) != (op.kind, op.attrs.dim):
+                yield "reduction", Op(kind, op.operands, replace(op.attrs, dim=dim))
+    if op.kind is OpKind.RMS_NORM:
+        yield "eps", Op(op.kind, op.operands, replace(op.attrs, eps=Fraction(1, 10)))
+
+
+def _block(block):
+    for number, iterator in enumerate(block.inputs):
+        for label, changed in _iterator(iterator):
+            yield label, replace(block, inputs=_set(block.inputs, number, changed))
+    for number, saver in enumerate(block.outputs):
+        for label, changed in _saver(saver, len(block.inputs) + len(block.ops)):
+            yield label, replace(block, outputs=_set(block.outputs, number, changed))
+    for extent in (1, 2, 3, 4):
+        if extent != block.forloop_range:
+            yield "loop range", replace(block, forloop_range=extent)
+        if extent != block.reduction_dimx:
+            yield "dimx", replace(block, reduction_dimx=extent)
+    yield "grid", replace(block, grid=(block.grid[1], block.grid[0], block.grid[2]))
+    for index, op in enumerate(block.ops):
+        if not isinstance(op, ThreadDefined):
+            for label, changed in _op(op):
+                yield label, replace(block, ops=_set(block.ops, index, changed))
+            yield from _without(block, index)
+            yield from _doubled(block, index)
+        for label, operands in _operands(op.operands, len(block.inputs) + index):
+            yield label, replace(block, ops=_set(block.ops, index, replace(op, operands=operands)))
+
+
+def _entries(maps):
+    """A map with one entry changed, or two swapped: (whether the last entry is concerned, map)."""
+    for axis in range(len(maps)):
+        for dim in DIMS:
+            if dim != maps[axis]:
+                yield axis == 3, _set(maps, axis, dim)
+        for other in range(axis):
+            if maps[axis] != maps[other]:
+                yield axis == 3, _set(_set(maps, axis, maps[other]), other, maps[axis])
+
+
+def _iterator(iterator):
+    for loop, maps in _entries((*iterator.imap, iterator.fmap)):
+        yield "fmap" if loop else "imap", replace(iterator, imap=maps[:3], fmap=maps[3])
+
+
+def _saver(saver, tensors):
+    for _, omap in _entries(saver.omap):
+        yield "omap", replace(saver, omap=omap)
+    for operand in range(tensors):
+        if operand != saver.operand:
+            yield "output", replace(saver, operand=operand)
+
+
+def _renumber(block, ops, number, step):
+    """The block with ``ops`` and every use of a tensor after ``number`` moved by ``step``."""
+
+    def moved(i):
+        return i + step if i > number else i
+
+    def use(op, at):
+        return op if at else replace(op, operands=tuple(moved(i) for i in op.operands))
+
+    return replace(
+        block,
+        ops=tuple(use(op, at) for op, at in ops),
+        outputs=tuple(replace(saver, operand=moved(saver.operand)) for saver in block.outputs),
+    )
+
+
+def _without(block, index):
+    """Operator ``index`` left out: its users read its first operand."""
+    number = len(block.inputs) + index
+    op = block.ops[index]
+    label = "missing accumulator" if SPECS[op.kind].accumulator else "dropped operator"
+
+    def around(i):
+        return op.operands[0] if i == number else i - (i > number)
+
+    rest = (*block.ops[:index], *block.ops[index + 1 :])
+    yield (
+        label,
+        replace(
+            block,
+            ops=tuple(replace(other, operands=tuple(around(i) for i in other.operands)) for other in rest),
+            outputs=tuple(replace(saver, operand=around(saver.operand)) for saver in block.outputs),
+        ),
+    )
+
+
+def _doubled(block, index):
+    """Something put behind operator ``index``: the same accumulator again, a square, a factor, a sum."""
+    number = len(block.inputs) + index
+    op = block.ops[index]
+    extras = [
+        ("extra operator", Op(OpKind.SQUARE, (number,))),
+        ("extra operator", Op(OpKind.SCALE, (number,), Attrs(factor=Fraction(3)))),
+        ("extra operator", Op(OpKind.ADD, (number, number))),
+        ("extra operator", Op(OpKind.SUM, (number,), Attrs(dim=0))),
+    ]
+    if SPECS[op.kind].accumulator:
+        extras.append(("doubled accumulator", Op(OpKind.ACCUM_SUM, (number,))))
+    for label, extra in extras:
+        tail = [(later, False) for later in block.ops[index + 1 :]]
+        shifted = _renumber(block, [*((o, True) for o in block.ops[: index + 1]), (extra, True), *tail], number - 1, 1)
+        # Uses of the operator itself now read the extra one; uses of later tensors moved by one.
+        yield label, shifted

@@ -1,0 +1,176 @@
+"""The guided engine: sharings and filters change nothing, candidates are well-formed and equal to the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import faults
+from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.semantics.reference import run
+
+
+def _input(name: str, *shape: int) -> Input:
+    return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
+
+
+def attention(batch: int, queries: int, head: int, keys: int) -> KernelGraph:
+    inputs = (_input("Q", batch, queries, head), _input("K", batch, head, keys), _input("V", batch, keys, head))
+    ops = (
+        Op(OpKind.MATMUL, (0, 1)),
+        Op(OpKind.EXP, (3,)),
+        Op(OpKind.SUM, (4,), Attrs(dim=2)),
+        Op(OpKind.DIV, (4, 5)),
+        Op(OpKind.MATMUL, (6, 2)),
+    )
+    return KernelGraph(inputs, ops, (7,))
+
+
+def rms_linear(rows: int, inner: int, columns: int) -> KernelGraph:
+    ops = (Op(OpKind.RMS_NORM, (0,), Attrs(dim=1)), Op(OpKind.MATMUL, (2, 1)))
+    return KernelGraph((_input("X", rows, inner), _input("W", inner, columns)), ops, (3,))
+
+
+def gated(rows: int, inner: int, columns: int) -> KernelGraph:
+    inputs = (_input("X", rows, inner), _input("A", inner, columns), _input("B", inner, columns))
+    ops = (
+        Op(OpKind.MATMUL, (0, 1)),
+        Op(OpKind.SILU, (3,)),
+        Op(OpKind.MATMUL, (0, 2)),
+        Op(OpKind.MUL, (4, 5)),
+    )
+    return KernelGraph(inputs, ops, (6,))
+
+
+def low_rank(rows: int, inner: int, columns: int, rank: int) -> KernelGraph:
+    inputs = (
+        _input("X", rows, inner),
+        _input("W", inner, columns),
+        _input("A", inner, rank),
+        _input("B", rank, columns),
+    )
+    ops = (
+        Op(OpKind.MATMUL, (0, 1)),
+        Op(OpKind.MATMUL, (0, 2)),
+        Op(OpKind.MATMUL, (5, 3)),
+        Op(OpKind.ADD, (4, 6)),
+    )
+    return KernelGraph(inputs, ops, (7,))
+
+
+PROGRAMS: dict[str, Callable[[], KernelGraph]] = {
+    "attention": lambda: attention(2, 8, 4, 16),
+    "norm": lambda: rms_linear(4, 16, 12),
+    "mlp": lambda: gated(4, 8, 12),
+    "lora": lambda: low_rank(4, 8, 12, 2),
+}
+
+
+def _search(
+    program: KernelGraph, space: SearchSpace, *, best: int | None = 4, off: frozenset[str] = frozenset()
+) -> dict[str, KernelGraph]:
+    engine = GuidedEngine(best)
+    options = SearchOptions(off=off)
+    found: dict[str, KernelGraph] = {}
+    for unit in engine.units(program, space, options):
+        for candidate in engine.run(program, space, options, unit).candidates:
+            found[digest(candidate.graph)] = candidate.graph
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_candidates_are_well_formed_and_equal_to_the_program(name: str) -> None:
+    program = PROGRAMS[name]()
+    found = _search(program, load_space(name))
+    rng = np.random.default_rng(7)
+    arrays = [0.3 * rng.normal(size=i.tensor.shape) for i in program.inputs]
+    expected = run(program, arrays)[0]
+    assert len(found) > 10
+    for graph in found.values():
+        assert faults(graph) == []
+        np.testing.assert_allclose(run(graph, arrays)[0], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("off", ["share", "filter"])
+@pytest.mark.parametrize("name", ["norm", "mlp", "attention"])
+def test_switching_a_sharing_or_filter_off_changes_no_candidate(name: str, off: str) -> None:
+    program = attention(2, 4, 2, 4) if name == "attention" else PROGRAMS[name]()
+    space = load_space("tiny").with_overrides(max_block_ops=6)
+    on = _search(program, space, best=None)
+    assert on
+    assert _search(program, space, best=None, off=frozenset({off})).keys() == on.keys()
+
+
+@pytest.mark.parametrize("off", ["share", "filter"])
+def test_two_kernel_attention_is_the_same_with_a_sharing_or_filter_off(off: str) -> None:
+    program = attention(2, 8, 4, 16)
+    space = load_space("attention").with_overrides(max_block_ops=6)
+    assert _search(program, space, off=frozenset({off})).keys() == _search(program, space).keys()
+
+
+def _kinds(graph: KernelGraph) -> list[set[OpKind]]:
+    return [
+        {op.kind for op in k.graph.ops if isinstance(op, Op)} if isinstance(k, GraphDefined) else {k.kind}
+        for k in graph.ops
+    ]
+
+
+def test_attention_splits_keys_over_blocks_and_combines_them_in_a_second_kernel() -> None:
+    program = attention(2, 8, 4, 16)
+    found = _search(program, load_space("attention")).values()
+    split = [
+        g
+        for g in found
+        if len(g.ops) == 2
+        and all(isinstance(k, GraphDefined) for k in g.ops)
+        and {OpKind.EXP, OpKind.MATMUL} <= _kinds(g)[0]
+        and OpKind.DIV in _kinds(g)[1]
+        and OpKind.EXP not in _kinds(g)[1]
+    ]
+    assert split
+    # K is split along its keys (dim 2) by a grid axis of the first kernel.
+    assert any(2 in iterator.imap for g in split for iterator in g.ops[0].graph.inputs)  # type: ignore[union-attr]
+    assert any(len(g.ops) == 1 for g in found)
+
+
+def test_rms_norm_is_divided_after_the_product_in_one_kernel() -> None:
+    found = _search(rms_linear(4, 16, 12), load_space("norm")).values()
+    fused = [g for g in found if len(g.ops) == 1 and OpKind.ACCUM_RMS_LAST in _kinds(g)[0]]
+    assert any({OpKind.MATMUL, OpKind.DIV} <= _kinds(g)[0] for g in fused)
+
+
+def test_units_and_runs_are_deterministic() -> None:
+    program, space, options = attention(2, 8, 4, 16), load_space("attention"), SearchOptions()
+    engine = GuidedEngine()
+    units = engine.units(program, space, options)
+    first = [engine.run(program, space, options, u) for u in units]
+    again = [GuidedEngine().run(program, space, options, u) for u in reversed(units)]
+    assert [r.candidates for r in first] == [r.candidates for r in reversed(again)]
+    assert [r.stats for r in first] == [r.stats for r in reversed(again)]
+
+
+def test_an_axis_in_two_dims_of_one_tensor_is_refused_with_a_hint() -> None:
+    x = _input("X", 4, 4)
+    program = KernelGraph((x,), (Op(OpKind.TRANSPOSE, (0,), Attrs(perm=(1, 0))), Op(OpKind.MATMUL, (0, 1))), (2,))
+    with pytest.raises(UnsupportedError, match="one index runs through two dims"):
+        GuidedEngine().units(program, load_space("tiny"), SearchOptions())
+
+
+def test_a_tensor_that_cannot_contribute_is_pruned_and_a_wrong_sum_never_reaches_the_goal() -> None:
+    # X W with equal extents everywhere: an index-blind search would also pair the wrong dims.
+    program = KernelGraph((_input("X", 4, 4), _input("W", 4, 4)), (Op(OpKind.MATMUL, (0, 1)),), (2,))
+    found = _search(program, load_space("tiny"), best=None)
+    rng = np.random.default_rng(3)
+    arrays = [rng.normal(size=(4, 4)) for _ in range(2)]
+    assert found
+    for graph in found.values():
+        np.testing.assert_allclose(run(graph, arrays)[0], arrays[0] @ arrays[1], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,81 @@
+"""Solver sessions: answers are values, failures are unknown, solvers load late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from expression_kit import WORKLOADS
+
+from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
+from mirage_formal.smt.terms import add, const, mul, sum_, unary, var
+
+X, Y = var("X"), var("Y")
+HEAD = "(set-logic QF_UF)(declare-sort Expr 0)(declare-const a Expr)(declare-const b Expr)"
+
+
+@pytest.mark.parametrize("value", [*Answer, *Satisfiability])
+def test_answers_have_no_truth_value(value: Answer | Satisfiability) -> None:
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(value)
+
+
+def test_both_solvers_answer() -> None:
+    for text, answer in (
+        (HEAD + "(assert (not (= a a)))(check-sat)", Satisfiability.UNSAT),
+        (HEAD + "(assert (not (= a b)))(check-sat)", Satisfiability.SAT),
+    ):
+        results = discharge(text)
+        assert [r.solver for r in results] == ["z3", "cvc5"]
+        assert [r.answer for r in results] == [answer, answer]
+        assert all(r.version[0].isdigit() and r.milliseconds >= 0 and not r.reason for r in results)
+
+
+@pytest.mark.parametrize("text", ["(assert", "(assert (= a a))(check-sat)", HEAD + "(assert (= a 1))(check-sat)"])
+def test_what_solvers_cannot_read_is_unknown(text: str) -> None:
+    for result in discharge(text):
+        assert result.answer is Satisfiability.UNKNOWN
+        assert result.reason
+
+
+def test_a_text_that_does_not_ask_is_not_unsat_for_cvc5() -> None:
+    _, cvc5 = discharge(HEAD + "(assert (not (= a a)))")
+    assert cvc5.answer is Satisfiability.UNKNOWN
+    assert cvc5.reason == "the text does not ask"
+
+
+def test_running_out_of_time_is_unknown() -> None:
+    holes = 11
+    lines = ["(set-logic QF_UF)"]
+    lines += [f"(declare-const p{i}_{j} Bool)" for i in range(holes + 1) for j in range(holes)]
+    lines += [f"(assert (or {' '.join(f'p{i}_{j}' for j in range(holes))}))" for i in range(holes + 1)]
+    for j in range(holes):
+        for i in range(holes + 1):
+            lines += [f"(assert (not (and p{i}_{j} p{k}_{j})))" for k in range(i)]
+    for result in discharge("\n".join([*lines, "(check-sat)"]), timeout_ms=100):
+        assert result.answer is Satisfiability.UNKNOWN, result
+        assert result.milliseconds < 5_000
+
+
+def test_quantified_axioms_prove_and_never_guess() -> None:
+    session = AxiomSession()
+    target = WORKLOADS["lora"]
+    assert session.ask(sum_(4096, mul(var("X"), var("W"))), target, 2_000) is Answer.PROVED
+    assert session.ask(mul(var("W"), var("X")), target, 2_000) is Answer.PROVED
+    assert session.ask(unary("exp", var("W")), target, 100) is not Answer.PROVED
+
+
+def test_terms_are_z3_terms() -> None:
+    session = AxiomSession()
+    e = add(unary("exp", sum_(64, mul(X, Y))), const(3))
+    assert str(session.term(e)).replace("\n", "") == "add(exp(sum(64, mul(var.X, var.Y))), const.3)"
+    assert session.term(e) is session.term(e)
+
+
+def test_solvers_are_not_loaded_before_they_are_asked() -> None:
+    code = (
+        "import sys, mirage_formal.smt.session, mirage_formal.smt.certificate, mirage_formal.search.oracle;"
+        "assert not {'z3', 'cvc5', 'numpy', 'galois'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

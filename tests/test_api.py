@@ -1,0 +1,141 @@
+"""The module itself: light to import, complete, and passing its options on."""
+
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.ir.graph import KernelGraph
+
+HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
+
+
+def test_import_is_light() -> None:
+    code = f"import sys, mirage_formal; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_building_and_freezing_a_program_is_light() -> None:
+    code = (
+        "import sys, mirage_formal as mf\n"
+        "g = mf.new_kernel_graph()\n"
+        "X = g.new_input((4, 4))\n"
+        "g.mark_output(g.softmax(X * 0.5))\n"
+        "from mirage_formal.ir.canonical import digest\n"
+        "digest(g.freeze())\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_exist_and_have_documentation() -> None:
+    for name in mf.__all__:
+        assert hasattr(mf, name)
+    for owner in (mf.Graph, mf.BlockBuilder, mf.Tensor, mf.BlockTensor):
+        for name in dir(owner):
+            if not name.startswith("_") and callable(getattr(owner, name)):
+                assert getattr(owner, name).__doc__, f"{owner.__name__}.{name}"
+
+
+class FakePipeline(ModuleType):
+    """Stands for the pipeline and keeps what it was asked."""
+
+    def __init__(self, results: list[Any]) -> None:
+        super().__init__("mirage_formal.pipeline")
+        self.results = results
+        self.program: Any = None
+        self.options: dict[str, Any] = {}
+
+    def superoptimize(self, program: KernelGraph, **options: Any) -> list[Any]:
+        self.program, self.options = program, options
+        return self.results
+
+
+@pytest.fixture
+def graph() -> mf.Graph:
+    graph = mf.new_kernel_graph()
+    X = graph.new_input((4, 4))
+    graph.mark_output(graph.exp(X))
+    return graph
+
+
+def install(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> FakePipeline:
+    fake = FakePipeline(results)
+    monkeypatch.setitem(sys.modules, "mirage_formal.pipeline", fake)
+    return fake
+
+
+def test_superoptimize_passes_on(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph) -> None:
+    fake = install(monkeypatch, ["best", "second"])
+    assert graph.superoptimize(config="attention", griddims=[(4, 1, 1)], franges=[4], workers=2) == "best"
+    assert fake.program == graph.freeze()
+    assert fake.options == {
+        "config": "attention",
+        "griddims": [(4, 1, 1)],
+        "blockdims": None,
+        "imaps": None,
+        "omaps": None,
+        "fmaps": None,
+        "franges": [4],
+        "workers": 2,
+    }
+    assert mf.superoptimize(graph, config="mlp") == ["best", "second"]
+    assert fake.options == {"config": "mlp"}
+    assert mf.superoptimize(graph.freeze()) == ["best", "second"]
+
+
+def test_verbose_prints_progress(
+    monkeypatch: pytest.MonkeyPatch, graph: mf.Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = install(monkeypatch, ["best"])
+    graph.superoptimize(verbose=True)
+    watch = fake.options["watch"]
+    for phase in ("searching", "searching", "certifying"):
+        watch(SimpleNamespace(phase=phase, done=1, total=2, states=30, pruned=4, candidates=5, elapsed_s=0.5))
+    assert capsys.readouterr().err.splitlines() == [
+        f"{phase}: 1/2, 30 states, 4 pruned, 5 candidates, 0.5 s" for phase in ("searching", "certifying")
+    ]
+
+
+def test_unknown_options_are_refused(graph: mf.Graph) -> None:
+    """The real pipeline says which options there are."""
+    with pytest.raises(mf.UnsupportedError, match="no option is called max_blok_ops") as raised:
+        graph.superoptimize(max_blok_ops=3)
+    assert "max_block_ops" in raised.value.hint
+
+
+def test_options_of_other_systems_warn(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph) -> None:
+    fake = install(monkeypatch, ["best"])
+    with pytest.warns(mf.IgnoredOptionWarning) as caught:
+        graph.superoptimize(config="mlp", warmup_iters=16, profile_iters=1000, use_graph_dataset=True, backend="cuda")
+    assert {str(w.message).split()[2].split("=")[0] for w in caught} == {
+        "warmup_iters",
+        "profile_iters",
+        "use_graph_dataset",
+        "backend",
+    }
+    assert all(w.filename == __file__ for w in caught)
+    assert "warmup_iters" not in fake.options
+    assert "backend" not in fake.options
+    with pytest.warns(mf.IgnoredOptionWarning, match="set_gpu_device_id"):
+        mf.set_gpu_device_id(0)
+    with pytest.warns(mf.IgnoredOptionWarning, match="bypass_compile_errors"):
+        mf.bypass_compile_errors()
+
+
+def test_superoptimize_mistakes(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph) -> None:
+    install(monkeypatch, [])
+    with pytest.raises(mf.UnsupportedError, match="no candidate") as raised:
+        graph.superoptimize()
+    assert raised.value.where.startswith("tests/test_api.py:")
+    with pytest.raises(mf.UnsupportedError, match="backend cuda or triton, got 'nki'"):
+        graph.superoptimize(backend="nki")
+    with pytest.raises(mf.GraphError, match="expected a kernel graph, got list"):
+        mf.superoptimize([])  # type: ignore[arg-type]
+    with pytest.raises(mf.GraphError, match="at least one output"):
+        mf.superoptimize(mf.new_kernel_graph())

@@ -1,0 +1,95 @@
+"""The layer rule, what importing costs, and limits on files."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / "mirage_formal"
+HEAVY = {"z3", "cvc5", "galois", "numba", "numpy", "sympy", "torch", "triton", "cupy", "typer", "rich"}
+
+
+def sources(root: Path = PACKAGE) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, at any depth."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_package_is_light() -> None:
+    loaded = loaded_by("import mirage_formal")
+    assert "mirage_formal" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_loading_a_program_is_light() -> None:
+    statement = "import runpy; runpy.run_path('examples/attn.py', run_name='program')"
+    assert loaded_by(statement) & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["mirage_formal.cli", "mirage_formal.pipeline", "mirage_formal.check"])
+def test_solvers_are_loaded_when_first_asked(module: str) -> None:
+    assert loaded_by(f"import {module}") & {"z3", "cvc5", "galois", "numba", "torch", "cupy"} == set()
+
+
+def test_the_layer_rule() -> None:
+    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+def test_the_checker_imports_only_what_it_may() -> None:
+    own = {"mirage_formal." + name for name in ("check", "ir", "smt", "journal", "resources", "errors")}
+    for path in sources(PACKAGE / "check"):
+        for name in imports(path):
+            top = name.split(".")[0]
+            if top == "mirage_formal":
+                assert ".".join(name.split(".")[:2]) in own, f"{path} imports {name}"
+            else:
+                assert top in sys.stdlib_module_names | {"numpy", "msgspec"}, f"{path} imports {name}"
+
+
+def test_no_device_package_is_imported() -> None:
+    for path in sources():
+        tops = {name.split(".")[0] for name in imports(path)}
+        assert tops & {"torch", "cupy", "triton", "cuda"} == set(), path
+
+
+@pytest.mark.parametrize("root", [PACKAGE, REPOSITORY / "tests", REPOSITORY / "examples"], ids=lambda path: path.name)
+def test_files_are_short(root: Path) -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in sources(root)}
+    assert {str(path): length for path, length in lengths.items() if length > 450} == {}
+
+
+def test_public_things_have_docstrings() -> None:
+    missing = []
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if public and ast.get_docstring(node) is None:  # type: ignore[arg-type]
+                missing.append(f"{path.relative_to(REPOSITORY)}: {node.name}")  # type: ignore[attr-defined]
+    assert missing == []
+
+
+def test_data_directories_hold_no_python() -> None:
+    assert [path for name in ("axioms", "search") for path in sources(REPOSITORY / name)] == []

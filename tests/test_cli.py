@@ -1,0 +1,134 @@
+"""The command line on good input: tables, JSON, several programs, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_formal import cli, journal
+from mirage_formal.pipeline.programs import load_programs
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+ONE = """
+import mirage_formal as mf
+
+graph = mf.new_kernel_graph()
+X = graph.new_input(dims=(8, 8), dtype=mf.float16)
+W = graph.new_input(dims=(8, 8), dtype=mf.float16)
+graph.mark_output(graph.exp(graph.matmul(X, W)))
+same = graph
+unfinished = mf.new_kernel_graph()
+if __name__ == "__main__":
+    raise SystemExit("the main guard was open")
+"""
+OTHER = """
+other = mf.new_kernel_graph()
+Y = other.new_input(dims=(8, 8))
+other.mark_output(other.exp(other.matmul(Y, Y)))
+"""
+TWO = ONE + OTHER
+
+FAKE = ("--engine", "tests.fake_engine:FakeEngine", "--config", "tiny", "--keep", "3", "--workers", "2")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.py").write_text(ONE)
+    (tmp_path / "two.py").write_text(TWO)
+
+
+def search(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["mirage_formal.search", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.search_main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_search_prints_a_table_and_writes_its_evidence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search("one.py", *FAKE, monkeypatch=monkeypatch) == 0
+    output, progress = capsys.readouterr()
+    assert "graph: 4 of" in output
+    assert "evidence in runs/one" in output
+    assert "matmul; exp" in output
+    assert "fingerprinting" in progress
+    summary = journal.unsealed(Path("runs/one/summary.json").read_bytes(), journal.SummaryRecord, "")
+    assert all(item.id in output for item in summary.candidates)
+
+
+def test_several_programs_get_a_directory_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search("two.py", *FAKE, "--program", "graph", monkeypatch=monkeypatch) == 0
+    assert sorted(path.name for path in Path("runs/two").iterdir()) == ["graph"]
+    assert search("two.py", *FAKE, "--program", "graph", "--out", "here", "--json", monkeypatch=monkeypatch) == 0
+    assert Path("here/summary.json").is_file()
+    capsys.readouterr()
+
+
+def test_json_is_the_summary(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search("one.py", *FAKE, "--json", "--out", "a/b", monkeypatch=monkeypatch) == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    assert shown["directory"] == "a/b"
+    assert shown["summary"] == json.loads(Path("a/b/summary.json").read_bytes())
+
+
+def test_a_failed_unit_makes_the_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"P{os.getpid()}"
+    Path("one.py").write_text(ONE.replace("X = ", f"{name} = X = "))
+    arguments = ("one.py", "--engine", "tests.fake_engine:Poison", *FAKE[2:])
+    assert search(*arguments, monkeypatch=monkeypatch) == 1
+    assert "INCOMPLETE: 1 units" in capsys.readouterr().out
+
+
+def test_only_finished_graphs_are_programs_and_each_once() -> None:
+    assert list(load_programs(Path("one.py"))) == ["graph"]
+    assert list(load_programs(Path("two.py"))) == ["graph", "other"]
+
+
+def test_ctrl_c_ends_with_what_was_found_and_code_130(tmp_path: Path) -> None:
+    name = f"S{os.getpid()}"
+    Path("one.py").write_text(ONE.replace("X = ", f"{name} = ").replace("X, W", f"{name}, W"))
+    command = [sys.executable, "-m", "mirage_formal.search", "one.py", "--engine", "tests.fake_engine:Slow", *FAKE[2:]]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    ) as process:
+        journaled = tmp_path / "runs" / "one" / "search.jsonl"
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not (journaled.is_file() and journaled.read_bytes().count(b"\n") >= 2):
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "Interrupted; --resume continues" in output
+    summary = journal.unsealed(Path("runs/one/summary.json").read_bytes(), journal.SummaryRecord, "")
+    assert (summary.status, summary.units_done) == ("interrupted", 2)
+    assert summary.candidates
+
+
+@pytest.mark.parametrize("module", ["mirage_formal", "mirage_formal.search"])
+def test_help_names_every_option(module: str) -> None:
+    arguments = ["search", "--help"] if module == "mirage_formal" else ["--help"]
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0
+    options = "program config target out workers engine oracle no-prune max-kernel-ops max-block-ops seed time-limit"
+    for option in f"{options} resume json".split():
+        assert f"--{option} " in done.stdout

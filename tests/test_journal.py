@@ -1,0 +1,98 @@
+"""Records of a run directory: strict, bounded, sealed and confined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mirage_formal import journal
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.journal import ClosingRecord, ManifestRecord, RunRecord
+
+MANIFEST = ManifestRecord(candidate="a" * 64, files={"mugraph.json": "b" * 64, "proof/001.smt2": "c" * 64})
+
+
+def test_a_sealed_record_comes_back() -> None:
+    assert journal.unsealed(journal.sealed(MANIFEST), ManifestRecord, "manifest.json").files == MANIFEST.files
+
+
+@pytest.mark.parametrize("bit", [0, 3, 5])
+def test_any_flipped_bit_of_a_sealed_record_is_refused(bit: int) -> None:
+    data = journal.sealed(MANIFEST)
+    for place in range(len(data)):
+        flipped = data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
+        with pytest.raises(FormatError):
+            journal.unsealed(flipped, ManifestRecord, "manifest.json")
+
+
+def test_a_seal_that_is_computed_anew_is_accepted_for_what_it_says() -> None:
+    edited = msgspec.structs.replace(MANIFEST, files={"other": "d" * 64})
+    assert journal.unsealed(journal.sealed(edited), ManifestRecord, "").files == {"other": "d" * 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: {**d, "schema_version": 2}, "schema_version"),
+        (lambda d: {**d, "extra": 1}, "extra"),
+        (lambda d: {**d, "candidate": "A" * 64}, "candidate"),
+        (lambda d: {k: v for k, v in d.items() if k != "files"}, "files"),
+    ],
+)
+def test_records_are_strict(change: object, said: str) -> None:
+    plain = msgspec.to_builtins(MANIFEST)
+    data = msgspec.json.encode(change(plain))  # type: ignore[operator]
+    with pytest.raises(FormatError, match=said):
+        journal.decode(data, ManifestRecord, "manifest.json")
+
+
+def test_deep_nesting_is_refused_without_a_crash() -> None:
+    with pytest.raises(FormatError):
+        journal.decode(b'{"program": ' + b"[" * 100_000, RunRecord, "run.json")
+
+
+def test_lines_of_a_proof_log_are_told_apart() -> None:
+    closing = ClosingRecord(certificates=3, obligations=2, graph="a" * 64, program="b" * 64)
+    assert journal.decode_proof(journal.line(closing), "proof.jsonl") == closing
+    with pytest.raises(FormatError, match="line of a proof log"):
+        journal.decode_proof(b'{"record": "proved"}', "proof.jsonl")
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", ".", "a\\b", "a\0b", "x" * 600, "a/.."]
+)
+def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(FormatError, match="inside the directory"):
+        journal.confined(tmp_path, path)
+
+
+def test_paths_inside_are_accepted_unless_they_run_over_a_link(tmp_path: Path) -> None:
+    assert journal.confined(tmp_path, "proof/001.smt2") == tmp_path / "proof" / "001.smt2"
+    (tmp_path / "proof").symlink_to(tmp_path.parent)
+    with pytest.raises(FormatError, match="symbolic link"):
+        journal.confined(tmp_path, "proof/001.smt2")
+
+
+def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"12345")
+    assert journal.read(file, limit=5) == b"12345"
+    with pytest.raises(RunError, match="at most 4 bytes, got 5"):
+        journal.read(file, limit=4)
+    with pytest.raises(RunError, match="a directory"):
+        journal.read(tmp_path)
+    with pytest.raises(RunError, match="nothing there"):
+        journal.read(tmp_path / "b")
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(RunError, match="symbolic link"):
+        journal.read(tmp_path / "link")
+
+
+def test_writing_replaces_whole_files(tmp_path: Path) -> None:
+    file = tmp_path / "below" / "a"
+    journal.write_atomic(file, b"old")
+    journal.write_atomic(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert [path.name for path in file.parent.iterdir()] == ["a"]

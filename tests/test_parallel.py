@@ -1,0 +1,187 @@
+"""Worker processes: nothing is lost when they die, hang or raise, and nothing else runs in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage_formal.errors import ShapeError
+from mirage_formal.search.parallel import TRIES, Done, Failed, Pool
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def first_try(path: str) -> bool:
+    """Whether this is the first call for a path, over all processes."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def die_once(path: str) -> str:
+    if first_try(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+
+def hang_once(path: str) -> str:
+    if first_try(path):
+        time.sleep(600)
+    return path
+
+
+def die_on_odd(x: int) -> int:
+    if x % 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def fault(x: int) -> int:
+    raise ValueError(f"no {x}")
+
+
+def mistake(x: int) -> int:
+    raise ShapeError("expected 4, got 5", where="here", hint="do this")
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as pool:
+        yield pool
+
+
+def outcomes(pool: Pool, function: object, tasks: list[object], limit_s: float = 60) -> dict[int, Done | Failed]:
+    found = [o for o in pool.run(function, tasks, limit_s=limit_s) if o is not None]  # type: ignore[arg-type]
+    assert len(found) == len({o.index for o in found}) == len(tasks)
+    return {o.index: o for o in found}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_task_is_computed(workers: int) -> None:
+    with Pool(workers) as own:
+        found = outcomes(own, square, list(range(20)))
+        assert [found[i].value for i in range(20)] == [i * i for i in range(20)]
+        assert all(o.attempts == 1 for o in found.values())
+        assert len(own.pids()) == workers
+
+
+def test_a_pool_needs_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Pool(0)
+
+
+def test_killed_workers_lose_nothing(pool: Pool, tmp_path: Path) -> None:
+    found = outcomes(pool, die_once, [str(tmp_path / str(i)) for i in range(4)])
+    assert [o.attempts for o in found.values()] == [2, 2, 2, 2]
+    assert all(isinstance(o, Done) for o in found.values())
+
+
+def test_a_hanging_worker_is_killed_and_its_task_tried_again(pool: Pool, tmp_path: Path) -> None:
+    found = outcomes(pool, hang_once, [str(tmp_path / "a"), str(tmp_path / "b")], limit_s=0.4)
+    assert [(type(o), o.attempts) for o in found.values()] == [(Done, 2), (Done, 2)]
+
+
+def test_a_poison_task_is_given_up_and_the_others_go_on(pool: Pool) -> None:
+    found = outcomes(pool, die_on_odd, [0, 1, 2, 4, 6])
+    poison = found.pop(1)
+    assert isinstance(poison, Failed)
+    assert poison.attempts == TRIES
+    assert "exit code -9" in poison.reason
+    assert [o.value for _, o in sorted(found.items())] == [0, 2, 4, 6]
+
+
+def test_an_exception_fails_after_all_tries_with_its_text(pool: Pool) -> None:
+    found = outcomes(pool, fault, [7])[0]
+    assert isinstance(found, Failed)
+    assert found.attempts == TRIES
+    assert "ValueError: no 7" in found.reason
+
+
+def test_a_users_mistake_comes_through_whole(pool: Pool) -> None:
+    with pytest.raises(ShapeError) as caught:
+        list(pool.run(mistake, [1], limit_s=60))
+    assert (caught.value.where, caught.value.what, caught.value.hint) == ("here", "expected 4, got 5", "do this")
+
+
+def test_workers_killed_while_idle_are_replaced(pool: Pool) -> None:
+    outcomes(pool, square, [1, 2])
+    for pid in pool.pids():
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert outcomes(pool, square, [3])[0].value == 9
+
+
+def test_the_deadline_stops_and_yields_what_is_done(pool: Pool) -> None:
+    begin = time.monotonic()
+    found = [o for o in pool.run(nap, [0.0, 0.0, 600.0], limit_s=1000, deadline=begin + 1.5) if o is not None]
+    assert sorted(o.index for o in found) == [0, 1]
+    assert 1.4 < time.monotonic() - begin < 30
+
+
+def test_leaving_the_iteration_kills_busy_workers(pool: Pool) -> None:
+    running = pool.run(nap, [0.0, 600.0, 600.0], limit_s=1000)
+    assert next(o for o in running if o is not None).index == 0
+    running.close()  # type: ignore[attr-defined]
+    assert outcomes(pool, square, [5])[0].value == 25
+
+
+SCRIPT = """
+import os, sys, time
+print("main", flush=True)
+from mirage_formal.search.parallel import Pool
+pool = Pool(2)
+for outcome in pool.run(time.sleep, {naps}, limit_s=1000, tick_s=0.05):
+    if outcome is None and len(pool.pids()) == 2:
+        print(*pool.pids(), flush=True)
+pool.close()
+print("end", flush=True)
+"""
+
+
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(naps=[0.1, 0.1]))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n").count("main") == 1
+    assert done.stdout.endswith("end\n")
+
+
+def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(naps=[600, 600]))
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as supervisor:
+        assert supervisor.stdout is not None
+        lines = (line.split() for line in supervisor.stdout)
+        pids = [int(pid) for pid in next(words for words in lines if len(words) == 2)]
+        assert all(alive(pid) for pid in pids)
+        supervisor.kill()
+    end = time.monotonic() + 20
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

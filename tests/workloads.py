@@ -1,0 +1,287 @@
+"""Hand-written programs and right candidates for the six workloads, at any size, for tests."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from mirage_formal.ir.graph import (
+    BlockGraph,
+    GraphDefined,
+    Input,
+    InputIterator,
+    KernelGraph,
+    Op,
+    OutputSaver,
+)
+from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.ir.types import DTensor, DType, row_major
+
+K = OpKind
+N = None
+
+
+def tensor(name, *shape):
+    return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
+
+
+def op(kind, *operands, **attrs):
+    return Op(kind, operands, Attrs(**attrs) if attrs else NO_ATTRS)
+
+
+def load(imap, fmap=None):
+    return InputIterator(imap, fmap)
+
+
+def kernel(operands, grid, loop, inputs, ops, outputs, dimx=64):
+    savers = tuple(OutputSaver(number, omap) for number, omap in outputs)
+    return GraphDefined(tuple(operands), BlockGraph(grid, (128, 1, 1), loop, dimx, tuple(inputs), tuple(ops), savers))
+
+
+# --- RMSNorm: rms_norm(X) W ---
+
+
+def rmsnorm(b=2, k=4096, n=6144):
+    return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (op(K.RMS_NORM, 0, dim=1), op(K.MATMUL, 2, 1)), (3,))
+
+
+def rmsnorm_fused(b=2, k=4096, n=6144, grid=96, loop=64, rows=1):
+    """One kernel; the division comes after the product."""
+    block = kernel(
+        (0, 1),
+        (grid, rows, 1),
+        loop,
+        [load((N, 0, N), 1), load((1, N, N), 0)],
+        [op(K.MATMUL, 0, 1), op(K.ACCUM_SUM, 2), op(K.ACCUM_RMS_LAST, 0), op(K.DIV, 3, 4)],
+        [(5, (1, 0, N))],
+    )
+    return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (block,), (2,))
+
+
+def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64):
+    """One kernel; the mean of squares from square, scale and two sums."""
+    block = kernel(
+        (0, 1),
+        (grid, 1, 1),
+        loop,
+        [load((N, N, N), 1), load((1, N, N), 0)],
+        [
+            op(K.SQUARE, 0),
+            op(K.SCALE, 2, factor=Fraction(1, k)),
+            op(K.SUM, 3, dim=1),
+            op(K.ACCUM_SUM, 4),
+            op(K.MATMUL, 0, 1),
+            op(K.ACCUM_SUM, 6),
+            op(K.SQRT, 5),
+            op(K.DIV, 7, 8),
+        ],
+        [(9, (1, N, N))],
+    )
+    return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (block,), (2,))
+
+
+# --- attention ---
+
+
+def _qkv(b, m, d, n, e):
+    return tensor("Q", b, m, d), tensor("K", b, d, n), tensor("V", b, n, e)
+
+
+def attention(b=2, m=256, d=64, n=4096, e=64):
+    """O = (exp(QK) / rowsum exp(QK)) V."""
+    ops = (
+        op(K.MATMUL, 0, 1),
+        op(K.EXP, 3),
+        op(K.SUM, 4, dim=2),
+        op(K.DIV, 4, 5),
+        op(K.MATMUL, 6, 2),
+    )
+    return KernelGraph(_qkv(b, m, d, n, e), ops, (7,))
+
+
+def attention_split(b=2, m=256, d=64, n=4096, e=64, split=16, loop=4, rows=1):
+    """Two kernels: keys split over blocks, then combined."""
+    first = kernel(
+        (0, 1, 2),
+        (b, split, rows),
+        loop,
+        [load((0, N, 1)), load((0, 2, N), 2), load((0, 1, N), 1)],
+        [
+            op(K.MATMUL, 0, 1),
+            op(K.EXP, 3),
+            op(K.MATMUL, 4, 2),
+            op(K.ACCUM_SUM, 5),
+            op(K.ACCUM_SUM_LAST, 4),
+        ],
+        [(6, (0, 2, 1)), (7, (0, 2, 1))],
+    )
+    # [b, m, split*e] and [b, m, split]
+    second = kernel(
+        (3, 4),
+        (b, 1, 1),
+        1,
+        [load((0, N, N)), load((0, N, N))],
+        [op(K.ACCUM_SUM_TO_DIMX, 0), op(K.ACCUM_SUM_LAST, 1), op(K.DIV, 2, 3)],
+        [(4, (0, N, N))],
+        dimx=e,
+    )
+    return KernelGraph(_qkv(b, m, d, n, e), (first, second), (5,))
+
+
+def attention_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
+    """One kernel."""
+    block = kernel(
+        (0, 1, 2),
+        (b, rows, 1),
+        loop,
+        [load((0, 1, N)), load((0, N, N), 2), load((0, N, N), 1)],
+        [
+            op(K.MATMUL, 0, 1),
+            op(K.EXP, 3),
+            op(K.MATMUL, 4, 2),
+            op(K.ACCUM_SUM, 5),
+            op(K.SUM, 4, dim=2),
+            op(K.ACCUM_SUM, 7),
+            op(K.DIV, 6, 8),
+        ],
+        [(9, (0, 1, N))],
+    )
+    return KernelGraph(_qkv(b, m, d, n, e), (block,), (3,))
+
+
+def qk_norm(b=2, m=256, d=64, n=4096, e=64):
+    """Attention with rms_norm over the head dim of Q and K."""
+    ops = (
+        op(K.RMS_NORM, 0, dim=2),
+        op(K.RMS_NORM, 1, dim=1),
+        op(K.MATMUL, 3, 4),
+        op(K.EXP, 5),
+        op(K.SUM, 6, dim=2),
+        op(K.DIV, 6, 7),
+        op(K.MATMUL, 8, 2),
+    )
+    return KernelGraph(_qkv(b, m, d, n, e), ops, (9,))
+
+
+def qk_norm_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
+    """One kernel, norms included."""
+    block = kernel(
+        (0, 1, 2),
+        (b, rows, 1),
+        loop,
+        [load((0, 1, N)), load((0, N, N), 2), load((0, N, N), 1)],
+        [
+            op(K.RMS_NORM, 0, dim=2),
+            op(K.RMS_NORM, 1, dim=1),
+            op(K.MATMUL, 3, 4),
+            op(K.EXP, 5),
+            op(K.MATMUL, 6, 2),
+            op(K.ACCUM_SUM, 7),
+            op(K.ACCUM_SUM_LAST, 6),
+            op(K.DIV, 8, 9),
+        ],
+        [(10, (0, 1, N))],
+    )
+    return KernelGraph(_qkv(b, m, d, n, e), (block,), (3,))
+
+
+# --- LoRA: XW + (XA)B ---
+
+
+def _lora(b, k, n, r):
+    return tensor("X", b, k), tensor("W", k, n), tensor("A", k, r), tensor("B", r, n)
+
+
+def lora(b=16, k=256, n=4096, r=16):
+    ops = (op(K.MATMUL, 0, 1), op(K.MATMUL, 0, 2), op(K.MATMUL, 5, 3), op(K.ADD, 4, 6))
+    return KernelGraph(_lora(b, k, n, r), ops, (7,))
+
+
+def lora_fused(b=16, k=256, n=4096, r=16, grid=64, loop=4, rows=1):
+    """One kernel."""
+    block = kernel(
+        (0, 1, 2, 3),
+        (grid, rows, 1),
+        loop,
+        [load((N, 0, N), 1), load((1, N, N), 0), load((N, N, N), 0), load((1, N, N))],
+        [
+            op(K.MATMUL, 0, 1),
+            op(K.MATMUL, 0, 2),
+            op(K.MATMUL, 5, 3),
+            op(K.ADD, 4, 6),
+            op(K.ACCUM_SUM, 7),
+        ],
+        [(8, (1, 0, N))],
+    )
+    return KernelGraph(_lora(b, k, n, r), (block,), (4,))
+
+
+# --- GatedMLP: silu(X W1) * (X W2) ---
+
+
+def _gated(b, k, n):
+    return tensor("X", b, k), tensor("W1", k, n), tensor("W2", k, n)
+
+
+def gated_mlp(b=8, k=4096, n=4096):
+    ops = (op(K.MATMUL, 0, 1), op(K.MATMUL, 0, 2), op(K.SILU, 3), op(K.MUL, 5, 4))
+    return KernelGraph(_gated(b, k, n), ops, (6,))
+
+
+def gated_mlp_fused(b=8, k=4096, n=4096, grid=64, loop=64, rows=1):
+    """One kernel."""
+    block = kernel(
+        (0, 1, 2),
+        (grid, rows, 1),
+        loop,
+        [load((N, 0, N), 1), load((1, N, N), 0), load((1, N, N), 0)],
+        [
+            op(K.MATMUL, 0, 1),
+            op(K.MATMUL, 0, 2),
+            op(K.ACCUM_SUM, 3),
+            op(K.ACCUM_SUM, 4),
+            op(K.SILU, 5),
+            op(K.MUL, 7, 6),
+        ],
+        [(8, (1, 0, N))],
+    )
+    return KernelGraph(_gated(b, k, n), (block,), (3,))
+
+
+# --- nTrans: rms_norm(X + alpha * (rms_norm(H) + X)) ---
+
+
+def _ntrans(b, n):
+    return tensor("X", b, n), tensor("H", b, n), tensor("alpha", b, n)
+
+
+def ntrans(b=8, n=4096):
+    ops = (
+        op(K.RMS_NORM, 1, dim=1),
+        op(K.ADD, 3, 0),
+        op(K.MUL, 2, 4),
+        op(K.ADD, 0, 5),
+        op(K.RMS_NORM, 6, dim=1),
+    )
+    return KernelGraph(_ntrans(b, n), ops, (7,))
+
+
+def ntrans_fused(b=8, n=4096, grid=8):
+    """One kernel, a block per row."""
+    block = kernel(
+        (0, 1, 2),
+        (grid, 1, 1),
+        1,
+        [load((0, N, N)), load((0, N, N)), load((0, N, N))],
+        [
+            op(K.ACCUM_SUM, 0),
+            op(K.ACCUM_SUM, 1),
+            op(K.ACCUM_SUM, 2),
+            op(K.RMS_NORM, 4, dim=1),
+            op(K.ADD, 6, 3),
+            op(K.MUL, 7, 5),
+            op(K.ADD, 3, 8),
+            op(K.RMS_NORM, 9, dim=1),
+        ],
+        [(10, (0, N, N))],
+    )
+    return KernelGraph(_ntrans(b, n), (block,), (3,))
