@@ -214,7 +214,8 @@ def _last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> 
 def _accum_concat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
     if (fault := _dim_fault(attrs, shapes[0])) is not None:
         return fault
-    assert attrs.dim is not None and ctx is not None
+    assert attrs.dim is not None
+    assert ctx is not None
     return (_replace(shapes[0], attrs.dim, shapes[0][attrs.dim] * ctx.forloop_range),)
 
 
@@ -270,7 +271,8 @@ def _concat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -
 def _repeat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
     if (fault := _dim_fault(attrs, shapes[0])) is not None:
         return fault
-    assert attrs.dim is not None and attrs.times is not None
+    assert attrs.dim is not None
+    assert attrs.times is not None
     if shapes[0][attrs.dim] != 1 or attrs.times < 1:
         return f"expected a dim of extent 1 and times >= 1, got {list(shapes[0])} and times {attrs.times}"
     return (_replace(shapes[0], attrs.dim, attrs.times),)
