@@ -57,7 +57,7 @@ def rmsnorm_fused(b=2, k=4096, n=6144, grid=96, loop=64, rows=1):
     return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (block,), (2,))
 
 
-def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64):
+def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64, mean_of=None):
     """One kernel; the mean of squares from square, scale and two sums."""
     block = kernel(
         (0, 1),
@@ -66,7 +66,7 @@ def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64):
         [load((N, N, N), 1), load((1, N, N), 0)],
         [
             op(K.SQUARE, 0),
-            op(K.SCALE, 2, factor=Fraction(1, k)),
+            op(K.SCALE, 2, factor=Fraction(1, mean_of or k)),
             op(K.SUM, 3, dim=1),
             op(K.ACCUM_SUM, 4),
             op(K.MATMUL, 0, 1),

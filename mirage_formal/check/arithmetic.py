@@ -17,11 +17,11 @@ Residues = NDArray[np.uint64]
 
 _EXACT = 53  # bits of integers that float64 holds exactly
 _DEPTH = 1 << 10  # longest inner dimension that is multiplied in one piece
-_SMALL = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+_SMALL = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
 def is_prime(n: int) -> bool:
-    """Whether n < 3.3 * 10^24 is prime (Miller and Rabin with the first twelve primes, which is exact there)."""
+    """Whether n < 3.3 * 10^24 is prime (Miller and Rabin with the first 13 primes, which is exact there)."""
     if n < 2:
         return False
     for base in _SMALL:

@@ -234,8 +234,8 @@ def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np
     count = prod(entry.shape)
     _expect(f"{where}: bytes of the mask", (count + 7) // 8, len(data))
     bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8))
-    if not bits[:count].any() or bits[count:].any():
-        raise FormatError(f"{where}: expected a mask of {count} bits with one set, padded with zeros")
+    if bits[count:].any():
+        raise FormatError(f"{where}: expected a mask of {count} bits padded with zeros, got other padding")
     return bits[:count].reshape(entry.shape).astype(np.bool_)
 
 

@@ -43,7 +43,7 @@ class FingerprintSettings:
     seed: int = 0
     prime_bits: int = 31
     rounds: int = 1
-    attempts: int = 64
+    attempts: int = 128
     confirm_fields: bool = False
 
     def __post_init__(self) -> None:

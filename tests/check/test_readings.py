@@ -1,0 +1,216 @@
+"""The checker's readings of a graph against the project's, which share no code with them, and against integers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+import sympy
+
+from mirage_formal.check import arithmetic
+from mirage_formal.check.expression import expressions
+from mirage_formal.check.field import Point, Undefined, needs, run
+from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.ir.check import faults
+from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.ir.verdict import Probable
+from mirage_formal.semantics.abstract import expressions as theirs
+from mirage_formal.verify.fingerprint import FingerprintSettings, fingerprint
+from tests.check.known_engine import PROGRAMS, given
+from tests.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
+
+P = 2147024879
+Q = 1073512439
+KINDS = frozenset(SPECS) - ORDERED
+
+
+def graphs(kinds: frozenset[OpKind], count: int) -> list[KernelGraph]:
+    found = [random_graph(random.Random(seed), kinds) for seed in range(count)]
+    return [graph for graph in found if not faults(graph)]
+
+
+def test_arithmetic_is_that_of_integers() -> None:
+    rng = np.random.default_rng(1)
+    for p in (P, Q, 1026479, 3):
+        a, b = (rng.integers(0, p, (5, 7), dtype=np.uint64) for _ in range(2))
+        a[0, :2], b[0, :2] = p - 1, p - 1
+        x, y = a.astype(object), b.astype(object)
+        assert (arithmetic.add(a, b, p) == (x + y) % p).all()
+        assert (arithmetic.subtract(a, b, p) == (x - y) % p).all()
+        assert (arithmetic.multiply(a, b, p) == (x * y) % p).all()
+        assert (
+            arithmetic.power(a, 12345, p) == np.vectorize(lambda v, m=p: pow(v, 12345, m), otypes=[object])(x)
+        ).all()
+        nonzero = np.maximum(a, np.uint64(1))
+        assert (arithmetic.multiply(arithmetic.inverse(nonzero, p), nonzero, p) == 1).all()
+        assert (arithmetic.total(a, 1, p) == x.sum(axis=1) % p).all()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 64, 65, 1023, 1024, 1025, 5000])
+def test_products_are_exact_at_every_depth(depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    a = rng.integers(P - 1000, P, (2, 1, 2, depth), dtype=np.uint64)
+    for lead in ((), (1,), (3,)):
+        b = rng.integers(P - 1000, P, (*lead, depth, 3), dtype=np.uint64)
+        expected = np.matmul(a.astype(object), b.astype(object)) % P
+        assert (arithmetic.matmul(a, b, P) == expected).all()
+
+
+def test_powers_of_omega() -> None:
+    omega = pow(7, 2, P)
+    exponents = np.array([0, 1, 2, 65535, 65536, Q - 1, Q // 2], dtype=np.uint64)
+    got = arithmetic.powers_of(omega, exponents, P, Q)
+    assert got.tolist() == [pow(omega, int(e), P) for e in exponents]
+
+
+def test_primality() -> None:
+    for n in [*range(200), P, Q, P - 2, 2**31 - 1, 3215031751, 3825123056546413051, 318665857834031151167461]:
+        assert arithmetic.is_prime(n) == sympy.isprime(n), n
+
+
+def test_residues_of_constants() -> None:
+    assert arithmetic.residue(Fraction(1, 3), P) * 3 % P == 1
+    assert arithmetic.residue(Fraction(-2), P) == P - 2
+    with pytest.raises(ZeroDivisionError):
+        arithmetic.residue(Fraction(1, P), P)
+
+
+def test_abstract_expressions_agree_on_random_graphs() -> None:
+    compared = set()
+    for graph in graphs(KINDS, 250):
+        mine, trace = expressions(graph), theirs(graph)
+        for number, e in enumerate(trace.tensors):
+            assert mine[f"k{number}"] is e
+        for index, inside in trace.blocks.items():
+            for number, e in enumerate(inside):
+                assert mine[f"b{index}.{number}"] is e
+        compared |= {str(e).split(" ")[0] for e in trace.outputs}
+    assert len(compared) >= 8
+
+
+def test_a_maximum_has_no_certificate_here() -> None:
+    graph = KernelGraph(given(X=(4, 4)), (Op(OpKind.MAX, (0,), Attrs(dim=1)),), (1,))
+    with pytest.raises(FormatError, match="max"):
+        expressions(graph)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_abstract_expressions_agree_on_known_graphs(name: str) -> None:
+    for graph in PROGRAMS[name]():
+        mine, trace = expressions(graph), theirs(graph)
+        assert [mine[f"k{i}"] for i in range(len(trace.tensors))] == list(trace.tensors)
+
+
+def test_fingerprints_agree_on_random_graphs() -> None:
+    """A graph against itself: digests, LAX class, bound and redraws, all from two readings."""
+    seen: dict[str, int] = {}
+    redrawn = refused = 0
+    plain = KINDS - EXPONENTIALS
+    some = [KINDS, plain, plain - ROOTS, plain - ROOTS - {OpKind.GELU, OpKind.RELU, OpKind.SIGMOID}]
+    for graph in [graph for kinds in some for graph in graphs(kinds, 250)]:
+        result = fingerprint(graph, graph, FingerprintSettings(seed=3, rounds=2))
+        record = msgspec.json.decode(msgspec.json.encode(result.record), type=FingerprintRecord)
+        if isinstance(result.verdict, Probable):
+            check_fingerprint(graph, graph, record)
+            seen[record.lax] = seen.get(record.lax, 0) + 1
+            redrawn += any(draw.redraws for draw in record.draws)
+        elif record.lax == "none":
+            refused += 1
+            with pytest.raises(FormatError, match=r"picture|LAX"):
+                run(graph, Point(P, Q, pow(7, 2, P), {k: (1, 2) for k in OpKind}), no_inputs)
+    assert all(seen.get(lax, 0) >= 5 for lax in ("linear", "division", "exponential", "root", "opaque")), seen
+    assert redrawn >= 5
+    assert refused >= 5
+
+
+def no_inputs(index: int, part: int) -> np.ndarray:
+    raise AssertionError("a graph without a picture is refused before anything is read")
+
+
+def test_evaluations_that_never_end_are_refused() -> None:
+    """Nothing in a well-formed graph ties the loop's range to a shape if no input is split by it."""
+    (program, fused) = PROGRAMS["rms_norm"]()[:2]
+    op = fused.ops[0]
+    assert isinstance(op, GraphDefined)
+    whole = tuple(replace(i, fmap=None) for i in op.graph.inputs)
+    honest = fingerprint(program, program, FingerprintSettings())
+    record = msgspec.json.decode(msgspec.json.encode(honest.record), type=FingerprintRecord)
+    for change in ({"forloop_range": 1 << 31}, {"grid": (1 << 13, 1 << 13, 1)}):
+        block = replace(op.graph, inputs=whole, **change)  # type: ignore[arg-type]
+        endless = replace(fused, ops=(GraphDefined(op.operands, block),))
+        with pytest.raises(MirageError, match="expected"):
+            check_fingerprint(program, endless, record)
+
+
+def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = Point(P, Q, pow(7, 2, P), {})
+    for name in ("attention", "gated_mlp", "polynomial"):
+        program, fused = PROGRAMS[name]()[:2]
+
+        def source(index: int, part: int, graph: KernelGraph = program) -> np.ndarray:
+            rng = np.random.default_rng([index, part])
+            return rng.integers(0, (P, Q)[part], graph.inputs[index].tensor.shape, dtype=np.uint64)
+
+        expected = run(program, point, source)
+        for at_once in (1, 100, 1 << 22):
+            monkeypatch.setattr("mirage_formal.check.field._AT_ONCE", at_once)
+            for got, want in zip(run(fused, point, source), expected, strict=True):
+                assert (got == want).all()
+
+
+def test_undefined_values_are_never_replaced() -> None:
+    point = Point(P, Q, pow(7, 2, P), {})
+    pair = given(X=(2, 2), Y=(2, 2))
+    quotient = KernelGraph(pair, (Op(OpKind.DIV, (0, 1)),), (2,))
+    root = KernelGraph(pair, (Op(OpKind.SQRT, (0,)),), (2,))
+    values = {0: np.full((2, 2), P - 1, dtype=np.uint64), 1: np.array([[1, 2], [3, 0]], dtype=np.uint64)}
+    with pytest.raises(Undefined, match="denominator"):
+        run(quotient, point, lambda index, part: values[index])
+    with pytest.raises(Undefined, match="residue"):  # -1 is no residue modulo p = 3 mod 4
+        run(root, point, lambda index, part: values[index])
+
+
+def test_a_second_exponential_has_no_picture() -> None:
+    graph = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.EXP, (1,))), (2,))
+    with pytest.raises(FormatError, match="LAX"):
+        needs(graph)
+    single = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.SILU, (0,))), (1, 2))
+    assert needs(single)[0][0] == {0, 1}
+
+
+def test_a_pair_that_only_looks_equal_is_refused() -> None:
+    """MN*X + sum(X) against M*rowsum(X) + N*colsum(X), from the paper: equal abstractly, not equal."""
+    inputs = given(X=(3, 5))
+    scale = Attrs(factor=Fraction(15))
+    one = KernelGraph(
+        inputs,
+        (
+            Op(OpKind.SCALE, (0,), scale),
+            Op(OpKind.SUM, (0,), Attrs(dim=0)),
+            Op(OpKind.SUM, (2,), Attrs(dim=1)),
+            Op(OpKind.ADD, (1, 3)),
+        ),
+        (4,),
+    )
+    other = KernelGraph(
+        inputs,
+        (
+            Op(OpKind.SUM, (0,), Attrs(dim=1)),
+            Op(OpKind.SCALE, (1,), Attrs(factor=Fraction(3))),
+            Op(OpKind.SUM, (0,), Attrs(dim=0)),
+            Op(OpKind.SCALE, (3,), Attrs(factor=Fraction(5))),
+            Op(OpKind.ADD, (2, 4)),
+        ),
+        (5,),
+    )
+    honest = fingerprint(one, one, FingerprintSettings())
+    record = msgspec.json.decode(msgspec.json.encode(honest.record), type=FingerprintRecord)
+    check_fingerprint(one, one, record)
+    with pytest.raises(MirageError, match="candidate"):
+        check_fingerprint(one, other, record)
