@@ -34,7 +34,7 @@ from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.check import block_types, kernel_types
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.ir.ops import SPECS, Attrs, Lax, OpKind
 from mirage_formal.ir.types import DimMap, DTensor, Shape
 
 P, Q = 0, 1
@@ -98,6 +98,8 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
 def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]]) -> None:
     """Add to the operands of an operator the parts that its result needs."""
     parts = set(wanted)
+    if wanted and SPECS[op.kind].lax is Lax.NONE:
+        raise FormatError(f"operator {op.kind.value} has no picture in a finite field: the graph is not LAX")
     if wanted and op.kind in (OpKind.EXP, OpKind.SOFTMAX, OpKind.SILU):
         if Q in wanted:
             raise FormatError("a second exponential on one path: the graph is not LAX")
@@ -195,7 +197,7 @@ def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) 
         case OpKind.CONCAT:
             shared = np.broadcast_shapes(head, x[1].shape[:lead])
             return np.concatenate([np.broadcast_to(a, (*shared, *a.shape[lead:])) for a in x], axis=axis)
-    raise FormatError(f"operator {kind.value} has no picture in a finite field")
+    raise FormatError(f"operator {kind.value} has no meaning here")
 
 
 def _constant(value: Fraction, m: int) -> int:
@@ -384,7 +386,7 @@ class _Block:
                 dim = x.ndim - _LEAD - 1 if op.attrs.dim is None else op.attrs.dim
                 x = _fold(x, _LEAD + dim, self.block.reduction_dimx, m)
             elif op.kind not in (OpKind.ACCUM_SUM, OpKind.ACCUM_CONCAT):
-                raise FormatError(f"operator {op.kind.value} has no picture in a finite field")
+                raise FormatError(f"accumulator {op.kind.value} has no meaning here")
             state = states.setdefault((number, part), [])
             if op.kind is OpKind.ACCUM_CONCAT or not state:
                 state.append(x)

@@ -54,7 +54,6 @@ def superoptimize(
     out: str | Path | None = None,
     name: str = "program",
     resume: bool = False,
-    verbose: bool = False,
     watch: Watch = silent,
 ) -> list[Result]:
     """Search a program, verify every candidate, and return the reported ones, best first.
@@ -82,7 +81,6 @@ def superoptimize(
         out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
         name: Name of the program.
         resume: Continue the run in ``out``.
-        verbose: Print progress to standard error.
         watch: Receives progress.
 
     Raises:
@@ -113,22 +111,7 @@ def superoptimize(
     )
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     where = Path("runs") / default if out is None else Path(out)
-    report = run(frozen, settings, where, name=name, watch=_printing(name, watch) if verbose else watch)
+    report = run(frozen, settings, where, name=name, watch=watch)
     if report.summary.status == "interrupted":
         raise KeyboardInterrupt
     return list(report.results)
-
-
-def _printing(name: str, watch: Watch) -> Watch:
-    """A watch that also prints a line now and then to standard error."""
-    from rich.console import Console
-
-    from mirage_formal.pipeline.show import PlainWatch
-
-    printer = PlainWatch(name, Console(stderr=True))
-
-    def both(progress: Progress) -> None:
-        printer(progress)
-        watch(progress)
-
-    return both

@@ -6,13 +6,16 @@ both refute. One that fails makes room for the next in rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.graph import GraphDefined
 from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.journal import (
     GRAPH_FILE,
@@ -88,7 +91,11 @@ class Evidence:
         """
         while True:
             left = [found for found in ranked if found.digest not in self.rejected]
-            todo = [found for found in select(left, self._job.space.keep) if found.digest not in self._verified]
+            todo = [
+                found
+                for found in select(left, self._job.space.keep, lambda f: _operators(f.graph))
+                if found.digest not in self._verified
+            ]
             if not todo or len(self.rejected) > _PATIENCE * self._job.space.keep:
                 return self.chosen(ranked)
             self._verify(todo)
@@ -211,12 +218,40 @@ class Evidence:
         return Verified(found, result.verdict, files)
 
 
-def select(ranked: Sequence[FoundRecord], keep: int) -> list[FoundRecord]:
-    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank."""
-    best = {found.digest for found in ranked[:keep]}
+def select(
+    ranked: Sequence[FoundRecord], keep: int, pattern: Callable[[FoundRecord], Hashable] | None = None
+) -> list[FoundRecord]:
+    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
+
+    With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
+    that the list shows different kernels and not one kernel on different grids.
+    """
+    places = max(1, keep // 4)
+    taken: Counter[Hashable] = Counter()
+    first: list[str] = []
+    for found in ranked:
+        key = found.digest if pattern is None else pattern(found)
+        if taken[key] < places or pattern is None:
+            taken[key] += 1
+            first.append(found.digest)
+    listed = set(first)
+    rest = [found.digest for found in ranked if found.digest not in listed]
+    best = set([*first, *rest][:keep])
     seen: set[int] = set()
     for found in ranked:
         if found.kernels not in seen:
             seen.add(found.kernels)
             best.add(found.digest)
     return [found for found in ranked if found.digest in best]
+
+
+@lru_cache(maxsize=1 << 16)
+def _operators(graph: bytes) -> Hashable:
+    """What a candidate's kernels read and do, apart from grids, maps and loop ranges."""
+    kernels: list[Hashable] = []
+    for op in decode(graph).ops:
+        if isinstance(op, GraphDefined):
+            kernels.append((op.operands, op.graph.ops, op.graph.forloop_range > 1))
+        else:
+            kernels.append(op)
+    return tuple(kernels)

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from fractions import Fraction
 
+import hypothesis
 import msgspec
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from mirage_formal.semantics.abstract import expressions as theirs
 from mirage_formal.verify.fingerprint import FingerprintSettings, fingerprint
 from tests.check.known_engine import PROGRAMS, given
 from tests.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
+from tests.strategies import FIELD_KINDS, kernel_graphs
 
 P = 2147024879
 Q = 1073512439
@@ -94,6 +96,26 @@ def test_abstract_expressions_agree_on_random_graphs() -> None:
     assert len(compared) >= 8
 
 
+MOVERS = (OpKind.CONCAT, OpKind.CONCAT, OpKind.CONCAT, OpKind.MATMUL, OpKind.MATMUL, OpKind.ADD, OpKind.MUL)
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+    kernel_graphs(max_ops=7, kinds=FIELD_KINDS, block_kinds=FIELD_KINDS)
+    | kernel_graphs(
+        max_ops=9,
+        kinds=[*MOVERS, OpKind.SUM, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.DIV],
+        block_kinds=[OpKind.CONCAT, OpKind.MATMUL, OpKind.ACCUM_SUM, OpKind.ACCUM_CONCAT, OpKind.SUM_TO_DIMX],
+    )
+)
+def test_abstract_expressions_agree_on_concatenations(graph: KernelGraph) -> None:
+    mine, trace = expressions(graph), theirs(graph)
+    hypothesis.target(float(sum(op.kind is OpKind.CONCAT for op in graph.ops if isinstance(op, Op))))
+    assert [mine[f"k{i}"] for i in range(len(trace.tensors))] == list(trace.tensors)
+    for index, inside in trace.blocks.items():
+        assert [mine[f"b{index}.{i}"] for i in range(len(inside))] == list(inside)
+
+
 def test_a_maximum_has_no_certificate_here() -> None:
     graph = KernelGraph(given(X=(4, 4)), (Op(OpKind.MAX, (0,), Attrs(dim=1)),), (1,))
     with pytest.raises(FormatError, match="max"):
@@ -110,7 +132,7 @@ def test_abstract_expressions_agree_on_known_graphs(name: str) -> None:
 def test_fingerprints_agree_on_random_graphs() -> None:
     """A graph against itself: digests, LAX class, bound and redraws, all from two readings."""
     seen: dict[str, int] = {}
-    redrawn = refused = 0
+    redrawn = 0
     plain = KINDS - EXPONENTIALS
     some = [KINDS, plain, plain - ROOTS, plain - ROOTS - {OpKind.GELU, OpKind.RELU, OpKind.SIGMOID}]
     for graph in [graph for kinds in some for graph in graphs(kinds, 250)]:
@@ -120,12 +142,17 @@ def test_fingerprints_agree_on_random_graphs() -> None:
             check_fingerprint(graph, graph, record)
             seen[record.lax] = seen.get(record.lax, 0) + 1
             redrawn += any(draw.redraws for draw in record.draws)
-        elif record.lax == "none":
-            refused += 1
-            with pytest.raises(FormatError, match=r"picture|LAX"):
-                run(graph, Point(P, Q, pow(7, 2, P), {k: (1, 2) for k in OpKind}), no_inputs)
     assert all(seen.get(lax, 0) >= 5 for lax in ("linear", "division", "exponential", "root", "opaque")), seen
     assert redrawn >= 5
+
+
+def test_graphs_without_a_picture_are_refused_by_both() -> None:
+    refused = 0
+    for graph in graphs(frozenset(SPECS), 100):
+        if fingerprint(graph, graph, FingerprintSettings()).record.lax == "none":
+            refused += 1
+            with pytest.raises(FormatError, match="LAX"):
+                run(graph, Point(P, Q, pow(7, 2, P), {}), no_inputs)
     assert refused >= 5
 
 
