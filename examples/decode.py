@@ -29,5 +29,5 @@ BATCH = int(sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else os.
 decode = program(BATCH)
 
 if __name__ == "__main__":
-    for result in mf.superoptimize(decode, config="attention"):
+    for result in mf.superoptimize(decode, config="attention", name="decode"):
         print(result)

@@ -1,4 +1,6 @@
-"""The gated half of a feed-forward layer: silu(X W1) * (X W2), with X[8b,4096] and W1, W2[4096,4096], float16.
+"""The gated half of a feed-forward layer: silu(X W1) * (X W2).
+
+Shapes: X[8b,4096] W1, W2[4096,4096], float16.
 
     python -m mirage_formal.search examples/gated_mlp.py
     MIRAGE_BATCH=8 python -m mirage_formal.search examples/gated_mlp.py
@@ -25,5 +27,5 @@ BATCH = int(sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else os.
 gated_mlp = program(BATCH)
 
 if __name__ == "__main__":
-    for result in mf.superoptimize(gated_mlp, config="mlp"):
+    for result in mf.superoptimize(gated_mlp, config="mlp", name="gated_mlp"):
         print(result)

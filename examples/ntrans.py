@@ -28,5 +28,5 @@ BATCH = int(sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else os.
 ntrans = program(BATCH)
 
 if __name__ == "__main__":
-    for result in mf.superoptimize(ntrans, config="norm"):
+    for result in mf.superoptimize(ntrans, config="norm", name="ntrans"):
         print(result)

@@ -36,6 +36,6 @@ qk = program(BATCH, norm_keys=True)
 qv = program(BATCH, norm_keys=False)
 
 if __name__ == "__main__":
-    for graph in (qk, qv):
-        for result in mf.superoptimize(graph, config="attention"):
+    for name, graph in (("qk", qk), ("qv", qv)):
+        for result in mf.superoptimize(graph, config="attention", name=name):
             print(result)

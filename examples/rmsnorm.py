@@ -1,4 +1,6 @@
-"""Normalisation and a linear layer: rms_norm(X) W, with X[2b,4096] and W[4096,6144], float16.
+"""Normalisation and a linear layer: rms_norm(X) W.
+
+Shapes: X[2b,4096] W[4096,6144], float16.
 
     python -m mirage_formal.search examples/rmsnorm.py
     MIRAGE_BATCH=8 python -m mirage_formal.search examples/rmsnorm.py
@@ -24,5 +26,5 @@ BATCH = int(sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else os.
 rmsnorm = program(BATCH)
 
 if __name__ == "__main__":
-    for result in mf.superoptimize(rmsnorm, config="norm"):
+    for result in mf.superoptimize(rmsnorm, config="norm", name="rmsnorm"):
         print(result)

@@ -286,7 +286,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         pruned: Branches cut, by reason.
         found: Candidates that the engine proposed, distinct by digest.
         fingerprint_tests: Fingerprints computed, in the search and at the end.
-        wall_s: Seconds, over all sessions of the run.
+        wall_s: Seconds of the session that wrote this.
         workers: Worker processes.
         candidates: The reported ones, best first.
         rejected: Proposed ones that are not reported because a check failed.

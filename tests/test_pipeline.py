@@ -237,6 +237,35 @@ def test_a_stopped_run_resumes_to_the_same_end(given: KernelGraph, tmp_path: Pat
     assert digests(resumed) == digests(run(given, settings("Slow"), tmp_path / "whole"))
 
 
+class Interrupter:
+    """Presses Ctrl-C once when a phase has come so far."""
+
+    def __init__(self, phase: Phase, done: int) -> None:
+        self.when = (phase, done)
+        self.pressed = False
+
+    def __call__(self, progress: Progress) -> None:
+        if not self.pressed and (progress.phase, progress.done) == self.when:
+            self.pressed = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("phase", "done", "some"),
+    [(Phase.PLAN, 0, False), (Phase.SEARCH, 3, True), (Phase.CERTIFY, 1, False), (Phase.FINGERPRINT, 2, True)],
+)
+def test_an_interrupt_keeps_what_is_verified(
+    example: Report, tmp_path: Path, phase: Phase, done: int, some: bool
+) -> None:
+    stopped = run(program(), settings(workers=1), tmp_path / "run", watch=Interrupter(phase, done))
+    assert stopped.summary.status == "interrupted"
+    assert bool(stopped.results) is some
+    assert "Interrupted" in notes(stopped)[0]
+    resumed = run(program(), settings(resume=True), tmp_path / "run")
+    assert resumed.summary.status == "complete"
+    assert digests(resumed) == digests(example)
+
+
 # What must never be reported
 
 

@@ -1,0 +1,113 @@
+"""What keeps a candidate from being reported, with the workers' answers replaced one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from mirage_formal.ir.canonical import canonical, digest
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import encode
+from mirage_formal.journal import FoundRecord, SolverRecord, VerdictRecord
+from mirage_formal.pipeline import Settings
+from mirage_formal.pipeline.evidence import Evidence
+from mirage_formal.pipeline.settings import make_job
+from mirage_formal.pipeline.tasks import Fingerprinted
+from mirage_formal.search.parallel import Done, Failed
+from tests.fake_engine import fused, program
+
+FAILED = Failed(0, "its worker died", 3)
+
+
+class Inline:
+    """Stands for a pool: computes in this process, and gives other answers where told to."""
+
+    def __init__(self, **answers: Callable[[Any], object]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def run(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, limit_s: float
+    ) -> Iterator[Done[Any] | Failed | None]:
+        for index, task in enumerate(tasks):
+            self.asked.append(function.__name__)
+            yield None
+            answer = self.answers.get(function.__name__, function)(task)
+            yield Failed(index, FAILED.reason, 3) if answer is FAILED else Done(index, answer, 1, 0.0)
+
+
+def record(graph: KernelGraph, cost: float) -> FoundRecord:
+    graph = canonical(graph)
+    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=graph.kernels, estimated_us=cost)
+
+
+RANKED = [record(fused(program(), 2, 2, 1), 1.0), record(fused(program(), 4, 2, 1), 2.0), record(program(), 3.0)]
+
+
+def evidence(pool: Inline, keep: int = 1) -> Evidence:
+    job = make_job(program(), Settings(config="tiny", keep=keep))
+    return Evidence(job, pool, 60.0, lambda phase, done, total: None)  # type: ignore[arg-type]
+
+
+def solver(answer: str) -> SolverRecord:
+    return SolverRecord(answer=answer, version="1", milliseconds=0.0)  # type: ignore[arg-type]
+
+
+def on(found: FoundRecord, answer: object, otherwise: Callable[[Any], object]) -> Callable[[Any], object]:
+    """An answer for one candidate only."""
+    return lambda task: answer if task.graph == found.graph else otherwise(task)
+
+
+def test_good_candidates_are_chosen_and_nothing_is_computed_twice() -> None:
+    pool = Inline()
+    mine = evidence(pool)
+    chosen = mine.choose(RANKED)
+    assert [v.found for v in chosen] == [RANKED[0], RANKED[2]]
+    assert (mine.rejected, mine.tests) == ({}, 2)
+    asked = len(pool.asked)
+    assert mine.choose(RANKED) == chosen
+    assert len(pool.asked) == asked
+
+
+def test_a_wrong_candidate_makes_room_for_the_next() -> None:
+    wrong = Fingerprinted(VerdictRecord(kind="different", reason="at 3"), b"{}")
+    real = evidence(Inline())
+    probable = Fingerprinted(real.choose(RANKED)[0].verdict, b"{}")
+    mine = evidence(Inline(fingerprint_candidate=on(RANKED[0], wrong, lambda task: probable)))
+    assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
+    assert [(r.kind, r.reason) for r in mine.rejected.values()] == [("different", "at 3")]
+
+
+@pytest.mark.parametrize(("task", "kind"), [("certify", "unknown"), ("fingerprint_candidate", "unknown")])
+def test_a_failed_task_is_no_verdict(task: str, kind: str) -> None:
+    mine = evidence(Inline(**{task: lambda given: FAILED}))
+    assert mine.choose(RANKED) == []
+    assert {r.kind for r in mine.rejected.values()} == {kind}
+    assert len(mine.rejected) == 3
+
+
+@pytest.mark.parametrize(
+    "answers", [("unsat", "sat"), ("sat", "unsat"), ("unknown", "unsat"), ("unsat", "unknown")], ids="-".join
+)
+def test_both_solvers_must_say_unsat(answers: tuple[str, str]) -> None:
+    pair = (solver(answers[0]), solver(answers[1]))
+    mine = evidence(Inline(discharge_texts=lambda texts: [pair] * len(texts)))
+    assert mine.choose(RANKED) == []
+    assert {r.kind for r in mine.rejected.values()} == {"certificate"}
+    assert f"{answers[0]} (z3), {answers[1]} (cvc5)" in next(iter(mine.rejected.values())).reason
+    assert mine.tests == 0
+
+
+def test_an_obligation_without_an_answer_is_no_proof() -> None:
+    mine = evidence(Inline(discharge_texts=lambda texts: FAILED))
+    assert mine.choose(RANKED) == []
+    assert "got nothing" in next(iter(mine.rejected.values())).reason
+
+
+def test_endless_rejection_ends() -> None:
+    many = [record(fused(program(), r, c, loop), 1.0) for r in (1, 2, 4, 8) for c in (1, 2, 4) for loop in (1, 2)]
+    mine = evidence(Inline(certify=lambda task: FAILED))
+    assert mine.choose(many) == []
+    assert 4 < len(mine.rejected) < len(many)
