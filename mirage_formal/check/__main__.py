@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 from mirage_formal.check.candidate import CheckFailed, Established, check_candidate
@@ -26,7 +27,7 @@ _SCREEN = 1600  # characters of a message
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a directory; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
-    parser.add_argument("path", type=Path, help="directory of a run or of one candidate")
+    parser.add_argument("path", type=Path, help="directory of a run, of several runs, or of one candidate")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes [default: processors]")
     try:
         options = parser.parse_args(arguments)
@@ -53,14 +54,22 @@ def _complain(text: str) -> None:
 
 
 def _check(path: Path, jobs: int) -> list[Established]:
-    """Establish a run or a candidate.
+    """Establish a candidate, a run, or all runs of a program file.
 
     Raises:
         CheckFailed: Something does not hold.
-        RunError: The path is neither a run nor a candidate.
+        RunError: The path is none of these, or one of the runs has not finished.
     """
     if (path / MANIFEST_FILE).is_file():
         return [check_candidate(path)]
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    runs = [below for below in inside if (below / RUN_FILE).is_file()]
+    if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
+        return _check_run(path, jobs)
+    return [replace(one, name=f"{below.name}/{one.name}") for below in runs for one in _check_run(below, jobs)]
+
+
+def _check_run(path: Path, jobs: int) -> list[Established]:
     if not (path / SUMMARY_FILE).is_file():
         got = "no such directory" if not path.is_dir() else "neither"
         if (path / RUN_FILE).is_file():

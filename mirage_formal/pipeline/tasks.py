@@ -212,7 +212,8 @@ def fingerprint_candidate(task: CandidateTask) -> Fingerprinted:
 
 @lru_cache(maxsize=2)
 def _session(job: Job) -> FingerprintSession:
-    return FingerprintSession(job.program, FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS))
+    settings = FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True)
+    return FingerprintSession(job.program, settings)
 
 
 def verdict_record(verdict: Verdict) -> VerdictRecord:

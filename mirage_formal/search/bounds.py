@@ -94,7 +94,8 @@ class SearchSpace:
 
     Operator limits do not count inputs (the reference system does count them). ``keep`` is how many candidates are
     reported. ``fold_tiles`` says whether the guided engine also splits one index of a tile for a reduction to dimx; the
-    indices that an earlier kernel concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both kinds of extents; ``extents`` says which are in force.
+    indices that an earlier kernel concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of
+    both kinds of extents; ``extents`` says which are in force.
     """
 
     name: str
@@ -295,12 +296,14 @@ def _extents(value: str) -> Extents:
 
 
 def positive(where: str, value: object) -> int:
+    """A positive integer of a user; SpaceError names the parameter ``where``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SpaceError(f"expected a positive integer, got {value!r}", where=where, hint="give a number from 1 up")
     return value
 
 
 def to_dim(where: str, value: object) -> int | None:
+    """A dim of a user, None for -1 or None; SpaceError names the parameter ``where``."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < -1:
@@ -320,5 +323,6 @@ def _grid(where: str, value: object) -> Dim3:
 
 
 def dim_map(where: str, value: object) -> DimMap:
+    """A map of a user for the grid axes x, y, z; SpaceError names the parameter ``where``."""
     x, y, z = _triple(where, value)
     return (to_dim(where, x), to_dim(where, y), to_dim(where, z))

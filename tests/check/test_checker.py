@@ -354,6 +354,18 @@ def test_bad_usage_is_exit_code_2(runs: dict[str, Path], tmp_path: Path, capsys:
     assert main(["--help"]) == 0
 
 
+def test_a_directory_of_several_runs(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rms_norm", "polynomial"):
+        copy(runs[name], tmp_path / "all" / name)
+    assert main([str(tmp_path / "all"), "--jobs", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "polynomial/001-" in output
+    assert "rms_norm/002-" in output
+    (tmp_path / "all" / "rms_norm" / "summary.json").unlink()
+    assert main([str(tmp_path / "all"), "--jobs", "1"]) == 2
+    assert "has not finished" in capsys.readouterr().err
+
+
 def test_damage_beside_the_candidates_is_named(victim: Victim, capsys: pytest.CaptureFixture[str]) -> None:
     root = victim.run("polynomial")
     edit(root / "run.json", lambda record: record["identity"].update(seed=5))

@@ -80,9 +80,7 @@ def test_maps_are_all_that_divide_without_splitting_a_dim_twice(grid: tuple[int,
     every = set(product((None, 0, 1, 2), repeat=3))
     distinct = {m for m in every if len({d for d in m if d is not None}) == sum(d is not None for d in m)}
     idle = {m for m in distinct if all(d is None for d, n in zip(m, grid, strict=True) if n == 1)}
-    assert set(imaps) == {
-        m for m in idle if all(d is None or shape[d] % n == 0 for d, n in zip(m, grid, strict=True))
-    }
+    assert set(imaps) == {m for m in idle if all(d is None or shape[d] % n == 0 for d, n in zip(m, grid, strict=True))}
     assert set(omaps) == {m for m in idle if all(d is not None for d, n in zip(m, grid, strict=True) if n > 1)}
 
 
