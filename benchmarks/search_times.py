@@ -1,0 +1,56 @@
+"""Wall-clock of the seven example searches, certificates and fingerprints included, as a Markdown table.
+
+Run: .venv/bin/python benchmarks/search_times.py [--repeat N] [--workers N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, object]]]:
+    """Seconds of one search as a whole process, and the summaries that it wrote."""
+    command = [sys.executable, "-m", "mirage_formal.search", f"examples/{example}.py"]
+    begin = time.perf_counter()
+    subprocess.run(
+        [*command, "--workers", str(workers), "--out", str(out)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+    )
+    seconds = time.perf_counter() - begin
+    return seconds, [json.loads(path.read_text()) for path in sorted(out.rglob("summary.json"))]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    print(f"{os.cpu_count()} processors, {arguments.workers} workers, median of {arguments.repeat}")
+    print("| example | s | states | candidates found | reported |")
+    print("|---|---|---|---|---|")
+    for example in EXAMPLES:
+        seconds = []
+        summaries: list[dict[str, object]] = []
+        for _ in range(arguments.repeat):
+            with tempfile.TemporaryDirectory() as folder:
+                taken, summaries = run(example, arguments.workers, Path(folder) / example)
+            seconds.append(taken)
+        states = sum(int(str(s["states"])) for s in summaries)
+        found = sum(int(str(s["found"])) for s in summaries)
+        reported = sum(len(s["candidates"]) for s in summaries)  # type: ignore[arg-type]
+        print(f"| {example} | {statistics.median(seconds):.1f} | {states:,} | {found:,} | {reported} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
