@@ -59,7 +59,7 @@ def test_a_search_prints_a_table_and_writes_its_evidence(
 ) -> None:
     assert search("one.py", *FAKE, monkeypatch=monkeypatch) == 0
     output, progress = capsys.readouterr()
-    assert "graph: 4 of" in output
+    assert "graph: 3 of" in output
     assert "evidence in runs/one" in output
     assert "matmul; exp" in output
     assert "fingerprinting" in progress

@@ -71,20 +71,36 @@ class Tensors:
         return self.tensor(source.term, (), tuple(whole))
 
 
+#: Functions of one element; a search tries those that the program applies.
+_FUNCTIONS: Final = frozenset(
+    {OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Attribute values that a program uses; the search tries no others."""
+    """Attribute values and functions of one element that a program uses; the search tries no others."""
 
     factors: tuple[Fraction, ...]
     eps: tuple[Fraction | None, ...]
+    functions: frozenset[OpKind]
+
+    def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
+        """The operators of a list that a search for this program tries."""
+        return tuple(kind for kind in kinds if kind not in _FUNCTIONS or kind in self.functions)
 
 
 def constants(program: KernelGraph) -> Constants:
-    """The scale factors and eps of a program, in order of appearance; eps is None where rms_norm is used without."""
+    """The scale factors, eps and functions of a program; eps is None where rms_norm is used without.
+
+    A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no square or sqrt.
+    """
     ops = list(_operators(program))
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
     eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
-    return Constants(factors, eps or (None,))
+    kinds = {op.kind for op in ops}
+    functions = (kinds & _FUNCTIONS) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
+    return Constants(factors, eps or (None,), frozenset(functions))
 
 
 def _operators(program: KernelGraph) -> Iterator[Op]:
@@ -153,11 +169,12 @@ class Applier:
         tally: Tally,
         context: BlockContext | None = None,
     ) -> None:
+        self._has_square = OpKind.SQUARE in kinds
+        kinds = fixed.usable(kinds)
         plain = [kind for kind in kinds if SPECS[kind].min_arity == 1]
         self._maps = [kind for kind in plain if not SPECS[kind].accumulator]
         self._accumulators = [kind for kind in plain if SPECS[kind].accumulator]
         self._pairs = [kind for kind in kinds if SPECS[kind].min_arity == 2]
-        self._has_square = OpKind.SQUARE in kinds
         self._fixed = fixed
         self._terms = terms
         self._tensors = tensors
