@@ -9,7 +9,7 @@ from itertools import combinations
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver
-from mirage_formal.search.guided.structure import Dims, Frame, KTensor
+from mirage_formal.search.guided.structure import Dims, Frame, KTensor, leaves_of
 from mirage_formal.semantics.index.parts import axis_of, is_whole, mask
 
 
@@ -56,7 +56,7 @@ class PathFinder:
         self._part = part
         self._space = solver.space
         self._inputs = len(solver.inputs)
-        self._goal = solver.goal_dims(tuple(part for t in solver.inputs for part in t.leaves))
+        self._goal = solver.goal_dims(leaves_of(solver.inputs))
 
     def paths(self) -> Iterator[Path]:
         """All paths; those without an earlier graph-defined kernel only in part 0."""
