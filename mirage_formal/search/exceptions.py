@@ -62,11 +62,8 @@ def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[
 
 
 def equal(program: KernelGraph, candidate: KernelGraph) -> bool:
-    """Whether the outputs agree at the points."""
-    domain = FloatDomain()
-    return all(
-        _agree(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain)) for arrays in points(program)
-    )
+    """Whether the outputs agree, and are finite, at the points."""
+    return all(_agree(program, candidate, arrays, FloatDomain()) for arrays in points(program))
 
 
 def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
@@ -75,9 +72,8 @@ def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
     Definition: the outputs agree with the real division and root, and differ at every point with those of
     ``_Uncancelled``, in which all laws that do not cancel still hold.
     """
-    domain = _Uncancelled()
     return equal(program, candidate) and not any(
-        _agree(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain)) for arrays in points(program)
+        _agree(program, candidate, arrays, _Uncancelled()) for arrays in points(program)
     )
 
 
@@ -126,7 +122,8 @@ _Values = dict[_Place, Floats]
 
 
 def _values(candidate: KernelGraph, arrays: tuple[Floats, ...]) -> _Values:
-    found = trace(candidate, arrays, FloatDomain())
+    with np.errstate(all="ignore"):
+        found = trace(candidate, arrays, FloatDomain())
     out: _Values = {(None, number): _elements(tensor) for number, tensor in enumerate(found.tensors)}
     for index, inside in found.blocks.items():
         out |= {(index, number): _elements(tensor) for number, tensor in enumerate(inside)}
@@ -191,7 +188,11 @@ def _same(x: Floats, y: Floats) -> bool:
     return x.shape == y.shape and bool(np.allclose(x, y, rtol=10 * _TOLERANCE, atol=0.0))
 
 
-def _agree(a: Sequence[Floats], b: Sequence[Floats]) -> bool:
+def _agree(program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain) -> bool:
+    """Whether all outputs agree at one point; what is not finite agrees with nothing."""
+    with np.errstate(all="ignore"):
+        pairs = zip(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain), strict=True)
     return all(
-        x.shape == y.shape and bool(np.allclose(x, y, rtol=_TOLERANCE, atol=0.0)) for x, y in zip(a, b, strict=True)
+        x.shape == y.shape and np.isfinite(x).all() and bool(np.allclose(x, y, rtol=_TOLERANCE, atol=0.0))
+        for x, y in pairs
     )

@@ -71,10 +71,8 @@ class Tensors:
         return self.tensor(source.term, (), tuple(whole))
 
 
-#: Functions of one element; a search tries those that the program applies.
-_FUNCTIONS: Final = frozenset(
-    {OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID}
-)
+#: Functions of one element; a search tries those that the program applies. (A square is a product.)
+_FUNCTIONS: Final = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Constants:
 def constants(program: KernelGraph) -> Constants:
     """The scale factors, eps and functions of a program; eps is None where rms_norm is used without.
 
-    A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no square or sqrt.
+    A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
     """
     ops = list(_operators(program))
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import reduce
 
 Atom = tuple[object, ...]
 Monomial = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -271,7 +272,7 @@ class Algebra:
     # --- containment -------------------------------------------------------------------------------------------
 
     def nested(self, target: int) -> tuple[int, ...]:
-        """The target and every denominator and argument nested in it."""
+        """The target and every denominator, product of one term's denominators and argument nested in it."""
         found = self._nested.get(target)
         if found is None:
             seen: dict[int, None] = {}
@@ -284,6 +285,9 @@ class Algebra:
                 for monomial, _ in self.polynomials[number]:
                     _, atoms, denominators = self.monomials[monomial]
                     stack.extend(denominators)
+                    if len(denominators) > 1:
+                        # x / y / z is x / (y * z), so the product is a tensor that a candidate may hold.
+                        stack.append(reduce(self.mul, denominators))
                     stack.extend(p for p in (self.argument(atom) for atom in atoms) if p is not None)
             found = self._nested[target] = tuple(seen)
         return found

@@ -1,0 +1,296 @@
+"""The exhaustive engine: complete against a naive enumeration, well-formed, deterministic, counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.ir.canonical import canonical, digest
+from mirage_formal.ir.check import Limits, faults, kernel_types
+from mirage_formal.ir.graph import (
+    BlockGraph,
+    GraphDefined,
+    Input,
+    InputIterator,
+    KernelGraph,
+    Op,
+    OutputSaver,
+    operator_count,
+)
+from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.ir.verdict import Candidate, Different, Probable, Unknown, Verdict
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.exhaustive import ExhaustiveEngine
+from mirage_formal.search.exhaustive import kernel as kernel_module
+from mirage_formal.search.exhaustive.judge import Judge
+from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.normal_form import NormalForms
+from mirage_formal.search.space import load_space
+from mirage_formal.semantics.abstract import expressions
+from mirage_formal.smt.terms import Expr
+
+K = OpKind
+ENGINE = ExhaustiveEngine()
+
+
+def tensor(name: str, *shape: int, dtype: DType = DType.FLOAT16) -> Input:
+    return Input(name, DTensor(shape, dtype), row_major(shape))
+
+
+MATMUL = KernelGraph((tensor("X", 2, 4), tensor("W", 4, 6)), (Op(K.MATMUL, (0, 1)),), (2,))
+RMS = KernelGraph(MATMUL.inputs, (Op(K.RMS_NORM, (0,), Attrs(dim=1)), Op(K.MATMUL, (2, 1))), (3,))
+EXP = KernelGraph((tensor("X", 2, 2),), (Op(K.EXP, (0,)),), (1,))
+
+
+def tiny(**bounds: object) -> SearchSpace:
+    return load_space("tiny").with_overrides(**bounds)  # type: ignore[arg-type]
+
+
+def search(program: KernelGraph, space: SearchSpace, options: SearchOptions | None = None) -> list[UnitResult]:
+    options = options or SearchOptions(engine="exhaustive")
+    return [ENGINE.run(program, space, options, unit) for unit in ENGINE.units(program, space, options)]
+
+
+def graphs(results: list[UnitResult]) -> dict[str, KernelGraph]:
+    return {digest(c.graph): c.graph for result in results for c in result.candidates}
+
+
+def naive(program: KernelGraph, space: SearchSpace, kinds: tuple[OpKind, ...], most: int) -> set[str]:
+    """One-kernel candidates on one input, grid (1, 1, 1) or (2, 1, 1), without a loop, in every order of operators.
+
+    Knows nothing of canonical order, expressions or counts: it appends any operator on any tensors and keeps what is
+    well-formed, has the right shape and reads everything.
+    """
+    found = set()
+    goal = kernel_types(program)[program.outputs[0]].shape
+
+    def visit(ops: tuple[Op, ...]) -> None:
+        for (grid, imap), omap in product(
+            (((1, 1, 1), (None,) * 3), ((2, 1, 1), (0, None, None)), ((2, 1, 1), (1, None, None))),
+            ((None,) * 3, (0, None, None), (1, None, None)),
+        ):
+            if (omap[0] is None) != (grid[0] == 1) or (imap[0] is not None and imap[0] != omap[0]):
+                continue
+            saver = OutputSaver(len(ops), omap)
+            block = BlockGraph(grid, (128, 1, 1), 1, 2, (InputIterator(imap, None),), ops, (saver,))
+            graph = KernelGraph(program.inputs, (GraphDefined((0,), block),), (1,))
+            read = [n for op in ops for n in op.operands]
+            if ops and not faults(graph) and set(read) == set(range(len(ops))) and kernel_types(graph)[1].shape == goal:
+                found.add(digest(canonical(graph)))
+        if len(ops) == most:
+            return
+        tensors = range(len(ops) + 1)
+        for kind in kinds:
+            for operands in product(tensors, repeat=SPECS[kind].min_arity):
+                op = Op(kind, operands)
+                if op not in ops and not (SPECS[kind].commutative and operands[0] > operands[1]):
+                    visit((*ops, op))
+
+    visit(())
+    return found
+
+
+def test_every_block_graph_is_found_once_whatever_the_order_of_its_operators() -> None:
+    kinds = (K.EXP, K.ADD, K.DIV, K.ACCUM_SUM)
+    space = replace(tiny(max_block_ops=4, fmaps=[-1]), block_ops=kinds, kernel_ops=())
+    results = search(EXP, space, SearchOptions(engine="exhaustive", prune=False))
+    wanted = naive(EXP, space, kinds, 4)
+    assert len(wanted) > 500
+    assert graphs(results).keys() == wanted
+    # One order per graph: no more block graphs are closed than there are graphs.
+    assert sum(r.stats.block_graphs for r in results) == len(wanted)
+
+
+@pytest.mark.parametrize("program", [MATMUL, RMS], ids=["matmul", "rms"])
+def test_candidates_are_canonical_well_formed_and_inside_the_space(program: KernelGraph) -> None:
+    space = replace(tiny(max_kernel_ops=2, max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1]), max_graph_defined=2)
+    found = graphs(search(program, space))
+    limits = Limits(space.shared_bytes, space.device_bytes)
+    goal = kernel_types(program)[program.outputs[0]]
+    forms = NormalForms()
+    target = forms.of(expressions(program).outputs[0])
+    assert len(found) > 30
+    assert {len(graph.ops) for graph in found.values()} == {1, 2}
+    for graph in found.values():
+        assert faults(graph, limits) == []
+        assert canonical(graph) == graph
+        assert kernel_types(graph)[graph.outputs[0]] == goal
+        read = {n for op in graph.ops for n in op.operands} | set(graph.outputs)
+        assert read == set(range(len(kernel_types(graph))))
+        assert forms.of(expressions(graph).outputs[0]) == target
+        for op in graph.ops:
+            if isinstance(op, GraphDefined):
+                assert operator_count(op.graph) <= 3
+                assert len(set(op.operands)) == len(op.operands)
+                assert (op.graph.forloop_range > 1) == any(i.fmap is not None for i in op.graph.inputs)
+
+
+def test_expressions_built_step_by_step_are_those_of_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = 0
+    original = KernelSearch._candidate
+
+    def checked(self: KernelSearch, outputs: tuple[int, ...]):  # type: ignore[no-untyped-def]
+        nonlocal seen
+        seen += 1
+        walked: tuple[Expr, ...] = expressions(KernelGraph(self.program.inputs, tuple(self.ops), outputs)).tensors
+        assert tuple(t.term for t in self.tensors) == walked
+        yield from original(self, outputs)
+
+    monkeypatch.setattr(kernel_module.KernelSearch, "_candidate", checked)
+    search(RMS, tiny(max_kernel_ops=2, max_block_ops=4, griddims=[(1, 1, 1), (2, 1, 1)]))
+    assert seen > 100
+
+
+def test_an_accumulator_counts_the_loop_in_its_expression() -> None:
+    # Elementwise operators share their terms between loop ranges; accumulators must not, whatever their shape rule is.
+    program = KernelGraph((tensor("X", 2, 4),), (Op(K.SUM, (0,), Attrs(dim=1)),), (1,))
+    space = tiny(max_block_ops=2, griddims=[(1, 1, 1)])
+    found = graphs(search(program, space)).values()
+    loops = {op.graph.forloop_range for graph in found for op in graph.ops if isinstance(op, GraphDefined)}
+    assert loops == {1, 2}
+    for graph in found:
+        for op in graph.ops:
+            if isinstance(op, GraphDefined) and op.graph.forloop_range == 2:
+                assert op.graph.inputs[0].fmap == 1, "a loop over rows would be summed away"
+
+
+def test_pruning_by_expression_loses_nothing_that_is_accepted() -> None:
+    def accept(candidate: Candidate) -> Verdict:
+        same = expressions(candidate.graph).outputs[0] is expressions(EXP).outputs[0]
+        return Probable(1, None) if same else Unknown("another expression")
+
+    space = tiny(max_block_ops=3)
+    options = SearchOptions(engine="exhaustive", accept=accept)
+    pruned = search(EXP, space, options)
+    full = search(EXP, space, replace(options, prune=False))
+    assert graphs(pruned).keys() == graphs(full).keys()
+    assert graphs(pruned)
+    assert sum(r.stats.states for r in pruned) < sum(r.stats.states for r in full)
+    assert sum(r.stats.rejected for r in full) > 0
+    assert "expression" not in full[0].stats.pruned
+
+
+def test_z3_keeps_what_it_does_not_know() -> None:
+    # Whatever Z3 knows or not, it prunes nothing of what the normal forms keep.
+    space = tiny(max_block_ops=2, griddims=[(1, 1, 1)], fmaps=[-1])
+    options = SearchOptions(engine="exhaustive", oracle="z3", oracle_ms=20)
+    asked = search(EXP, space, options)
+    assert graphs(asked).keys() == graphs(search(EXP, space)).keys()
+    assert graphs(asked)
+    assert sum(r.stats.oracle_unknown for r in asked) > 0
+
+
+def test_units_split_the_search_and_are_deterministic() -> None:
+    space = tiny(max_kernel_ops=2, max_block_ops=2, griddims=[(1, 1, 1), (2, 1, 1), (2, 2, 1)])
+    options = SearchOptions(engine="exhaustive")
+    units = ENGINE.units(MATMUL, space, options)
+    assert len(units) > 1
+    assert [u.index for u in units] == list(range(len(units)))
+    forward = [ENGINE.run(MATMUL, space, options, u) for u in units]
+    backward = [ExhaustiveEngine().run(MATMUL, space, options, u) for u in reversed(units)][::-1]
+    assert [r.candidates for r in forward] == [r.candidates for r in backward]
+    assert [r.stats for r in forward] == [r.stats for r in backward]
+    whole = ENGINE.run(MATMUL, space, options, Unit(0, "everything", "0/1"))
+    assert {digest(c.graph) for c in whole.candidates} == graphs(forward).keys()
+    assert sum((r.stats for r in forward), Stats()).configurations == whole.stats.configurations
+
+
+def test_only_probable_candidates_are_reported() -> None:
+    verdicts: list[Verdict] = [Probable(1, None), Unknown("no"), Different(0, 0, (0,), 1, 2)]
+    space = tiny(max_block_ops=2, griddims=[(1, 1, 1)])
+    everything = search(EXP, space)
+    for verdict in verdicts:
+        results = search(EXP, space, SearchOptions(engine="exhaustive", accept=lambda c, v=verdict: v))
+        reported = sum(len(r.candidates) for r in results)
+        assert reported == (len(graphs(everything)) if isinstance(verdict, Probable) else 0)
+        assert sum(r.stats.rejected for r in results) == len(graphs(everything)) - reported
+
+
+def test_programs_of_several_outputs_and_unread_inputs() -> None:
+    inputs = (tensor("X", 2, 4), tensor("unread", 3, 5))
+    program = KernelGraph(inputs, (Op(K.EXP, (0,)), Op(K.SUM, (2,), Attrs(dim=1))), (3, 2))
+    found = graphs(search(program, tiny(max_block_ops=4, griddims=[(1, 1, 1)]))).values()
+    assert found
+    forms = NormalForms()
+    wanted = [forms.of(e) for e in expressions(program).outputs]
+    for graph in found:
+        types = kernel_types(graph)
+        assert [types[n].shape for n in graph.outputs] == [(2, 1), (2, 4)]
+        assert [forms.of(e) for e in expressions(graph).outputs] == wanted
+
+
+def test_memory_limits_prune() -> None:
+    space = tiny(max_block_ops=2, griddims=[(1, 1, 1)])
+    needed = (2 * 4 + 4 * 6 + 2 * 6) * 2
+    assert graphs(search(MATMUL, replace(space, shared_bytes=needed)))
+    fits = {
+        op.graph.forloop_range
+        for graph in graphs(search(MATMUL, replace(space, shared_bytes=needed - 1))).values()
+        for op in graph.ops
+        if isinstance(op, GraphDefined)
+    }
+    assert fits == {2}
+    assert not graphs(search(MATMUL, replace(space, device_bytes=needed - 1)))
+    assert graphs(search(MATMUL, replace(space, device_bytes=needed)))
+
+
+def test_mixed_element_types_are_refused_with_a_hint() -> None:
+    program = KernelGraph((tensor("X", 2, 4), tensor("W", 2, 4, dtype=DType.FLOAT32)), (Op(K.EXP, (0,)),), (2,))
+    with pytest.raises(UnsupportedError, match="expected inputs of one element type, got float16, float32") as caught:
+        ENGINE.units(program, tiny(), SearchOptions())
+    assert caught.value.hint
+
+
+def test_options_override_the_limits_of_the_space() -> None:
+    space = load_space("tiny")
+    bounded = SearchOptions(max_kernel_ops=3, max_block_ops=2).bounded(space)
+    assert (bounded.max_kernel_ops, bounded.max_block_ops) == (3, 2)
+    assert SearchOptions().bounded(space) == space
+
+
+def test_counts_add_up() -> None:
+    tally = Tally()
+    tally.add("states", 3)
+    tally.prune("shape")
+    tally.prune("shape")
+    other = Stats(states=2, pruned={"shape": 1, "use": 4}, candidates=1)
+    assert tally.stats() + other == Stats(states=5, pruned={"shape": 3, "use": 4}, candidates=1)
+    assert tally.stats() == Stats(states=3, pruned={"shape": 2})
+
+
+def test_the_judge_recognises_outputs_up_to_the_axioms_only() -> None:
+    judge = Judge(RMS, SearchOptions())
+    trace = expressions(RMS)
+    normed, out = trace.tensors[2:]
+    assert judge.reaches(0, out)
+    assert judge.keeps(normed)
+    assert not judge.reaches(0, normed)
+    late = KernelGraph(
+        MATMUL.inputs,
+        (
+            GraphDefined(
+                (0, 1),
+                BlockGraph(
+                    (1, 1, 1),
+                    (128, 1, 1),
+                    2,
+                    2,
+                    (InputIterator((None,) * 3, 1), InputIterator((None,) * 3, 0)),
+                    (
+                        Op(K.MATMUL, (0, 1)),
+                        Op(K.ACCUM_SUM, (2,)),
+                        Op(K.ACCUM_RMS_LAST, (0,)),
+                        Op(K.DIV, (3, 4)),
+                    ),
+                    (OutputSaver(5, (None,) * 3),),
+                ),
+            ),
+        ),
+        (2,),
+    )
+    assert judge.reaches(0, expressions(late).outputs[0])
