@@ -215,8 +215,8 @@ class Algebra:
         if len(self.polynomials[b]) == 1:
             monomial, count = self.polynomials[b][0]
             bound, atoms, denominators = self.monomials[monomial]
-            if count == 1 and not bound and not denominators and len(atoms) > 1:
-                factors = tuple(self._single(atom) for atom in atoms)
+            if count == 1 and not bound and not denominators:
+                factors = tuple(self._opened(atom) for atom in atoms)
         terms: dict[int, int] = {}
         for monomial, count in self.polynomials[a]:
             bound, atoms, denominators = self.monomials[monomial]
@@ -224,6 +224,24 @@ class Algebra:
                 return None
             terms[self._monomial(bound, atoms, tuple(sorted(denominators + factors)))] = count
         return self._polynomial(terms)
+
+    def _opened(self, atom: int) -> int:
+        """The polynomial of an atom; a closed sum is the sum again."""
+        kind, inner = self.atoms[atom][:2]
+        return inner if kind == "sum" and isinstance(inner, int) else self._single(atom)
+
+    def closed(self, a: int) -> int:
+        """The same element with every sum closed into an atom, as it stands in a product that would capture it."""
+        terms: dict[int, int] = {}
+        for monomial, count in self.polynomials[a]:
+            entry = self.monomials[monomial]
+            key = self._monomial(*self._sorted_close(entry)) if entry[0] else monomial
+            terms[key] = terms.get(key, 0) + count
+        return self._polynomial(terms)
+
+    def _sorted_close(self, entry: Monomial) -> Monomial:
+        bound, atoms, denominators = self._close(entry, entry[0])
+        return bound, tuple(sorted(atoms)), tuple(sorted(denominators))
 
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
@@ -324,7 +342,8 @@ class Algebra:
         self.queries += 1
         if found is None:
             self.misses += 1
-            found = self._within[key] = any(self._fits(a, inner) for inner in self.nested(target))
+            forms = dict.fromkeys((a, self.closed(a)))
+            found = self._within[key] = any(self._fits(form, inner) for form in forms for inner in self.nested(target))
         return found
 
     def _fits(self, a: int, target: int) -> bool:
