@@ -51,8 +51,8 @@ class GuidedEngine:
             None instantiates all, which only small spaces allow.
 
     Left out by construction: graphs that cancel (x * y / x), compute one value twice, only copy, or rescale by
-    constants that the program does not contain; a later kernel that reduces an axis again which an earlier kernel
-    split; disconnected block graphs; axes that occur twice in one tensor; programs with several outputs.
+    constants that the program does not contain; one grid axis or loop on two axes of the program; disconnected block
+    graphs; axes that occur twice in one tensor; programs with several outputs.
     """
 
     name = "guided"
@@ -163,7 +163,7 @@ class _Builder:
         if not isinstance(step, DefinedStep):
             rest = self._any(path, at + 1, extents, (*tensors, *step.outputs))
             return None if rest is None else (None, *rest)
-        read = tuple(tensors[i] for i in step.operands)
+        read = step.read
         for kernel in step.kernels:
             for dag in self._solver.dags(kernel)[:1]:
                 for assignment in self._small.assignments(kernel, read, extents):
@@ -184,7 +184,7 @@ class _Builder:
         if not isinstance(step, DefinedStep):
             yield from self._extend(path, at + 1, (*tensors, *step.outputs), extents, (*done, None))
             return
-        read = tuple(tensors[i] for i in step.operands)
+        read = step.read
         for kernel in step.kernels:
             for choice in self._choices(kernel, read, step.outputs, extents):
                 inner = choice.assignment.extents
@@ -227,7 +227,7 @@ class _Builder:
         for step, choice in zip(path, choices, strict=True):
             if isinstance(step, DefinedStep):
                 assert choice is not None
-                read = tuple(tensors[i] for i in step.operands)
+                read = step.read
                 block = block_graph(
                     choice.kernel,
                     choice.dag,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver
 from mirage_formal.search.guided.structure import Dims, Frame, KTensor, leaves_of
-from mirage_formal.semantics.index.parts import axis_of, is_whole, mask
+from mirage_formal.semantics.index.parts import SLOTS, axis_of, is_whole, mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,10 @@ class PredefinedStep:
 
 @dataclass(frozen=True, slots=True)
 class DefinedStep:
-    """A graph-defined kernel; ``kernels`` are the ways to compute the same outputs."""
+    """A graph-defined kernel that reads its operands as ``read``; ``kernels`` compute the same outputs."""
 
     operands: tuple[int, ...]
+    read: tuple[KTensor, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[KTensor, ...]
 
@@ -188,31 +189,36 @@ class PathFinder:
                 rest = state.unused & ~sum(1 << i for i in operands)
                 if sum(i in state.read for i in operands) > self._space.max_reread:
                     continue
-                tensors = tuple(state.tensors[i] for i in operands)
-                if not self._aligned(tensors, state.frame):
-                    continue
-                if not rest:
-                    goal = (KTensor(self._solver.target(state.frame), self._goal),)
-                    kernels = self._solver.last(tensors, state.frame, state.level)
-                    path = (*state.path, DefinedStep(operands, tuple(kernels), goal))
-                    if kernels and self._mine(path):
-                        yield path
-                if state.steps_left > 1:
-                    yield from self._earlier(state, operands, rest, tensors)
+                readings = [self._readings(state.tensors[i], state.frame) for i in operands]
+                for tensors in product(*readings):
+                    yield from self._kernel(state, operands, rest, tensors)
 
-    def _aligned(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
-        """Whether no tensor carries, unsplit, a reduced axis that an earlier kernel left split.
+    def _kernel(
+        self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
+    ) -> Iterator[Path]:
+        if not rest:
+            goal = (KTensor(self._solver.target(state.frame), self._goal),)
+            kernels = self._solver.last(tensors, state.frame, state.level)
+            path = (*state.path, DefinedStep(operands, tensors, tuple(kernels), goal))
+            if kernels and self._mine(path):
+                yield path
+        if state.steps_left > 1:
+            yield from self._earlier(state, operands, rest, tensors)
 
-        Such a tensor cannot be reduced to a part of the target any more: its sum would bind the whole axis where the
-        target binds the parts. Along an axis of the output it may still be read.
+    def _readings(self, tensor: KTensor, frame: Frame) -> list[KTensor]:
+        """How a kernel may read a tensor that carries, unsplit, an axis which an earlier kernel left split.
+
+        Reduced along that axis it must be read in the parts that the target binds; along an axis of the output it may
+        also be read as it is.
         """
+        split = [leaf for leaf in tensor.leaves if is_whole(leaf) and frame[axis_of(leaf)] != 1 << leaf]
+        if not split:
+            return [tensor]
+        parts = {leaf: tuple(p for p in range(leaf, leaf + SLOTS) if frame[axis_of(leaf)] >> p & 1) for leaf in split}
+        dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
+        refined = KTensor(tensor.form, dims)
         free = self._solver.axes.free
-        return all(
-            frame[axis_of(leaf)] == 1 << leaf or axis_of(leaf) in free
-            for tensor in tensors
-            for leaf in tensor.leaves
-            if is_whole(leaf)
-        )
+        return [refined, tensor] if all(axis_of(leaf) in free for leaf in split) else [refined]
 
     def _earlier(
         self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
@@ -238,7 +244,7 @@ class PathFinder:
                     frame,
                     2,
                     state.read | set(operands),
-                    (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
+                    (*state.path, DefinedStep(operands, tensors, tuple(kernels), outputs)),
                 )
             )
 
