@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # tests/strategies.py is shared; importlib mode does not put it on the path.
@@ -14,3 +15,10 @@ settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests run without tracing: coverage makes searches several times slower, and fast tests cover the code."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker("no_cover")
