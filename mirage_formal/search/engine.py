@@ -40,7 +40,7 @@ class SearchOptions:
 
     engine: Literal["guided", "exhaustive"] = "guided"
     oracle: Literal["normal-form", "z3"] = "normal-form"
-    oracle_ms: int = 1000
+    oracle_ms: int = 100
     prune: bool = True
     max_kernel_ops: int | None = None
     max_block_ops: int | None = None
