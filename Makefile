@@ -5,7 +5,7 @@ READY := .venv/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test check clean
+.PHONY: help setup search test check trusted fuzz clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ check: $(READY)  ## lint, format, types and the layer rule
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+trusted: $(READY)  ## count the lines that have to be trusted
+	$(BIN)/python -m mirage_formal.check.kernel.trusted
 
 clean:  ## remove what was built or written here, except runs/
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache

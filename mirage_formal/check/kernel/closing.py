@@ -1,0 +1,36 @@
+"""What a replayed proof compared at the outputs, for a second opinion; nothing here accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import Coef, Mono, Poly, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One pair of outputs: the polynomials that were found equal.
+
+    Attributes:
+        left: The program's element, as (monomial, coefficient).
+        right: The candidate's element.
+        powers: For each factor exp, pow or surd in them, its kind and what it is made of.
+    """
+
+    left: tuple[tuple[Mono, Coef], ...]
+    right: tuple[tuple[Mono, Coef], ...]
+    powers: Mapping[int, tuple[str, Any]]
+
+
+def closing(ring: Ring, left: Poly, right: Poly) -> Closing:
+    """Two polynomials, with what the exp, pow and surd factors in them are made of, at any depth."""
+    powers: dict[int, tuple[str, Any]] = {}
+    stack = [f for mono in (*left, *right) for f, _ in mono]
+    while stack:
+        f = stack.pop()
+        if f not in powers and ring.kinds[f] in ("exp", "pow", "surd"):
+            powers[f] = (ring.kinds[f], ring.payloads[f])
+            stack += [g for mono in ring.inside(f)[2] for g, _ in mono]
+    return Closing(tuple(left.items()), tuple(right.items()), powers)

@@ -1,0 +1,228 @@
+"""From µGraphs to operator terms: the meaning of operators, maps, loops and concatenation.
+
+Block values have four leading axes, grid x, y, z and loop, of extent 1 where the value does not depend on them. Where a
+grid axis and the loop split one dim, the block's slab is cut first.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import prod
+from typing import Final
+
+from mirage_formal.check.kernel.algebra import ProofError, need
+from mirage_formal.check.kernel.pieces import Pieces, Value, aligned, at, one_segment, places
+from mirage_formal.check.kernel.terms import LOOP, Terms
+from mirage_formal.errors import GraphError
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.ir.ops import BlockContext, OpKind
+from mirage_formal.ir.types import Shape
+
+LEADING: Final = LOOP + 1
+
+
+class Elaboration(Pieces):
+    """The outputs of one graph as operator terms, and what it needs to be defined.
+
+    Sound: the tables below are the meaning of µGraphs that every proof is about; a test compares them with the float64
+    reference on random graphs.
+    """
+
+    def __init__(self, terms: Terms, graph: KernelGraph, name: str) -> None:
+        super().__init__(terms)
+        self.conditions: list[str] = []
+        self._where = name
+        try:
+            kernel_types(graph)
+            self.outputs = self._kernel(graph, name)
+        except (GraphError, ProofError) as error:
+            raise ProofError(error.what, self._where) from error
+
+    def _kernel(self, graph: KernelGraph, name: str) -> list[Value]:
+        shapes = [x.tensor.shape for x in graph.inputs]
+        tensors = [_whole(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
+        for number, op in enumerate(graph.ops):
+            self._where = f"{name}, kernel operator {number}"
+            operands = [tensors[i] for i in op.operands]
+            tensors += self._block(op, operands) if isinstance(op, GraphDefined) else self._apply(op, operands, None)
+        return [tensors[i] for i in graph.outputs]
+
+    def _block(self, op: GraphDefined, operands: list[Value]) -> list[Value]:
+        graph, where = op.graph, self._where
+        tensors = [self._load(x, how, graph) for x, how in zip(operands, graph.inputs, strict=True)]
+        for number, inner in enumerate(graph.ops):
+            self._where = f"{where}, block operator {number}"
+            values = [tensors[i] for i in inner.operands]
+            if isinstance(inner, Op):
+                tensors += self._apply(inner, values, graph.context)
+                continue
+            for step in inner.graph.ops:
+                values += self._apply(step, [values[i] for i in step.operands], graph.context)
+            tensors += [values[i] for i in inner.graph.outputs]
+        return [self._save(tensors[saver.operand], saver, graph) for saver in graph.outputs]
+
+    def _load(self, x: Value, how: InputIterator, graph: BlockGraph) -> Value:
+        extents, split = (*graph.grid, graph.forloop_range), list[int]()
+        position: dict[int, int] = {}
+        tiles: list[int] = []
+        for dim, tile in enumerate(x.shape):
+            for axis, target in enumerate((*how.imap, how.fmap)):
+                if target == dim:
+                    position[axis] = len(split)
+                    split.append(extents[axis])
+                    tile //= extents[axis]
+            tiles.append(len(split))
+            split.append(tile)
+        for axis in range(LEADING):
+            if axis not in position:
+                position[axis] = len(split)
+                split.append(1)
+        perm = (*(position[axis] for axis in range(LEADING)), *tiles)
+        moving = [i for i in perm if split[i] > 1]
+        if moving == sorted(moving):
+            return self.reshape(x, tuple(split[i] for i in perm))
+        return self.transpose(self.reshape(x, tuple(split)), perm)
+
+    def _save(self, x: Value, saver: OutputSaver, graph: BlockGraph) -> Value:
+        need(x.shape[LOOP] == 1, "expected a tensor behind an accumulator")
+        for axis, dim in enumerate(saver.omap):
+            need(dim is not None or x.shape[axis] == 1, "expected blocks that write different elements")
+            if dim is not None and x.shape[axis] == 1:
+                x = self.repeat(x, axis, graph.grid[axis])
+        perm = [axis for axis in range(LEADING) if axis == LOOP or saver.omap[axis] is None]
+        shape: list[int] = []
+        for dim, tile in enumerate(x.shape[LEADING:]):
+            split = [axis for axis in range(LOOP) if saver.omap[axis] == dim]
+            perm += [*split, LEADING + dim]
+            shape.append(tile * prod(x.shape[axis] for axis in split))
+        moving = [i for i in perm if x.shape[i] > 1]
+        return self.reshape(x if moving == sorted(moving) else self.transpose(x, tuple(perm)), tuple(shape))
+
+    # --- operators ---------------------------------------------------------------------------------------------
+
+    def _apply(self, op: Op, xs: list[Value], context: BlockContext | None) -> list[Value]:  # noqa: C901 (one row per operator)
+        attrs, x = op.attrs, xs[0]
+        lead = 0 if context is None else LEADING
+        times = 1 if context is None else context.forloop_range
+        dim = (len(x.cuts) - 1 - lead if attrs.dim is None else attrs.dim) + lead
+        last = len(x.cuts) - 1
+        match op.kind:
+            case OpKind.MATMUL:
+                return [self.matmul(x, xs[1])]
+            case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.DIV:
+                return [self.binary(op.kind.value, x, xs[1])]
+            case OpKind.EXP | OpKind.SQRT | OpKind.SQUARE | OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
+                return [self.unary(op.kind.value, x)]
+            case OpKind.SILU:
+                below = self.constant("offset", self.unary("exp", self.constant("scale", x, Fraction(-1))), Fraction(1))
+                return [self.binary("div", x, below)]
+            case OpKind.SCALE:
+                return [self.constant("scale", x, attrs.factor or Fraction(0))]
+            case OpKind.SUM:
+                return [self.sum(x, dim)]
+            case OpKind.MEAN:
+                return [self._mean(x, dim)]
+            case OpKind.MAX:
+                return [self._largest("max", x, dim)]
+            case OpKind.SUM_TO_DIMX | OpKind.ACCUM_SUM_TO_DIMX:
+                assert context is not None
+                folded = self.sum(x, dim, context.reduction_dimx)
+                return [folded if op.kind is OpKind.SUM_TO_DIMX else self._loop_sum(folded, times)]
+            case OpKind.SOFTMAX:
+                above = self.unary("exp", x)
+                return [self.binary("div", above, self.sum(above, dim))]
+            case OpKind.RMS_NORM | OpKind.LAYER_NORM:
+                if op.kind is OpKind.LAYER_NORM:
+                    x = self.binary("sub", x, self._mean(x, dim))
+                below = self._mean(self.unary("square", x), dim)
+                below = below if attrs.eps is None else self.constant("offset", below, attrs.eps)
+                x = self.binary("div", x, self.unary("sqrt", below))
+                x = self.binary("mul", x, xs[1]) if len(xs) > 1 else x
+                return [self.binary("add", x, xs[2]) if len(xs) > 2 else x]
+            case OpKind.TRANSPOSE:
+                return [self.transpose(x, (*range(lead), *(lead + i for i in attrs.perm or ())))]
+            case OpKind.RESHAPE:
+                return [self.reshape(x, (*x.shape[:lead], *(attrs.shape or ())))]
+            case OpKind.CONCAT:
+                return [self._concat(x, xs[1], dim, lead)]
+            case OpKind.REPEAT:
+                return [self.repeat(x, dim, attrs.times or 0)]
+            case OpKind.CAST:
+                return [x]  # over the reals
+            case OpKind.RUNNING_MAX:
+                x = self._over_loop(x, times)
+                return [self._largest("running_max", x, dim), self._largest("carry", x, dim)]
+            case OpKind.ACCUM_SUM:
+                return [self._loop_sum(x, times)]
+            case OpKind.ACCUM_SUM_LAST:
+                return [self._loop_sum(self.sum(x, last), times)]
+            case OpKind.ACCUM_MEAN_LAST:
+                return [self._loop_mean(x, times)]
+            case OpKind.ACCUM_RMS_LAST:
+                return [self.unary("sqrt", self._loop_mean(self.unary("square", x), times))]
+            case OpKind.ACCUM_CONCAT:
+                return [self._loop_concat(self._over_loop(x, times), dim)]
+            case OpKind.ACCUM_MAX:
+                return [self._largest("max", x, LOOP)]
+            case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
+                x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
+                return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
+
+    def _mean(self, x: Value, axis: int) -> Value:
+        return self.constant("scale", self.sum(x, axis), Fraction(1, x.shape[axis]))
+
+    def _over_loop(self, x: Value, times: int) -> Value:
+        return self.repeat(x, LOOP, times) if x.shape[LOOP] == 1 else x
+
+    def _loop_sum(self, x: Value, times: int) -> Value:
+        return self.sum(self._over_loop(x, times), LOOP)
+
+    def _loop_mean(self, x: Value, times: int) -> Value:
+        total = self._loop_sum(self.sum(x, len(x.cuts) - 1), times)
+        return self.constant("scale", total, Fraction(1, x.shape[-1] * times))
+
+    def _loop_concat(self, x: Value, axis: int) -> Value:
+        if x.shape[LOOP] == 1:
+            return x
+        perm = [i for i in range(len(x.cuts)) if i != LOOP]
+        perm.insert(perm.index(axis), LOOP)
+        shape = at(at(x.shape, axis, x.shape[axis] * x.shape[LOOP]), LOOP, 1)
+        return self.reshape(self.transpose(x, tuple(perm)), shape)
+
+    def _concat(self, a: Value, b: Value, axis: int, lead: int) -> Value:
+        for i in range(lead):
+            a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
+            b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
+        a, b = aligned(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
+        count = len(a.cuts[axis])
+        moved = {at(place, axis, place[axis] + count): term for place, term in b.terms.items()}
+        cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])
+        places(cuts)  # not too many
+        return Value(cuts, {**a.terms, **moved})
+
+    def _largest(self, kind: str, x: Value, axis: int) -> Value:
+        one_segment(x, *((axis,) if kind == "max" else (axis, LOOP)))
+        return self.each(x, axis, (1,), lambda term: self.terms.reduce(kind, term, axis))
+
+    def _rescaled(self, x: Value, f: Value) -> Value:
+        one_segment(x, LOOP)
+        one_segment(f, LOOP)
+        found = self.paired(x, f, self.terms.rescaled)
+        return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
+
+    def unary(self, kind: str, x: Value) -> Value:
+        """An elementwise operator; a root needs a condition."""
+        if kind == "sqrt":
+            self.conditions.append(f"{self._where}: radicand nonnegative")
+        return super().unary(kind, x)
+
+    def binary(self, kind: str, a: Value, b: Value) -> Value:
+        """add, sub, mul, div; a division needs a condition."""
+        if kind == "div":
+            self.conditions.append(f"{self._where}: divisor nonzero")
+        return super().binary(kind, a, b)
+
+
+def _whole(term: int, shape: Shape) -> Value:
+    return Value(tuple((extent,) for extent in shape), {(0,) * len(shape): term})

@@ -1,0 +1,177 @@
+"""Lemmas about sums, largest values and roots: each is checked once, and used by key afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import NONE, Coef, Digits, Index, Mono, Poly, Ring, need
+from mirage_formal.check.kernel.moves import Move, folding
+from mirage_formal.check.kernel.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
+
+Chains = list[tuple[int, tuple[int, ...]]]
+LENGTHS = {"sum": 5, "max": 6, "pmax": 7, "content": 6}
+
+
+def lemma(reader: Reader, number: int, raw: Any) -> None:
+    """Checks lemma ``number`` and files it under its key.
+
+    Raises:
+        ProofError: It does not hold by its law, or says what an earlier lemma says.
+    """
+    ring, law = reader.ring, word(entries(raw, low=1)[0], LENGTHS)
+    laws: dict[str, tuple[Callable[..., tuple[Any, Any]], dict[Any, Any]]] = {
+        "sum": (_sum, ring.sums), "max": (_max, ring.largest), "pmax": (_pmax, ring.running),
+        "content": (_content, ring.contents),
+    }  # fmt: skip
+    check, table = laws[law]
+    key, result = check(reader, *entries(raw, LENGTHS[law], LENGTHS[law])[1:])
+    need(key not in table, "expected a lemma that was not stated before")
+    table[key] = (number, result)
+
+
+def _opened(reader: Reader, raw: Any, taken: Digits) -> tuple[int, Digits, Move]:
+    """An opened factor, its fresh digits, and the move to them; the fresh digits occur nowhere else in the lemma."""
+    f, fresh = reader.factor(entries(raw, low=2)[0]), reader.digits(raw[1:])
+    olds = reader.listed.get(f, ())
+    need(taken.isdisjoint(fresh), f"expected fresh digits, got {fresh}")
+    need(len(fresh) == len(olds), f"expected {len(olds)} fresh digits for factor {f}, got {len(fresh)}")
+    chains = [(new, (old,)) for new, old in zip(fresh, olds, strict=True)]
+    return f, frozenset(fresh), folding(reader.ring, chains, taken)
+
+
+def _sum(reader: Reader, bound: Any, mono: Any, opens: Any, parts: Any) -> tuple[tuple[Digits, Mono], Poly]:
+    """The sum of a monomial over digits.
+
+    Sound: a product with sums is the sum of the products over fresh digits; a sum is linear; and a sum of a product
+    whose items fall into classes without common digits is the product of the classes' sums.
+    """
+    ring, digits, whole = reader.ring, frozenset(reader.digits(bound)), reader.monomial(mono)
+    need(digits and digits <= ring.free_of(whole), "expected digits that occur in the monomial")
+    rest, every, taken = dict(whole), digits, digits | ring.free_of(whole)
+    product: Poly = {(): 1}
+    for raw in entries(opens, high=64):
+        f, fresh, move = _opened(reader, raw, taken)
+        need(ring.kinds[f] == "sum" and rest.get(f, 0) >= 2, f"expected a sum in the monomial, got factor {f}")
+        rest[f] -= 2
+        every, taken = every | fresh, taken | fresh
+        product = ring.mul(product, move.monomial(ring.payloads[f][1]))
+    product = ring.mul(product, ring.prod(rest.items()))
+    if parts is None:
+        return (digits, whole), ring.total(every, product)
+    need(len(product) == 1, f"expected one monomial to take apart, got {len(product)}")
+    ((found, coef),) = product.items()
+    used = every & ring.free_of(found)
+    for digit in every - used:
+        coef = coef * ring.extents[digit]
+    return (digits, whole), _classes(reader, _items(ring, found), used, coef, parts)
+
+
+def _items(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
+    """The factors of a monomial, exp of a sum as several exp."""
+    out: list[tuple[int, int]] = []
+    for f, e in mono:
+        terms = ring.payloads[f] if ring.kinds[f] == "exp" and e == 2 else ()
+        out += [(ring.intern("exp", frozenset({term})), 2) for term in terms] or [(f, e)]
+    return out
+
+
+def _classes(reader: Reader, items: list[tuple[int, int]], used: Digits, coef: Coef, parts: Any) -> Poly:
+    ring, seen = reader.ring, NONE
+    outside = [(f, e) for f, e in items if ring.free[f].isdisjoint(used)]
+    for raw in entries(parts, high=64):
+        s, chains = reader.factor(entries(raw, 2, 2)[0]), reader.chains(raw[1])
+        own = frozenset(d for _, chain in chains for d in chain)
+        good = own <= used and seen.isdisjoint(own) and ring.kinds[s] == "sum"
+        need(good, "expected a sum and digits of its own for each class")
+        seen |= own
+        member = [(f, e) for f, e in items if not ring.free[f].isdisjoint(own)]
+        product = ring.prod(member)
+        folded = folding(ring, chains, ring.free_in(product)).polynomial(product)
+        good = all(ring.free[f] & used <= own for f, _ in member) and len(folded) == 1
+        need(good, "expected the items of a class to share no digit with another, and to be one monomial")
+        ((mono, extra),) = folded.items()
+        good = ring.payloads[s] == (frozenset(new for new, _ in chains), mono)
+        need(good, f"expected a class to be what factor {s} sums")
+        coef = coef * extra
+        outside.append((s, 2))
+    need(seen == used, f"expected each digit in one class, got none for {sorted(used - seen)}")
+    return ring.mul({(): coef}, ring.prod(outside))
+
+
+def _folded(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozenset[tuple[Mono, Coef]]:
+    good = {d for _, chain in chains for d in chain} == used
+    need(good, f"expected chains of the digits {sorted(used)}")
+    return frozenset(folding(reader.ring, chains, reader.ring.free_in(poly)).polynomial(poly).items())
+
+
+def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any) -> tuple[tuple[Digits, Any], int]:
+    """The largest value of a polynomial over digits.
+
+    Sound: the largest of largest values is the largest over all digits together; the largest over t of the largest
+    over u <= t is the largest over u, if nothing else depends on t; a fold runs through the same values.
+    """
+    ring, digits, body = reader.ring, frozenset(reader.digits(bound)), reader.polynomial(poly)
+    key = (digits, frozenset(body.items()))
+    need(digits and digits <= ring.free_in(body), "expected digits that occur in the polynomial")
+    for raw in entries(opens, high=1):
+        f, fresh, move = _opened(reader, raw, digits | ring.free_in(body))
+        payload, running = ring.payloads[f], ring.kinds[f] == "pmax"
+        good = body == {((f, 2),): 1} and (running or ring.kinds[f] == "max")
+        need(good, f"expected the polynomial to be a largest value, got factor {f}")
+        if running:
+            t, u = next((d for d, _ in payload[0][1]), -1), payload[1]
+            inner = ring.free_in(dict(payload[3])) - payload[2] - {u}
+            good = payload[0] == (0, ((t, 1),)) and t in digits - inner and ring.extents[t] == ring.extents[u]
+            need(good, "expected a running maximum over all that it runs over")
+            digits -= {t}
+        body, digits = move.polynomial(dict(payload[-1])), digits | fresh
+    factor, folds = reader.factor(s), reader.chains(chains)
+    payload = (frozenset(new for new, _ in folds), _folded(reader, body, digits & ring.free_in(body), folds))
+    good = ring.kinds[factor] == "max" and ring.payloads[factor] == payload
+    need(good, f"expected factor {factor} to be the largest value")
+    return key, factor
+
+
+def _pmax(
+    reader: Reader, index: Any, u: Any, bound: Any, poly: Any, s: Any, chains: Any
+) -> tuple[tuple[Index, int, Digits, Any], int]:
+    """Other names for what a running maximum binds.
+
+    Sound: u is renamed only, so that the order of iterations stays; a fold of the rest runs through all values.
+    """
+    ring, place, digit = reader.ring, reader.index(index), reader.digit(u)
+    digits, body = frozenset(reader.digits(bound)), reader.polynomial(poly)
+    good = digit not in digits and digits <= ring.free_in(body)
+    need(good, "expected digits that occur in the polynomial, and u beside them")
+    factor, folds = reader.factor(s), reader.chains(chains)
+    own = [new for new, chain in folds if chain == (digit,)]
+    rest = frozenset(new for new, chain in folds if digit not in chain)
+    payload = (place, *own, rest, _folded(reader, body, digits | {digit}, folds))
+    good = ring.kinds[factor] == "pmax" and ring.payloads[factor] == payload
+    need(good, f"expected factor {factor} to be the running maximum")
+    return (place, digit, digits, frozenset(body.items())), factor
+
+
+def _content(
+    reader: Reader, poly: Any, e2: Any, mono: Any, q: Any, rest: Any
+) -> tuple[tuple[Any, int], tuple[Mono, Coef, Poly]]:
+    """What may be taken out of a power: poly = mono * q * rest.
+
+    Sound: the equation is compared after multiplication with mono's divisors, which are divisors of poly and so not 0.
+    The inverse of a product is the product of inverses, and sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. Where rest is
+    negative, mono is 0, and so is the monomial that holds both roots. No divisor and no root is new, so that exp in
+    mono is the exp of a real number.
+    """
+    ring, whole, power = reader.ring, reader.polynomial(poly), integer(e2, -MAX_EXPONENT, 1)
+    outside, factor, inner = reader.monomial(mono), rational(q), reader.polynomial(rest)
+    good = power and len(whole) > 1 and factor and inner
+    need(good, "expected a negative power or a root of several monomials, and no factor 0")
+    need(ring.partial([outside, *inner]) <= ring.partial(whole), "expected no new divisor or root")
+    below, above = [(f, -e) for f, e in outside if e < 0], [(f, e) for f, e in outside if e > 0]
+    left = ring.combined((ring.prod((*m, *below)), c) for m, c in whole.items())
+    right = ring.combined((ring.prod((*m, *above)), c * factor) for m, c in inner.items())
+    need(left == right, "expected the polynomial to be the product")
+    even = all(e % 2 == 0 and (e % 4 == 0 or ring.nonnegative(f)) for f, e in outside)
+    need(power % 2 == 0 or (factor > 0 and even), "expected to take only what is not negative out of a root")
+    return (frozenset(whole.items()), power), (outside, factor, inner)

@@ -1,0 +1,139 @@
+"""Replacement of digits: splitting, folding, renaming, slicing, in everything that contains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import Digits, Index, Mono, Poly, ProofError, Ring, need
+
+#: Digits that are replaced together, most significant first, and the index that takes their place.
+Place = tuple[tuple[int, ...], Index]
+
+
+class Move:
+    """A simultaneous replacement of digits in everything that contains them.
+
+    Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
+    holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
+    A digit that a factor binds is another one, and what is put in must not be bound where it goes.
+    """
+
+    def __init__(self, ring: Ring, places: Iterable[Place]) -> None:
+        self.ring = ring
+        self.places = tuple(places)
+        self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
+        self._memo: dict[int, Poly] = {}
+        self._inner: dict[tuple[Place, ...], Move] = {self.places: self}
+
+    def index(self, index: Index) -> Index:
+        """The index after replacement."""
+        offset, terms = index
+        held = dict(terms)
+        if self.domain.isdisjoint(held):
+            return index
+        out: dict[int, int] = {}
+        for olds, (start, news) in self.places:
+            if held.keys().isdisjoint(olds):
+                continue
+            last = held.get(olds[-1], 0)
+            step = last
+            for digit in reversed(olds):
+                if held.pop(digit, 0) != step or not last:
+                    raise ProofError(f"expected an index to hold none of the digits {olds}, or all as one number")
+                step *= self.ring.extents[digit]
+            offset += last * start
+            for digit, stride in news:
+                out[digit] = out.get(digit, 0) + last * stride
+        for digit, stride in held.items():
+            out[digit] = out.get(digit, 0) + stride
+        return offset, tuple(sorted(out.items()))
+
+    def polynomial(self, poly: Poly) -> Poly:
+        """The polynomial after replacement."""
+        if self.domain.isdisjoint(self.ring.free_in(poly)):
+            return poly
+        return self.ring.combined((self.monomial(mono), coef) for mono, coef in poly.items())
+
+    def monomial(self, mono: Mono) -> Poly:
+        """The monomial after replacement."""
+        touched = [(f, e) for f, e in mono if not self.domain.isdisjoint(self.ring.free[f])]
+        out: Poly = {tuple(item for item in mono if item not in touched): 1}
+        for f, e in touched:
+            if f not in self._memo:
+                self.ring.charge()
+                self._memo[f] = self._factor(f)
+            out = self.ring.mul(out, self.ring.power(self._memo[f], e))
+        return out
+
+    def _factor(self, f: int) -> Poly:
+        ring, payload = self.ring, self.ring.payloads[f]
+        match self.ring.kinds[f]:
+            case "in":
+                moved = (payload[0], tuple(self.index(index) for index in payload[1]))
+                return {((ring.intern("in", moved), 2),): 1}
+            case "sum":
+                bound, mono = payload
+                return ring.total(bound, self._under(bound, ring.free_of(mono)).monomial(mono))
+            case "max":
+                return ring.maximum(payload[0], self._body(payload[0], payload[1]))
+            case "pmax" | "carry" as kind:
+                index, u, bound, body = payload
+                return ring.running_maximum(kind, self.index(index), u, bound, self._body(bound | {u}, body))
+            case "exp":
+                argument = self.polynomial(dict(payload))
+                return ring.prod([(ring.intern("exp", frozenset(argument.items())), 2)])
+            case "pow":
+                return self.polynomial(dict(payload))
+            case _:
+                name, body = payload
+                return {((ring.intern("fn", (name, frozenset(self.polynomial(dict(body)).items()))), 2),): 1}
+
+    def _body(self, bound: Digits, body: Any) -> Poly:
+        poly: Poly = dict(body)
+        return self._under(bound, self.ring.free_in(poly)).polynomial(poly)
+
+    def _under(self, bound: Digits, free: Digits) -> Move:
+        """The part of the move that concerns what is free under a binder."""
+        free -= bound
+        places = tuple(place for place in self.places if not free.isdisjoint(place[0]))
+        for olds, (_, news) in places:
+            good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
+            need(good, f"expected digits {olds} and what replaces them not to be captured")
+        if places not in self._inner:
+            self._inner[places] = Move(self.ring, places)
+        return self._inner[places]
+
+
+def value(ring: Ring, string: Sequence[int]) -> Index:
+    """The number that a string of digits stands for."""
+    stride, terms = 1, []
+    for digit in reversed(string):
+        terms.append((digit, stride))
+        stride *= ring.extents[digit]
+    return 0, tuple(sorted(terms))
+
+
+def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Move:
+    """Folds chains of digits into new digits, in something with these free digits.
+
+    Sound: a new digit ranges over exactly the numbers that its chain stands for (mixed-radix lemma), and is free in
+    nothing that it enters.
+    """
+    pairs = list(chains)
+    olds, news = [d for _, chain in pairs for d in chain], [new for new, _ in pairs]
+    for new, chain in pairs:
+        good = ring.extents[new] == prod(ring.extents[d] for d in chain)
+        need(good, f"expected digit {new} to have the extents of {chain} multiplied")
+        noted(ring, chain)
+    good = len(set(olds)) == len(olds) and len(set(news)) == len(news)
+    need(good, "expected each digit in one chain, and distinct new digits")
+    need(free.difference(olds).isdisjoint(news), f"expected new digits, got some of {news} that occur already")
+    return Move(ring, [(chain, (0, ((new, 1),))) for new, chain in pairs])
+
+
+def noted(ring: Ring, string: Sequence[int]) -> None:
+    """Notes that the mixed-radix lemma of these digits is needed."""
+    if len(string) > 1:
+        ring.facts.add(tuple(ring.extents[d] for d in string))

@@ -1,0 +1,205 @@
+"""Values with concatenated axes as grids of pieces, and the primitive operators on them.
+
+A concatenation has no term of its own: a value has, per axis, the lengths of its segments, and a term for each
+combination of segments. Nearly always there is one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, product
+from math import prod
+from typing import Final
+
+from mirage_formal.check.kernel.algebra import need
+from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.ir.types import Shape
+
+MAX_PIECES: Final = 2_048
+Cut = tuple[int, ...]
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Segment lengths of each axis, and the term of each piece."""
+
+    cuts: tuple[Cut, ...]
+    terms: Mapping[Place, int]
+
+    @property
+    def shape(self) -> Shape:
+        """Extents of the axes."""
+        return tuple(map(sum, self.cuts))
+
+    def piece(self, place: Sequence[int]) -> int:
+        """The term at a place of a grid that this one broadcasts to."""
+        return self.terms[tuple(i if len(cut) > 1 else 0 for i, cut in zip(place, self.cuts, strict=True))]
+
+    def pieces(self) -> list[int]:
+        """Terms in row-major order."""
+        return [self.terms[place] for place in sorted(self.terms)]
+
+
+def common(a: Cut, b: Cut) -> Cut:
+    """The coarsest segments that both cuts can be refined to."""
+    ends = sorted({*accumulate(a), *accumulate(b)})
+    return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
+
+
+def at(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
+    """The items with one replaced."""
+    return (*items[:axis], item, *items[axis + 1 :])
+
+
+def refined(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
+    """The value with segments of an axis cut into smaller ones."""
+    if cut == x.cuts[axis]:
+        return x
+    cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
+    out: dict[Place, int] = {}
+    olds, starts = (0, *accumulate(x.cuts[axis])), (0, *accumulate(cut))
+    for place in places(cuts):
+        start = starts[place[axis]]
+        old = bisect_right(olds, start) - 1
+        out[place] = terms.slice(x.terms[at(place, axis, old)], axis, start - olds[old], cut[place[axis]])
+    return Value(cuts, out)
+
+
+def aligned(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
+    """Two values cut into common segments along these axes, where neither has extent 1."""
+    for axis in axes:
+        if a.shape[axis] != 1 and b.shape[axis] != 1:
+            cut = common(a.cuts[axis], b.cuts[axis])
+            a, b = refined(terms, a, axis, cut), refined(terms, b, axis, cut)
+    return a, b
+
+
+def one_segment(x: Value, *axes: int) -> None:
+    """Refuses values that are concatenated along one of these axes."""
+    good = all(len(x.cuts[axis]) == 1 for axis in axes)
+    need(good, "expected no largest value, carried state or partial sum along a concatenation")
+
+
+def _broadcast(a: Sequence[Cut], b: Sequence[Cut]) -> tuple[Cut, ...]:
+    return tuple(y if sum(x) == 1 else x for x, y in zip(a, b, strict=True))
+
+
+def places(cuts: Sequence[Cut], times: int = 1) -> Iterator[Place]:
+    """The places of a grid of pieces, a bounded number."""
+    need(prod(map(len, cuts)) * times <= MAX_PIECES, f"expected at most {MAX_PIECES} pieces of concatenations")
+    return product(*(range(len(cut)) for cut in cuts))
+
+
+class Pieces:
+    """Primitive operators, piece by piece.
+
+    Sound: a piece of the result is the operator on the pieces that it needs, cut to equal segments; a contraction or a
+    sum over segments is the sum of its parts.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    def each(self, x: Value, axis: int, cut: Cut, make: Callable[[int], int]) -> Value:
+        cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
+        return Value(cuts, {place: make(term) for place, term in x.terms.items()})
+
+    def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
+        """Pieces of broadcast operands combined."""
+        a, b = aligned(self.terms, a, b, range(len(a.cuts)))
+        cuts = _broadcast(a.cuts, b.cuts)
+        return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
+
+    def unary(self, kind: str, x: Value) -> Value:
+        """An elementwise operator."""
+        return self.each(x, 0, x.cuts[0], lambda term: self.terms.unary(kind, term))
+
+    def constant(self, kind: str, x: Value, q: Fraction) -> Value:
+        """scale or offset."""
+        return self.each(x, 0, x.cuts[0], lambda term: self.terms.constant(kind, term, q))
+
+    def binary(self, kind: str, a: Value, b: Value) -> Value:
+        """add, sub, mul, div."""
+        return self.paired(a, b, lambda x, y: self.terms.binary(kind, x, y))
+
+    def matmul(self, a: Value, b: Value) -> Value:
+        """The product over the last two axes, added up over the segments of the contracted one."""
+        rank = len(a.cuts)
+        cut = common(a.cuts[-1], b.cuts[-2])
+        a, b = aligned(self.terms, a, b, range(rank - 2))
+        a, b = refined(self.terms, a, rank - 1, cut), refined(self.terms, b, rank - 2, cut)
+        cuts = (*_broadcast(a.cuts[:-2], b.cuts[:-2]), a.cuts[-2], b.cuts[-1])
+        out: dict[Place, int] = {}
+        for place in places(cuts, len(cut)):
+            *lead, i, j = place
+            for k in range(len(cut)):
+                part = self.terms.matmul(a.piece((*lead, i, k)), b.piece((*lead, k, j)))
+                out[place] = self.terms.binary("add", out[place], part) if k else part
+        return Value(cuts, out)
+
+    def sum(self, x: Value, axis: int, kept: int = 1) -> Value:
+        """An axis folded to ``kept`` elements, added up over its segments."""
+        if kept > 1:
+            one_segment(x, axis)
+        terms: dict[Place, int] = {}
+        for place in sorted(x.terms):
+            part, target = self.terms.reduce("sum", x.terms[place], axis, kept), at(place, axis, 0)
+            terms[target] = self.terms.binary("add", terms[target], part) if target in terms else part
+        return Value((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
+
+    def repeat(self, x: Value, axis: int, times: int) -> Value:
+        """An axis of extent 1, ``times`` times."""
+        return self.each(x, axis, (times,), lambda term: self.terms.repeat(term, axis, times))
+
+    def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:
+        """Axes permuted."""
+        terms = {tuple(place[i] for i in perm): self.terms.transpose(term, perm) for place, term in x.terms.items()}
+        return Value(tuple(x.cuts[i] for i in perm), terms)
+
+    def reshape(self, x: Value, shape: Shape) -> Value:
+        """Row-major elements with other axes.
+
+        Sound: a segment of the outermost axis of a group of axes is a run of its elements, and so is a segment of the
+        outermost new axis; other segments are refused.
+        """
+        if shape == x.shape:
+            return x
+        cuts: list[Cut] = [(extent,) for extent in shape]
+        moved: dict[int, int] = {}
+        for olds, news in _groups(x.shape, shape):
+            inner = [axis for axis in olds if x.shape[axis] > 1]
+            for axis in olds:
+                if len(x.cuts[axis]) > 1:
+                    first = next(i for i in news if shape[i] > 1)
+                    tail = prod(shape[i] for i in news if i > first)
+                    rest = prod(x.shape[i] for i in inner[1:])
+                    good = axis == inner[0] and not any(length * rest % tail for length in x.cuts[axis])
+                    need(good, "expected a reshape that keeps the parts of a concatenation")
+                    cuts[first], moved[first] = tuple(length * rest // tail for length in x.cuts[axis]), axis
+        terms = {}
+        for place, term in x.terms.items():
+            target = tuple(place[moved[i]] if i in moved else 0 for i in range(len(shape)))
+            terms[target] = self.terms.reshape(term, tuple(cut[i] for cut, i in zip(cuts, target, strict=True)))
+        return Value(tuple(cuts), terms)
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """Least runs of old and new axes with as many elements; the last run takes what is left, of extent 1."""
+    out: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        olds, news, a, b = [i], [j], old[i], new[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                olds.append(i)
+                a, i = a * old[i], i + 1
+            else:
+                news.append(j)
+                b, j = b * new[j], j + 1
+        out.append((olds, news))
+    return out

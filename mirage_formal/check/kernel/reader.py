@@ -1,0 +1,225 @@
+"""Proof files: bounded, strictly typed JSON. Every integer is range-checked before it is used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Final
+
+from mirage_formal.check.kernel.algebra import Coef, Index, Mono, Poly, ProofError, Ring, need
+
+MAX_BYTES: Final = 1 << 20
+MAX_NESTING: Final = 12
+MAX_TABLE: Final = 5_000
+MAX_EXTENT: Final = 1 << 40
+MAX_EXPONENT: Final = 64
+_TABLES: Final = ("digits", "factors", "lemmas", "steps", "outputs")
+VERSION: Final = 1
+_RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,99})/([1-9][0-9]{0,99})")
+
+
+def document(proof: bytes | str) -> dict[str, list[Any]]:
+    """The five tables of a proof.
+
+    Raises:
+        ProofError: It is not a JSON object with exactly these tables, or exceeds a bound.
+    """
+    need(len(proof) <= MAX_BYTES, f"expected at most {MAX_BYTES} bytes, got {len(proof)}")
+    try:
+        text = proof if isinstance(proof, str) else proof.decode("utf-8")
+        depth = deepest = 0
+        for bracket in re.findall(r"[\[\]{}]", text):
+            depth += 1 if bracket in "[{" else -1
+            deepest = max(deepest, depth)
+        need(deepest <= MAX_NESTING, f"expected at most {MAX_NESTING} nested brackets, got {deepest}")
+        found = json.loads(text, object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
+    except ValueError as error:
+        raise ProofError(f"expected JSON, got {str(error)[:200]}") from error
+    good = isinstance(found, dict) and sorted(found) == sorted((*_TABLES, "version"))
+    need(good, f"expected an object with version, {', '.join(_TABLES)}")
+    integer(found["version"], VERSION, VERSION)
+    return {name: entries(found[name]) for name in _TABLES}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    need(len({name for name, _ in pairs}) == len(pairs), "expected distinct keys")
+    return dict(pairs)
+
+
+def _no_number(text: str) -> Any:
+    raise ProofError(f"expected integers, got {text[:40]}")
+
+
+def entries(raw: Any, low: int = 0, high: int = MAX_TABLE) -> list[Any]:
+    """A list whose length lies in low..high."""
+    if type(raw) is not list or not low <= len(raw) <= high:
+        raise ProofError(f"expected a list of {low}..{high} entries, got {str(raw)[:60]}")
+    return raw
+
+
+def integer(raw: Any, low: int, high: int) -> int:
+    """An integer in low..high; true and false are none."""
+    if type(raw) is not int or not low <= raw <= high:
+        raise ProofError(f"expected an integer in {low}..{high}, got {str(raw)[:60]}")
+    return raw
+
+
+def word(raw: Any, allowed: Iterable[str]) -> str:
+    """One of some words."""
+    if type(raw) is not str or raw not in allowed:
+        raise ProofError(f"expected one of {', '.join(allowed)}, got {str(raw)[:60]}")
+    return raw
+
+
+def rational(raw: Any) -> Coef:
+    """An integer, or a text a/b in lowest terms with b > 1."""
+    if type(raw) is str and (match := _RATIONAL.fullmatch(raw)) is not None:
+        value = Fraction(int(match[1]), int(match[2]))
+        if value.denominator > 1 and str(value) == raw:
+            return value
+    if type(raw) is int and abs(raw) < 10**100:
+        return raw
+    raise ProofError(f"expected an integer or a text a/b in lowest terms, got {str(raw)[:60]}")
+
+
+def pairs(raw: Any) -> list[tuple[Any, Any]]:
+    """A flat list read two by two."""
+    flat = entries(raw)
+    need(len(flat) % 2 == 0, f"expected a flat list of pairs, got {len(flat)} entries")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Reader:
+    """Reads digits, indices, monomials and factors, and notes which of the tables' entries are named."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.named_digits: set[int] = set()
+        self.named_factors: set[int] = set()
+        #: Bound digits of each factor of the table in the order of the table, u of a pmax first.
+        self.listed: dict[int, tuple[int, ...]] = {}
+        self._size = 0
+
+    def digit(self, raw: Any) -> int:
+        """The number of a digit."""
+        number = integer(raw, 0, len(self.ring.extents) - 1)
+        self.named_digits.add(number)
+        return number
+
+    def digits(self, raw: Any) -> tuple[int, ...]:
+        """Distinct digits."""
+        found = tuple(self.digit(d) for d in entries(raw, high=64))
+        need(len(set(found)) == len(found), f"expected distinct digits, got {found}")
+        return found
+
+    def index(self, raw: Any) -> Index:
+        """offset, then stride and digit in turn."""
+        flat = entries(raw, low=1, high=129)
+        offset = integer(flat[0], 0, MAX_EXTENT)
+        terms = {self.digit(digit): integer(stride, 1, MAX_EXTENT) for stride, digit in pairs(flat[1:])}
+        need(2 * len(terms) + 1 == len(flat), "expected distinct digits in an index")
+        return offset, tuple(sorted(terms.items()))
+
+    def factor(self, raw: Any) -> int:
+        """The number of a factor that was read before."""
+        number = integer(raw, 0, self._size - 1)
+        self.named_factors.add(number)
+        return number
+
+    def monomial(self, raw: Any) -> Mono:
+        """factor and half exponent in turn."""
+        flat = pairs(raw)
+        found = {self.factor(f): integer(e, -MAX_EXPONENT, MAX_EXPONENT) for f, e in flat}
+        good = len(found) == len(flat) and 0 not in found.values()
+        need(good, "expected distinct factors with exponents that are not 0")
+        return tuple(sorted(found.items()))
+
+    def polynomial(self, raw: Any) -> Poly:
+        """Lists of a coefficient and a monomial."""
+        found: Poly = {}
+        for term in entries(raw):
+            mono = self.monomial(entries(term, low=1)[1:])
+            coef = rational(term[0])
+            need(mono not in found and coef, "expected distinct monomials with coefficients that are not 0")
+            found[mono] = coef
+        return found
+
+    def chains(self, raw: Any) -> list[tuple[int, tuple[int, ...]]]:
+        """Lists of a new digit and the digits that are folded into it."""
+        found = [self.digits(entries(chain, low=2)[1:]) for chain in entries(raw, high=64)]
+        return [(self.digit(chain[0]), olds) for chain, olds in zip(raw, found, strict=True)]
+
+    def needed_factors(self) -> set[int]:
+        """The factors named since the table was read, and all that they are made of."""
+        seen: set[int] = set()
+        stack = list(self.named_factors)
+        while stack:
+            f = stack.pop()
+            if f not in seen:
+                seen.add(f)
+                stack += [g for mono in self.ring.inside(f)[2] for g, _ in mono]
+        return seen
+
+    def entry(self, raw: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Reads an entry of the factor table, which may name earlier factors only.
+
+        Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing.
+        """
+        kind = word(entries(raw, low=2)[0], _LENGTHS)
+        entries(raw, low=_LENGTHS[kind], high=_LENGTHS[kind])
+        body = raw[1:]
+        payload: Any
+        match kind:
+            case "in":
+                payload = self._element(body, shapes)
+            case "sum":
+                bound, mono = frozenset(self.digits(body[0])), self.monomial(body[1])
+                _all_used(bound, self.ring.free_of(mono))
+                payload = (bound, mono)
+            case "max":
+                payload = self._bound(body[0], body[1])
+            case "pmax" | "carry":
+                index, u = self.index(body[0]), self.digit(body[1])
+                payload = (index, u, *self._bound(body[2], body[3], empty=True))
+                need(u not in payload[2], f"expected digit {u} to be bound once")
+            case "exp" | "pow":
+                payload = self._body(body[0])
+            case "surd":
+                payload = integer(body[0], 2, MAX_EXTENT)
+                need(self.ring.squares(payload)[0] == 1, f"expected a squarefree number, got {payload}")
+            case _:
+                payload = (word(body[0], ("erf", "relu")), frozenset(self.polynomial(body[1]).items()))
+        need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
+        if kind in ("sum", "max", "pmax"):
+            self.listed[self._size] = self.digits([body[1], *body[2]] if kind == "pmax" else body[0])
+        self._size += 1
+
+    def _element(self, body: list[Any], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[Index, ...]]:
+        source = integer(body[0], 0, len(shapes) - 1)
+        rank = len(shapes[source])
+        found = tuple(self.index(index) for index in entries(body[1], rank, rank))
+        for (offset, terms), extent in zip(found, shapes[source], strict=True):
+            good = offset + sum(s * (self.ring.extents[d] - 1) for d, s in terms) < extent
+            need(good, f"expected an index below {extent}")
+        return source, found
+
+    def _body(self, raw: Any) -> frozenset[tuple[Mono, Coef]]:
+        if not (poly := self.polynomial(raw)):
+            raise ProofError("expected a polynomial that is not 0")
+        return frozenset(poly.items())
+
+    def _bound(self, digits: Any, raw: Any, empty: bool = False) -> tuple[frozenset[int], Any]:
+        bound, body = frozenset(self.digits(digits)), self._body(raw)
+        _all_used(bound, self.ring.free_in(dict(body)), empty)
+        return bound, body
+
+
+_LENGTHS: Final = {
+    "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "surd": 2, "fn": 3,
+}  # fmt: skip
+
+
+def _all_used(bound: frozenset[int], free: frozenset[int], empty: bool = False) -> None:
+    need(bound <= free and (bound or empty), "expected bound digits, each of which occurs")

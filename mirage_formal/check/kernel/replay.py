@@ -1,0 +1,120 @@
+"""Replaying a proof that two µGraphs compute the same outputs over the reals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import ProofError, Ring, need
+from mirage_formal.check.kernel.closing import Closing, closing
+from mirage_formal.check.kernel.elaborate import Elaboration
+from mirage_formal.check.kernel.laws import lemma
+from mirage_formal.check.kernel.pieces import Value, common, refined
+from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, document, entries, integer
+from mirage_formal.check.kernel.steps import Steps
+from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.ir.graph import KernelGraph
+
+MAX_DIGITS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Theorem:
+    """What was proved: on all real inputs where the conditions hold, the two graphs have the same outputs.
+
+    Attributes:
+        conditions: Divisors that must not be zero and radicands that must not be negative, by graph and operator.
+        steps: Tensor steps replayed.
+        lemmas: Lemmas replayed.
+        digit_facts: Extents of digits that were split or folded; digits.obligations states each as SMT-LIB.
+        closings: The identities at the outputs.
+    """
+
+    conditions: tuple[str, ...]
+    steps: int
+    lemmas: int
+    digit_facts: frozenset[tuple[int, ...]]
+    closings: tuple[Closing, ...]
+
+
+def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
+    """Checks a proof that a candidate computes what a program computes.
+
+    Sound: the two graphs are elaborated here; every step of the proof is a tensor with the meaning of its own operator
+    term; the outputs' terms are those of the graphs; and the elements at equal positions are equal polynomials. So each
+    div and sqrt on the way is one that the conditions list, which is what the laws of inverses and roots need.
+
+    Raises:
+        ProofError: The proof is not one; ``where`` names the lemma or step at fault.
+    """
+    terms, where = Terms(), "proof"
+    graphs = [Elaboration(terms, graph, name) for graph, name in ((program, "program"), (candidate, "candidate"))]
+    shapes = tuple(x.tensor.shape for x in program.inputs)
+    if shapes != tuple(x.tensor.shape for x in candidate.inputs):
+        raise ProofError("expected the inputs of the program", "candidate")
+    try:
+        tables = document(proof)
+        where = "digits"
+        extents = tuple(integer(n, 2, MAX_EXTENT) for n in entries(tables["digits"], high=MAX_DIGITS))
+        ring = Ring(extents)
+        reader = Reader(ring)
+        for number, raw in enumerate(tables["factors"]):
+            where = f"factor {number}"
+            reader.entry(raw, shapes)
+        reader.named_factors.clear()
+        for number, raw in enumerate(tables["lemmas"]):
+            where = f"lemma {number}{_law(raw)}"
+            lemma(reader, number, raw)
+        steps = Steps(reader, terms, shapes)
+        for number, raw in enumerate(tables["steps"]):
+            where = f"step {number}{_law(raw)}"
+            steps.step(raw)
+        where = "outputs"
+        closings = _outputs(steps, graphs[0].outputs, graphs[1].outputs, tables["outputs"])
+        _nothing_unused("lemmas", len(tables["lemmas"]), ring.used)
+        _nothing_unused("steps", len(steps.tensors), steps.used)
+        _nothing_unused("factors", len(tables["factors"]), reader.needed_factors())
+        _nothing_unused("digits", len(extents), reader.named_digits)
+    except ProofError as error:
+        raise ProofError(error.what, error.where or where) from error
+    except RecursionError as error:
+        raise ProofError("expected terms nested less deep", where) from error
+    conditions = tuple(dict.fromkeys(graphs[0].conditions + graphs[1].conditions))
+    return Theorem(conditions, len(steps.tensors), len(tables["lemmas"]), frozenset(ring.facts), closings)
+
+
+def _law(raw: Any) -> str:
+    return f" ({raw[0]})" if type(raw) is list and raw and type(raw[0]) is str and len(raw[0]) < 20 else ""
+
+
+def _nothing_unused(what: str, count: int, used: set[int]) -> None:
+    unused = sorted(set(range(count)) - used)
+    need(not unused, f"expected all {what} to be used, got {unused[:9]} that are not")
+
+
+def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[Any]) -> tuple[Closing, ...]:
+    """Compares the outputs, piece by piece.
+
+    Sound: a multiplier is a product of positive powers of divisors, or of what they are divided by themselves, which
+    is not 0, so the difference is 0 if its product with the multiplier is.
+    """
+    wanted: list[tuple[int, int]] = []
+    need([x.shape for x in program] == [x.shape for x in candidate], "expected the shapes of the program's outputs")
+    for left, right in zip(program, candidate, strict=True):
+        for axis in range(len(left.cuts)):
+            cut = common(left.cuts[axis], right.cuts[axis])
+            left, right = refined(steps.terms, left, axis, cut), refined(steps.terms, right, axis, cut)
+        wanted += zip(left.pieces(), right.pieces(), strict=True)
+    ring, out = steps.ring, []
+    for entry, pair in zip(entries(raw, len(wanted), len(wanted)), wanted, strict=True):
+        a, b = (steps.tensor(number) for number in entries(entry, 3, 3)[:2])
+        need((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {entry[:2]}")
+        need(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
+        multiplier = steps.reader.monomial(entry[2])
+        divisors = ring.partial((*a.poly, *b.poly))
+        need(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
+        difference = ring.add(a.poly, b.poly, -1).items()
+        rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in difference)
+        need(not rest, f"expected equal elements in tensors {entry[:2]}")
+        out.append(closing(ring, a.poly, b.poly))
+    return tuple(out)

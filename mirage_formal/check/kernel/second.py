@@ -1,0 +1,156 @@
+"""A second opinion on closing identities: sympy decides them again, over its own polynomials.
+
+Inputs, sums, largest values and functions are opaque: f is the square of a symbol, so that f^(e/2) is its power e.
+exp(c m) is a power of one symbol for each monomial m of arguments. A power of a polynomial is expanded over these; its
+odd half power is a symbol of its own. Square roots of integers are products of symbols for primes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from math import lcm
+from typing import Any, Final, NoReturn
+
+from mirage_formal.check.kernel.algebra import Coef, Mono
+from mirage_formal.check.kernel.closing import Closing
+from mirage_formal.check.kernel.replay import Theorem
+
+MAX_TERMS: Final = 5_000
+
+
+class Answer(Enum):
+    """What sympy says. Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an Answer has no truth value; compare it with CONFIRMED, REFUTED or UNDECIDED")
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """An answer, and why it is undecided."""
+
+    answer: Answer
+    reason: str = ""
+
+
+class _Undecided(Exception):
+    pass
+
+
+class _Prime(tuple[str, int]):
+    """The name of the root of a prime."""
+
+
+def second_opinion(theorem: Theorem) -> tuple[Opinion, ...]:
+    """What sympy says about each closing identity of a theorem, in their order."""
+    return tuple(opinion(closing) for closing in theorem.closings)
+
+
+def opinion(closing: Closing) -> Opinion:
+    """What sympy says about one closing identity."""
+    try:
+        field = _Field(closing)
+        equal = field.equal(closing.left, closing.right)
+    except _Undecided:
+        return Opinion(Answer.UNDECIDED, f"expected divisors that are not 0, and at most {MAX_TERMS} terms")
+    return Opinion(Answer.CONFIRMED if equal else Answer.REFUTED)
+
+
+_Terms = tuple[tuple[Mono, Coef], ...]
+_Quotients = dict[Any, Any]  # denominator -> numerator, both polynomials of sympy
+
+
+class _Field:
+    """The factors of a closing identity as quotients of sympy's polynomials."""
+
+    def __init__(self, closing: Closing) -> None:
+        from sympy import QQ, factorint
+        from sympy.polys.rings import ring
+
+        self._powers = closing.powers
+        self._rationals = QQ
+        monos = [mono for mono, _ in (*closing.left, *closing.right)]
+        monos += [m for kind, body in closing.powers.values() if kind == "pow" for m, _ in body]
+        self._scale: dict[Mono, int] = {}
+        for kind, body in closing.powers.values():
+            for mono, coef in body if kind == "exp" else ():
+                self._scale[mono] = lcm(self._scale.get(mono, 1), coef.denominator)
+        self._primes = {f: tuple(factorint(n)) for f, (kind, n) in closing.powers.items() if kind == "surd"}
+        names: dict[object, None] = dict.fromkeys(f for mono in monos for f, _ in mono)
+        names.update(dict.fromkeys(self._scale))
+        names.update(dict.fromkeys(_Prime(("prime", p)) for ps in self._primes.values() for p in ps))
+        made = ring([f"x{i}" for i in range(len(names) + 1)], QQ)
+        self._one = made[0].one
+        self._symbols = dict(zip(names, made[1:], strict=False))
+        self._squares = {i: name[1] for i, name in enumerate(names) if isinstance(name, _Prime)}
+        self._bases: dict[int, tuple[Any, Any]] = {}
+
+    def equal(self, left: _Terms, right: _Terms) -> bool:
+        """Whether two sums are equal as quotients of polynomials."""
+        a, b = self._sum(left), self._sum(right)
+        if not (a[1] and b[1]):
+            raise _Undecided
+        return not self._reduced(a[0] * b[1] - b[0] * a[1])
+
+    def _sum(self, terms: _Terms) -> tuple[Any, Any]:
+        groups: _Quotients = {}
+        for mono, coef in terms:
+            above = self._one * self._rationals(Fraction(coef).numerator, Fraction(coef).denominator)
+            below = self._one
+            for f, e in mono:
+                up, down = self._power(f, e)
+                above, below = self._checked(above * up), self._checked(below * down)
+            groups[below] = groups.get(below, 0) + above
+        above, below = self._one * 0, self._one
+        for down, up in groups.items():
+            above, below = self._checked(above * down + up * below), self._checked(below * down)
+        return above, below
+
+    def _power(self, f: int, e: int) -> tuple[Any, Any]:
+        kind, body = self._powers.get(f, ("", ()))
+        above, below = self._one, self._one
+        if kind == "exp":
+            for mono, coef in body:
+                n = Fraction(coef * e * self._scale[mono], 2)
+                if n.denominator > 1 or abs(n) > MAX_TERMS:
+                    raise _Undecided
+                part = self._symbols[mono] ** abs(n.numerator)
+                above, below = (above * part, below) if n > 0 else (above, below * part)
+            return above, below
+        if kind == "pow":
+            if f not in self._bases:
+                self._bases[f] = self._sum(tuple(body))
+            up, down = self._bases[f]
+            root = self._symbols[f] if e % 2 else self._one
+            for _ in range(abs(e // 2)):
+                above, below = self._checked(above * up), self._checked(below * down)
+            return (above * root, below) if e > 0 else (below * root, above)
+        base = self._symbols[f]
+        if kind == "surd":
+            base = self._one
+            for p in self._primes[f]:
+                base *= self._symbols[_Prime(("prime", p))]
+        return (base**e, self._one) if e > 0 else (self._one, base**-e)
+
+    def _checked(self, poly: Any) -> Any:
+        if len(poly) > MAX_TERMS:
+            raise _Undecided
+        return self._reduced(poly)
+
+    def _reduced(self, poly: Any) -> Any:
+        """The polynomial with squares of roots of primes replaced."""
+        if not self._squares:
+            return poly
+        out = self._one * 0
+        for powers, coef in poly.terms():
+            left = list(powers)
+            for i, p in self._squares.items():
+                coef, left[i] = coef * p ** (left[i] // 2), left[i] % 2
+            out += poly.ring({tuple(left): coef})
+        return out

@@ -1,0 +1,304 @@
+"""Tensor steps: a tensor is an operator term, a string of digits per axis, and the polynomial of its element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import Poly, ProofError, need
+from mirage_formal.check.kernel.moves import Move, folding, noted, value
+from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, entries, integer, rational, word
+from mirage_formal.check.kernel.terms import LOOP, Terms
+from mirage_formal.ir.types import MAX_RANK, Shape
+
+Strings = tuple[tuple[int, ...], ...]
+RANK = MAX_RANK + LOOP + 1
+ONE: Poly = {(): 1}
+UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu")
+BINARY = ("add", "sub", "mul", "div")
+#: The steps, with the least and the greatest length of their entries.
+LENGTHS = {
+    "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
+    "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
+    "carry": (3, 4), "rescaled": (3, 3), "reshape": (3, 3), "transpose": (3, 3), "repeat": (4, 4), "slice": (6, 6),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The element at the position that the strings stand for is the value of the polynomial."""
+
+    term: int
+    strings: Strings
+    poly: Poly
+
+
+class Steps:
+    """Replays tensor steps.
+
+    Sound: each method computes, from tensors that are what their terms say, one that is what its term says; or it keeps
+    the term and writes the same elements with other digits.
+    """
+
+    def __init__(self, reader: Reader, terms: Terms, shapes: tuple[Shape, ...]) -> None:
+        self.reader, self.ring, self.terms, self.shapes = reader, reader.ring, terms, shapes
+        self.tensors: list[Tensor] = []
+        self.used: set[int] = set()
+        self._laws: dict[str, Callable[..., Tensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
+
+    def step(self, raw: Any) -> None:
+        """Replays the next step.
+
+        Raises:
+            ProofError: Its law does not apply.
+        """
+        name = word(entries(raw, low=1)[0], LENGTHS)
+        found = self._laws[name](*entries(raw, *LENGTHS[name])[1:])
+        self.ring.charge(1 + len(found.poly))
+        digits = [d for string in found.strings for d in string]
+        good = len(set(digits)) == len(digits) and self.ring.free_in(found.poly) <= set(digits)
+        need(good, "expected distinct digits, which hold all that the element depends on")
+        good = tuple(self._size(string) for string in found.strings) == self.terms.shapes[found.term]
+        need(good, f"expected strings of the shape {self.terms.shapes[found.term]}")
+        self.tensors.append(found)
+
+    def tensor(self, raw: Any) -> Tensor:
+        """An earlier tensor."""
+        number = integer(raw, 0, len(self.tensors) - 1)
+        self.used.add(number)
+        return self.tensors[number]
+
+    def _size(self, string: tuple[int, ...]) -> int:
+        return prod(self.ring.extents[d] for d in string)
+
+    def _axis(self, a: Tensor, raw: Any) -> int:
+        return integer(raw, 0, len(a.strings) - 1)
+
+    def _input(self, raw: Any, strings: Any) -> Tensor:
+        number = integer(raw, 0, len(self.shapes) - 1)
+        found = tuple(self.reader.digits(string) for string in entries(strings, high=RANK))
+        element = (number, tuple(value(self.ring, string) for string in found))
+        term = self.terms.input(number, self.shapes[number])
+        return Tensor(term, found, {((self.ring.intern("in", element), 2),): 1})
+
+    # --- digits ------------------------------------------------------------------------------------------------
+
+    def _split(self, raw: Any, digit: Any, high: Any, low: Any) -> Tensor:
+        a, d = self.tensor(raw), self.reader.digit(digit)
+        hi, lo = pair = self.reader.digits([high, low])
+        good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
+        need(good, f"expected new digits whose extents multiply to {self.ring.extents[d]}")
+        noted(self.ring, pair)
+        return self._replaced(a, ((d,),), (pair,), Move(self.ring, [((d,), value(self.ring, pair))]))
+
+    def _fold(self, raw: Any, chains: Any) -> Tensor:
+        a, folds = self.tensor(raw), self.reader.chains(chains)
+        move = folding(self.ring, folds, self.ring.free_in(a.poly))
+        return self._replaced(a, tuple(chain for _, chain in folds), tuple((new,) for new, _ in folds), move)
+
+    def _rename(self, raw: Any, pairs: Any) -> Tensor:
+        return self._fold(raw, [[new, old] for old, new in (entries(pair, 2, 2) for pair in entries(pairs))])
+
+    def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Move) -> Tensor:
+        """Runs of digits, each side by side in one string, replaced in the strings and in the polynomial."""
+        table = {old[0]: (old, new) for old, new in zip(olds, news, strict=True)}
+        strings = []
+        for string in a.strings:
+            out: list[int] = []
+            at = 0
+            while at < len(string):
+                old, new = table.get(string[at], (string[at : at + 1],) * 2)
+                need(string[at : at + len(old)] == old, f"expected digits {old} side by side in one string")
+                table.pop(old[0], None)
+                out += new
+                at += len(old)
+            strings.append(tuple(out))
+        need(not table, f"expected digits of the tensor, got {sorted(table)}")
+        return Tensor(a.term, tuple(strings), move.polynomial(a.poly))
+
+    def _slice(self, raw: Any, axis: Any, start: Any, string: Any, pairs: Any) -> Tensor:
+        a = self.tensor(raw)
+        at, new, first = self._axis(a, axis), self.reader.digits(string), integer(start, 0, MAX_EXTENT)
+        strides = dict(value(self.ring, a.strings[at])[1])
+        term = self.terms.slice(a.term, at, first, self._size(new))
+        places, offset = [], 0
+        total: dict[int, int] = {}
+        for pair in entries(pairs):
+            d, (shift, by) = self.reader.digit(entries(pair, 2, 2)[0]), self.reader.index(pair[1])
+            if shift + sum(s * (self.ring.extents[x] - 1) for x, s in by) >= self.ring.extents[d] or d not in strides:
+                raise ProofError(f"expected an index that stays in digit {d}")
+            stride = strides.pop(d)
+            offset += stride * shift
+            for x, s in by:
+                total[x] = total.get(x, 0) + stride * s
+            places.append(((d,), (shift, by)))
+        good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
+        need(good, f"expected the digits of axis {at} to make up {first} and the new number")
+        noted(self.ring, a.strings[at])
+        return Tensor(term, _put(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
+
+    def _reshape(self, raw: Any, shape: Any) -> Tensor:
+        a = self.tensor(raw)
+        new = tuple(integer(extent, 1, MAX_EXTENT) for extent in entries(shape, high=RANK))
+        digits = [d for string in a.strings for d in string]
+        strings: list[tuple[int, ...]] = []
+        for extent in reversed(new):
+            cut = len(digits)
+            while cut and self._size(tuple(digits[cut:])) < extent:
+                cut -= 1
+            strings.append(tuple(digits[cut:]))
+            del digits[cut:]
+        return Tensor(self.terms.reshape(a.term, new), tuple(reversed(strings)), a.poly)
+
+    def _transpose(self, raw: Any, perm: Any) -> Tensor:
+        a = self.tensor(raw)
+        order = tuple(self._axis(a, axis) for axis in entries(perm, high=RANK))
+        return Tensor(self.terms.transpose(a.term, order), tuple(a.strings[i] for i in order), a.poly)
+
+    def _repeat(self, raw: Any, axis: Any, digit: Any) -> Tensor:
+        a, new = self.tensor(raw), self.reader.digit(digit)
+        at = self._axis(a, axis)
+        return Tensor(self.terms.repeat(a.term, at, self.ring.extents[new]), _put(a.strings, at, (new,)), a.poly)
+
+    # --- operators ---------------------------------------------------------------------------------------------
+
+    def _unary(self, kind: Any, raw: Any) -> Tensor:
+        a, ring, name = self.tensor(raw), self.ring, word(kind, UNARY)
+        p = a.poly
+        match name:
+            case "exp":
+                p = ring.prod([(ring.intern("exp", frozenset(p.items())), 2)])
+            case "sqrt":
+                p = ring.power(p, 1)
+            case "square":
+                p = ring.mul(p, p)
+            case "sigmoid":
+                below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
+                p = ring.power(ring.add(ONE, below), -2)
+            case "relu":
+                p = {((ring.intern("fn", ("relu", frozenset(p.items()))), 2),): 1}
+            case _:
+                half = ring.mul({(): Fraction(1, 2)}, p)
+                inner = ring.mul(half, {((ring.intern("surd", 2), 1),): 1})
+                p = ring.add(half, ring.mul(half, {((ring.intern("fn", ("erf", frozenset(inner.items()))), 2),): 1}))
+        return Tensor(self.terms.unary(name, a.term), a.strings, p)
+
+    def _binary(self, kind: Any, left: Any, right: Any) -> Tensor:
+        a, b, name = self.tensor(left), self.tensor(right), word(kind, BINARY)
+        term = self.terms.binary(name, a.term, b.term)
+        match name:
+            case "mul":
+                p = self.ring.mul(a.poly, b.poly)
+            case "div":
+                p = self.ring.mul(a.poly, self.ring.power(b.poly, -2))
+            case _:
+                p = self.ring.add(a.poly, b.poly, 1 if name == "add" else -1)
+        return Tensor(term, self._aligned(a.strings, b.strings), p)
+
+    def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:
+        """Strings of broadcast axes: equal or one empty, each digit in one axis."""
+        roles = {} if roles is None else roles
+        for axis, (x, y) in enumerate(zip(a, b, strict=True)):
+            need(not x or not y or x == y, f"expected equal strings or an empty one in axis {axis}, got {x} and {y}")
+            _play(roles, (*x, *y), axis)
+        return tuple(x or y for x, y in zip(a, b, strict=True))
+
+    def _matmul(self, left: Any, right: Any) -> Tensor:
+        a, b = self.tensor(left), self.tensor(right)
+        term = self.terms.matmul(a.term, b.term)
+        inner, roles = a.strings[-1], dict[int, object]()
+        need(inner == b.strings[-2], f"expected one string to contract, got {inner} and {b.strings[-2]}")
+        for string, role in ((a.strings[-2], "row"), (inner, "inner"), (b.strings[-1], "column")):
+            _play(roles, string, role)
+        lead = self._aligned(a.strings[:-2], b.strings[:-2], roles)
+        poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
+        return Tensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
+
+    def _scale(self, raw: Any, factor: Any) -> Tensor:
+        a, q = self.tensor(raw), rational(factor)
+        return Tensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
+
+    def _offset(self, raw: Any, constant: Any) -> Tensor:
+        a, q = self.tensor(raw), rational(constant)
+        return Tensor(self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q))
+
+    def _sum(self, raw: Any, axis: Any, kept: Any) -> Tensor:
+        a, count = self.tensor(raw), integer(kept, 1, MAX_EXTENT)
+        at = self._axis(a, axis)
+        string = a.strings[at]
+        cut = len(string)
+        while cut and self._size(string[cut:]) < count:
+            cut -= 1
+        poly = self.ring.total(frozenset(string[:cut]), a.poly)
+        term = self.terms.reduce("sum", a.term, at, count)
+        return Tensor(term, _put(a.strings, at, string[cut:]), poly)
+
+    def _max(self, raw: Any, axis: Any) -> Tensor:
+        a = self.tensor(raw)
+        at = self._axis(a, axis)
+        poly = self.ring.maximum(frozenset(a.strings[at]), a.poly)
+        return Tensor(self.terms.reduce("max", a.term, at), _put(a.strings, at, ()), poly)
+
+    def _running_max(self, raw: Any, axis: Any, *names: Any, kind: str = "pmax") -> Tensor:
+        """The running maximum, or what it is carried by; u takes the place of the loop's digit inside.
+
+        Sound: in a loop of one iteration nothing is carried, so the factor is 0.
+        """
+        a, ring = self.tensor(raw), self.ring
+        at = integer(axis, LOOP + 1, len(a.strings) - 1)
+        loop, bound = a.strings[LOOP], frozenset(a.strings[at])
+        if len(loop) == len(names) == 1:
+            u = self.reader.digit(names[0])
+            body = folding(ring, [(u, loop)], ring.free_in(a.poly) | bound).polynomial(a.poly)
+            poly = ring.running_maximum(kind, (0, ((loop[0], 1),)), u, bound, body)
+        elif not loop and not names:
+            poly = ring.maximum(bound, a.poly) if kind == "pmax" else {}
+        else:
+            raise ProofError("expected a loop of one digit and its name inside, or of one iteration")
+        term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
+        return Tensor(term, _put(a.strings, at, ()), poly)
+
+    def _carry(self, raw: Any, axis: Any, *names: Any) -> Tensor:
+        return self._running_max(raw, axis, *names, kind="carry")
+
+    def _rescaled(self, left: Any, right: Any) -> Tensor:
+        """The last state of s = s * f + x.
+
+        Sound: s_T = sum over t of x_t times the product over t' > t of f_t'. With f_t' = exp(m_(t'-1) - m_t') the
+        product telescopes to exp(m_t - m_T), for every t, if the m of all iterations are of one sequence: its payload
+        must not depend on t, and u must run as far as t, so that m_T is the largest value of all.
+        """
+        x, f, ring = self.tensor(left), self.tensor(right), self.ring
+        term, loop = self.terms.rescaled(x.term, f.term), x.strings[LOOP]
+        strings = self._aligned(x.strings, f.strings)
+        if not loop and not f.strings[LOOP]:
+            return Tensor(term, strings, x.poly)
+        number = next((g for mono in f.poly for g, _ in mono), -1)
+        need(
+            f.strings[LOOP] == loop
+            and len(loop) == 1
+            and f.poly == {((number, 2),): 1}
+            and ring.kinds[number] == "carry",
+            "expected a factor that is the carry of a running maximum over the loop",
+        )
+        index, u, bound, body = ring.payloads[number]
+        poly, t = dict(body), loop[0]
+        outside = ring.free_in(poly) - bound - {u}
+        good = index == (0, ((t, 1),)) and t not in outside and ring.extents[u] == ring.extents[t]
+        need(good, "expected the carry of one running maximum at the loop's own iterations")
+        now: Poly = {((ring.intern("pmax", ring.payloads[number]), 2),): 1}
+        last = ring.maximum(bound | {u}, poly)
+        weight = ring.prod([(ring.intern("exp", frozenset(ring.add(now, last, -1).items())), 2)])
+        return Tensor(term, _put(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight)))
+
+
+def _put(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:
+    return (*strings[:axis], string, *strings[axis + 1 :])
+
+
+def _play(roles: dict[int, object], string: tuple[int, ...], role: object) -> None:
+    for digit in string:
+        need(roles.setdefault(digit, role) == role, f"expected digit {digit} in one axis only")

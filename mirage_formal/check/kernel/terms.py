@@ -1,0 +1,100 @@
+"""Operator terms: what a tensor is computed by, hash-consed, with its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+
+from mirage_formal.check.kernel.algebra import ProofError, need
+from mirage_formal.ir.types import Shape, broadcast
+
+#: Position of the loop axis of a block tensor, behind grid x, y, z.
+LOOP = 3
+
+
+class Terms:
+    """Constructors of operator terms; equal terms have equal numbers. Axes count the leading axes of a block too.
+
+    Sound: a term is the name of one tensor over the inputs. Nothing is rewritten, except that a reshape, transpose,
+    repetition, slice or loop of one iteration that changes nothing is left out.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[object, ...], int] = {}
+        self.shapes: list[Shape] = []
+
+    def _make(self, shape: Sequence[int], *key: object) -> int:
+        number = self._ids.setdefault(key, len(self.shapes))
+        if number == len(self.shapes):
+            self.shapes.append(tuple(shape))
+        return number
+
+    def input(self, number: int, shape: Shape) -> int:
+        """Input ``number``."""
+        return self._make(shape, "input", number)
+
+    def unary(self, kind: str, a: int) -> int:
+        """exp, sqrt, square, sigmoid, gelu, relu."""
+        return self._make(self.shapes[a], "unary", kind, a)
+
+    def binary(self, kind: str, a: int, b: int) -> int:
+        """add, sub, mul, div; axes of extent 1 broadcast."""
+        return self._make(self._joined(self.shapes[a], self.shapes[b]), "binary", kind, a, b)
+
+    def matmul(self, a: int, b: int) -> int:
+        """Contracts the last axis of a with the second last of b; the axes before them broadcast."""
+        (*lead, rows, inner), (*other, again, columns) = self.shapes[a], self.shapes[b]
+        need(inner == again, f"matmul: expected equal inner axes, got {inner} and {again}")
+        return self._make((*self._joined(tuple(lead), tuple(other)), rows, columns), "matmul", a, b)
+
+    def constant(self, kind: str, a: int, q: Fraction) -> int:
+        """scale (times q) or offset (plus q)."""
+        return self._make(self.shapes[a], kind, a, q)
+
+    def reduce(self, kind: str, a: int, axis: int, kept: int = 1) -> int:
+        """sum (to ``kept`` elements), max, running_max or carry (over an axis, and over the loop so far)."""
+        good = self.shapes[a][axis] % kept == 0
+        need(good, f"{kind}: expected axis {axis} of {self.shapes[a]} to be a multiple of {kept}")
+        kind = "max" if kind == "running_max" and self.shapes[a][LOOP] == 1 else kind
+        return self._make(_at(self.shapes[a], axis, kept), kind, a, axis, kept)
+
+    def rescaled(self, x: int, f: int) -> int:
+        """The last state s of s = s * f + x over the loop."""
+        shape = _at(self._joined(self.shapes[x], self.shapes[f]), LOOP, 1)
+        once = self.shapes[x][LOOP] == self.shapes[f][LOOP] == 1
+        return x if once and shape == self.shapes[x] else self._make(shape, "rescaled", x, f)
+
+    def reshape(self, a: int, shape: Shape) -> int:
+        """The same elements, row-major, with other axes."""
+        need(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
+        return a if shape == self.shapes[a] else self._make(shape, "reshape", a, shape)
+
+    def transpose(self, a: int, perm: tuple[int, ...]) -> int:
+        """Axis i of the result is axis perm[i]."""
+        good = sorted(perm) == list(range(len(self.shapes[a])))
+        need(good, f"transpose: expected a permutation of the axes, got {perm}")
+        same = list(perm) == sorted(perm)
+        return a if same else self._make([self.shapes[a][i] for i in perm], "transpose", a, perm)
+
+    def repeat(self, a: int, axis: int, times: int) -> int:
+        """An axis of extent 1, ``times`` times."""
+        need(self.shapes[a][axis] == 1, f"repeat: expected axis {axis} of extent 1, got {self.shapes[a]}")
+        return a if times == 1 else self._make(_at(self.shapes[a], axis, times), "repeat", a, axis, times)
+
+    def slice(self, a: int, axis: int, start: int, length: int) -> int:
+        """Elements start .. start + length - 1 of an axis."""
+        good = 0 <= start < start + length <= self.shapes[a][axis]
+        need(good, f"slice: expected a part of axis {axis} of {self.shapes[a]}, got {start}, {length}")
+        whole = length == self.shapes[a][axis]
+        return a if whole else self._make(_at(self.shapes[a], axis, length), "slice", a, axis, start, length)
+
+    def _joined(self, a: Shape, b: Shape) -> Shape:
+        found = broadcast(a, b)
+        if found is None:
+            raise ProofError(f"expected equal ranks with axes equal or 1, got {a} and {b}")
+        return found
+
+
+def _at(shape: Shape, axis: int, extent: int) -> Shape:
+    return (*shape[:axis], extent, *shape[axis + 1 :])

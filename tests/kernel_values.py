@@ -1,0 +1,137 @@
+"""Values of the kernel's operator terms and polynomials, from their meaning alone: slow evaluators for tests."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from itertools import product
+
+import numpy as np
+
+
+def at(index, env):
+    """The number that an index stands for."""
+    return index[0] + sum(stride * env[digit] for digit, stride in index[1])
+
+
+class Values:
+    """Evaluates polynomials on arrays; a half power is a power of the principal root, imaginary for negatives."""
+
+    def __init__(self, ring, arrays):
+        self.ring, self.arrays, self.known = ring, arrays, {}
+
+    def poly(self, poly, env):
+        return sum(
+            (float(coef) * math.prod((cmath.sqrt(self.factor(f, env)) ** e for f, e in mono), start=1 + 0j))
+            for mono, coef in poly.items()
+        )
+
+    def over(self, digits, env):
+        digits = sorted(digits)
+        for values in product(*(range(self.ring.extents[d]) for d in digits)):
+            yield {**env, **dict(zip(digits, values, strict=True))}
+
+    def factor(self, f, env):
+        key = (f, tuple((d, env[d]) for d in sorted(self.ring.free[f])))
+        if key not in self.known:
+            self.known[key] = self._factor(f, env)
+        return self.known[key]
+
+    def _factor(self, f, env):
+        payload = self.ring.payloads[f]
+        match self.ring.kinds[f]:
+            case "in":
+                return complex(self.arrays[payload[0]][tuple(at(index, env) for index in payload[1])])
+            case "sum":
+                return sum(self.poly({payload[1]: 1}, inner) for inner in self.over(payload[0], env))
+            case "max":
+                return max(self.poly(dict(payload[1]), inner).real for inner in self.over(payload[0], env))
+            case "pmax":
+                return self.prefix(payload, env, at(payload[0], env))
+            case "carry":
+                t = at(payload[0], env)
+                return math.exp(self.prefix(payload, env, t - 1) - self.prefix(payload, env, t)) if t else 0
+            case "exp":
+                return cmath.exp(self.poly(dict(payload), env))
+            case "pow":
+                return self.poly(dict(payload), env)
+            case "surd":
+                return payload
+        argument = self.poly(dict(payload[1]), env).real
+        return math.erf(argument) if payload[0] == "erf" else max(argument, 0)
+
+    def prefix(self, payload, env, t):
+        _, u, digits, body = payload
+        inside = (inner for inner in self.over({u, *digits}, env) if inner[u] <= t)
+        return max(self.poly(dict(body), inner).real for inner in inside)
+
+
+class Numbers:
+    """Operator terms as arrays, written from their description alone."""
+
+    def __init__(self, terms, inputs):
+        self.keys = {number: key for key, number in terms._ids.items()}
+        self.inputs = inputs
+        self.known = {}
+
+    def __call__(self, number):
+        if number not in self.known:
+            self.known[number] = self.make(*self.keys[number])
+        return self.known[number]
+
+    def make(self, kind, *rest):  # noqa: C901 (one row per term)
+        if kind == "input":
+            return self.inputs[rest[0]]
+        if kind == "unary":
+            x = self(rest[1])
+            erf = np.vectorize(math.erf, otypes=[float])
+            return {
+                "exp": lambda: np.exp(x),
+                "sqrt": lambda: np.sqrt(x),
+                "square": lambda: x**2,
+                "sigmoid": lambda: 1 / (1 + np.exp(-x)),
+                "relu": lambda: np.where(x > 0, x, 0),
+                "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
+            }[rest[0]]()
+        if kind == "binary":
+            a, b = self(rest[1]), self(rest[2])
+            return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[rest[0]](a, b)
+        x = self(rest[0])
+        match kind:
+            case "matmul":
+                return np.matmul(x, self(rest[1]))
+            case "scale":
+                return x * float(rest[1])
+            case "offset":
+                return x + float(rest[1])
+            case "sum":
+                axis, kept = rest[1:]
+                parts = [x.take(range(i, i + kept), axis) for i in range(0, x.shape[axis], kept)]
+                return sum(parts)
+            case "max":
+                return x.max(rest[1], keepdims=True)
+            case "running_max":
+                return self.running(x, rest[1])
+            case "carry":
+                m = self.running(x, rest[1])
+                steps = [np.exp(m[:, :, :, i - 1] - m[:, :, :, i]) for i in range(1, m.shape[3])]
+                return np.stack([0 * m[:, :, :, 0], *steps], 3)
+            case "rescaled":
+                f, state = self(rest[1]), 0
+                for i in range(x.shape[3]):
+                    state = state * f[:, :, :, i] + x[:, :, :, i]
+                return np.expand_dims(state, 3)
+            case "reshape":
+                return x.reshape(rest[1])
+            case "transpose":
+                return x.transpose(rest[1])
+            case "repeat":
+                return np.repeat(x, rest[2], rest[1])
+            case "slice":
+                return x.take(range(rest[2], rest[2] + rest[3]), rest[1])
+        raise AssertionError(kind)
+
+    @staticmethod
+    def running(x, axis):
+        m = x.max(axis, keepdims=True)
+        return np.stack([m[:, :, :, : i + 1].max(3) for i in range(m.shape[3])], 3)
