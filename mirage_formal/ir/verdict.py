@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage_formal.ir.counterexample import Counterexample
 from mirage_formal.ir.graph import KernelGraph
 
 
@@ -13,7 +14,20 @@ class _NoTruth:
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        raise TypeError("a Verdict has no truth value; match on Probable, Different or Unknown")
+        raise TypeError("a Verdict has no truth value; match on Equivalent, Probable, Different or Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent(_NoTruth):
+    """Proved equal over the reals, for all inputs on which the conditions hold.
+
+    Attributes:
+        proof: The proof object (docs/proof.md), which ``check`` replays.
+        conditions: What both programs need to be defined: divisors that are not zero, radicands that are not negative.
+    """
+
+    proof: bytes
+    conditions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +48,23 @@ class Probable(_NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Different(_NoTruth):
-    """Refuted: outputs differ at a point of the field that the seed reproduces."""
+    """Refuted: an output element differs at a point.
+
+    Attributes:
+        seed: Reproduces the point: of the fingerprint, or of the search for the counterexample.
+        output: Number of the first output that differs.
+        index: Its first element that differs.
+        expected: That element of the program: a residue modulo p, or float64 where there is a counterexample.
+        got: That element of the candidate.
+        counterexample: Small inputs on which float64 tells the two apart, if that is what refuted.
+    """
 
     seed: int
     output: int
     index: tuple[int, ...]
-    expected: int
-    got: int
+    expected: float
+    got: float
+    counterexample: Counterexample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +74,7 @@ class Unknown(_NoTruth):
     reason: str
 
 
-Verdict = Probable | Different | Unknown
+Verdict = Equivalent | Probable | Different | Unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
-"""Policy: which verdicts make a candidate one that may be returned."""
+"""Policy: which verdicts make a candidate one that may be returned, and in which order they are sought."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Generic, Literal, Protocol, TypeVar
 
 from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Different, Probable, Unknown
+from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession
 from mirage_formal.verify.record import FingerprintRecord
 
@@ -14,46 +17,92 @@ from mirage_formal.verify.record import FingerprintRecord
 class Policy(StrEnum):
     """What is accepted.
 
-    PROBABLE: candidates that agree with the program at random points of a finite field.
-    BOUNDED: the same, but only where the theorem gives an error bound below 1.
+    EQUIVALENT: candidates that are proved equal to the program over the reals.
+    PROBABLE: these, and candidates that agree with the program at random points of a finite field.
     """
 
+    EQUIVALENT = "equivalent"
     PROBABLE = "probable"
-    BOUNDED = "bounded"
+
+
+class Replayed(Protocol):
+    """What the checker's kernel says about a proof that it accepts."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What program and candidate need to be defined."""
+
+
+T = TypeVar("T", bound=Replayed)
+
+#: Replays a proof of (program, candidate); Unknown if it is refused, which is a bug of the prover or of the kernel.
+Replay = Callable[[KernelGraph, KernelGraph, bytes], T | Unknown]
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """A candidate that the policy accepts, with the verdict and the log that it rests on."""
+class Verified(Generic[T]):
+    """A candidate that the policy accepts.
+
+    Attributes:
+        graph: The candidate.
+        verdict: Why.
+        theorem: Of an equivalent one, what the kernel said.
+        record: The fingerprint's log; of an equivalent one it is no part of the verdict.
+    """
 
     graph: KernelGraph
-    verdict: Probable
+    verdict: Equivalent | Probable
+    theorem: T | None
     record: FingerprintRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A candidate that is not accepted: refuted, unknown, or accepted by a weaker policy only."""
+    """A candidate that is not accepted: refuted, unknown, or accepted by a weaker policy only.
+
+    Attributes:
+        graph: The candidate.
+        kind: "different" and "unknown" are the fingerprint's verdict, "unproved" is the prover's Unknown where the
+            policy asks for a proof, "proof-refused" is a proof that the kernel does not accept.
+        verdict: The verdict that was not enough.
+        reason: Why there is no better one.
+        record: The fingerprint's log.
+    """
 
     graph: KernelGraph
-    verdict: Probable | Different | Unknown
+    kind: Literal["different", "unknown", "unproved", "proof-refused"]
+    verdict: Different | Unknown
+    reason: str
     record: FingerprintRecord
 
 
 def certify(
-    session: FingerprintSession, candidate: KernelGraph, policy: Policy = Policy.PROBABLE
-) -> Verified | Refused:
-    """Judge a candidate for the session's program.
+    session: FingerprintSession, candidate: KernelGraph, policy: Policy, replay: Replay[T]
+) -> Verified[T] | Refused:
+    """Judge a candidate for the session's program: the fingerprint, which is cheap and refutes, then the proof.
 
-    Sound: only Probable is ever accepted, and Probable is not a proof: it says so by its name, its number of rounds and
-    its error bound, which are part of the result. Different and Unknown are refused under every policy.
+    Sound: Equivalent rests on a proof that ``replay`` accepts and on nothing else: no number of a finite field and no
+    floating-point number is a part of it. A fingerprint alone is accepted only where the policy says so, as Probable;
+    that it has no answer refuses nothing that is proved. A proof that is refused is believed by no policy.
 
     Raises:
         GraphError: The candidate is not well-formed or has other inputs or outputs than the program.
     """
     result = session.check(candidate)
-    match result.verdict:
-        case Probable(bound_log2=bound) if policy is Policy.PROBABLE or bound is not None:
-            return Verified(candidate, result.verdict, result.record)
+    seen, record = result.verdict, result.record
+    if isinstance(seen, Different):
+        where = f"output {seen.output} at {list(seen.index)}: expected {seen.expected}, got {seen.got}"
+        return Refused(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
+    proved = prove(session.program, candidate)
+    if isinstance(proved, Equivalent):
+        theorem = replay(session.program, candidate, proved.proof)
+        if isinstance(theorem, Unknown):
+            return Refused(candidate, "proof-refused", theorem, theorem.reason, record)
+        return Verified(candidate, replace(proved, conditions=theorem.conditions), theorem, record)
+    match policy, seen:
+        case Policy.PROBABLE, Probable():
+            return Verified(candidate, seen, None, record)
+        case Policy.PROBABLE, Unknown():
+            return Refused(candidate, "unknown", seen, f"{seen.reason}; not proved: {proved.reason}", record)
         case _:
-            return Refused(candidate, result.verdict, result.record)
+            return Refused(candidate, "unproved", proved, proved.reason, record)

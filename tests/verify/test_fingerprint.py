@@ -16,7 +16,6 @@ from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.verdict import Different, Probable, Unknown
 from mirage_formal.semantics.primes import field_pair
 from mirage_formal.verify import draw
-from mirage_formal.verify.certify import Policy, Refused, Verified, certify
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
 
 K = OpKind
@@ -321,27 +320,3 @@ def test_rows_that_share_weights_do_not_disturb_each_other():
     result = fingerprint(graph, graph, FingerprintSettings(seed=1, prime_bits=31))
     assert isinstance(result.verdict, Probable)
     assert {entry.input for entry in result.record.draws[0].redraws} == {0}
-
-
-# --- policy ---
-
-
-def test_policy():
-    graph = program(X, w.op(K.SQUARE, 0))
-    session = FingerprintSession(graph, BIG)
-    right, wrong = program(X, w.op(K.MUL, 0, 0)), program(X, w.op(K.ADD, 0, 0))
-    accepted = certify(session, right)
-    assert isinstance(accepted, Verified)
-    assert accepted.graph is right
-    assert accepted.verdict.bound_log2 < -29
-    assert isinstance(certify(session, right, Policy.BOUNDED), Verified)
-    refused = certify(session, wrong)
-    assert isinstance(refused, Refused)
-    assert isinstance(refused.verdict, Different)
-    norm = w.rmsnorm(b=2, k=4, n=4)
-    session = FingerprintSession(norm, BIG)
-    candidate = w.rmsnorm_fused(b=2, k=4, n=4, grid=2, loop=2)
-    assert isinstance(certify(session, candidate, Policy.PROBABLE), Verified)
-    assert isinstance(certify(session, candidate, Policy.BOUNDED), Refused)
-    maximum = program(X, w.op(K.MAX, 0, dim=1))
-    assert isinstance(certify(FingerprintSession(maximum, BIG), maximum), Refused)

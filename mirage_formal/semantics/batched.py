@@ -1,0 +1,124 @@
+"""Many inputs at once: the float reference with one more axis, in front, that counts independent trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.types import Shape
+from mirage_formal.semantics.reference import FloatDomain
+from mirage_formal.semantics.walk import evaluate
+
+#: Integers up to this one are exact in float64.
+_EXACT: Final = 1 << 53
+
+
+class BatchedDomain(FloatDomain):
+    """Arrays [trials, ...] of any float type; every axis that the walk names lies one further back.
+
+    Quotients of small integers are rounded once, so that a mean of equal integers is exact.
+    """
+
+    def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
+        """See ``Domain.scale``."""
+        if max(abs(factor.numerator), factor.denominator) > _EXACT:
+            return a * float(factor)
+        return a * factor.numerator / factor.denominator
+
+    def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
+        """See ``Domain.sum``."""
+        return super().sum(a, axis + 1, extent, kept)
+
+    def ordered(
+        self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
+    ) -> tuple[NDArray[Any], ...]:
+        """See ``Domain.ordered``."""
+        # With the trials last, the loop is where the reference expects it.
+        behind = tuple(np.moveaxis(operand, 0, -1) for operand in operands)
+        return tuple(np.moveaxis(found, -1, 0) for found in super().ordered(kind, behind, axis, extent))
+
+    def softmax(self, a: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
+        """See ``Domain.softmax``."""
+        return super().softmax(a, axis + 1, extent)
+
+    def reshape(self, a: NDArray[Any], shape: Shape) -> NDArray[Any]:
+        """See ``Domain.reshape``."""
+        return a.reshape((len(a), *shape))
+
+    def transpose(self, a: NDArray[Any], perm: tuple[int, ...]) -> NDArray[Any]:
+        """See ``Domain.transpose``."""
+        return a.transpose((0, *(axis + 1 for axis in perm)))
+
+    def concat(self, a: NDArray[Any], b: NDArray[Any], axis: int) -> NDArray[Any]:
+        """See ``Domain.concat``."""
+        return super().concat(a, b, axis + 1)
+
+    def repeat(self, a: NDArray[Any], axis: int, times: int) -> NDArray[Any]:
+        """See ``Domain.repeat``."""
+        return super().repeat(a, axis + 1, times)
+
+
+def run_many(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    """Outputs [trials, ...] of a µGraph on inputs [trials, ...], in the float type of the inputs.
+
+    Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    with np.errstate(all="ignore"):
+        return evaluate(graph, arrays, BatchedDomain())
+
+
+class _WatchingDomain(BatchedDomain):
+    """Notes the largest magnitude that occurs on the way, and how much divisors below 1 magnify, for each trial."""
+
+    def __init__(self, trials: int) -> None:
+        self.largest = np.zeros(trials)
+        self.magnified = np.ones(trials)
+
+    def _seen(self, a: NDArray[Any]) -> NDArray[Any]:
+        self.largest = np.fmax(self.largest, np.abs(a).reshape(len(a), -1).max(axis=1).astype(np.float64))
+        return a
+
+    def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.unary``."""
+        return self._seen(super().unary(kind, a))
+
+    def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.binary``."""
+        if kind is OpKind.DIV:
+            smallest = np.abs(b).reshape(len(b), -1).min(axis=1).astype(np.float64)
+            self.magnified = self.magnified / np.minimum(smallest, 1.0)
+        return self._seen(super().binary(kind, a, b))
+
+    def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
+        """See ``Domain.matmul``."""
+        return self._seen(super().matmul(a, b, inner))
+
+    def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
+        """See ``Domain.sum``."""
+        return self._seen(super().sum(a, axis, extent, kept))
+
+
+def run_watched(
+    graph: KernelGraph, arrays: Sequence[NDArray[Any]]
+) -> tuple[tuple[NDArray[Any], ...], NDArray[np.float64]]:
+    """As ``run_many``, with the magnitude [trials] beside which anything may have been lost in rounding.
+
+    It is the largest magnitude that a function, quotient, product or sum had on the way, over the product of the
+    smallest divisors below 1. What is lost beside a large value is lost in every float type, so this bounds what a gap
+    can mean.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    domain = _WatchingDomain(len(arrays[0]) if arrays else 1)
+    with np.errstate(all="ignore"):
+        return evaluate(graph, arrays, domain), domain.largest * domain.magnified

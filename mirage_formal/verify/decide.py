@@ -1,0 +1,26 @@
+"""Equal, different or unknown: the prover first, then the search for a counterexample."""
+
+from __future__ import annotations
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.verdict import Different, Equivalent, Unknown
+from mirage_formal.verify.counterexample import find
+from mirage_formal.verify.equivalence import prove
+
+
+def decide(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Equivalent | Different | Unknown:
+    """What can be said about a candidate.
+
+    Sound: Equivalent only with a proof, in which no number was evaluated; Different only with inputs on which float64
+    tells the outputs apart. Different normal forms alone are Unknown.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    proved = prove(program, candidate)
+    if isinstance(proved, Equivalent):
+        return proved
+    found = find(program, candidate, seed=seed)
+    if found is None:
+        return proved
+    return Different(seed, found.output, found.index, found.expected, found.got, found)

@@ -1,0 +1,126 @@
+"""Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
+
+Both programs are walked in the index-exact domain (semantics/index); their outputs' elements are then normal forms over
+the same digits, and equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
+evaluated, so the answer holds for all inputs on which the side conditions hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mirage_formal.errors import GraphError
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.semantics.index.exact import Exact, Pieces, elements
+from mirage_formal.semantics.index.quotients import multiplier
+from mirage_formal.semantics.index.tensors import Tensor, Tensors
+from mirage_formal.semantics.index.terms import Monomial, Stuck
+from mirage_formal.verify.proof import write
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Two tensors that should be equal: numbers of their steps, and what shows it.
+
+    Attributes:
+        program: Step of the program's output, or of a piece of it.
+        candidate: Step of the candidate's.
+        multiplier: Divisors whose product with the difference is 0; None if none were found.
+    """
+
+    program: int
+    candidate: int
+    multiplier: Monomial | None
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Normal forms of all outputs of two programs, and the steps and lemmas that led to them."""
+
+    tensors: Tensors
+    closings: tuple[Closing, ...]
+
+    def needed_steps(self) -> list[int]:
+        """The steps that the closings rest on, in order."""
+        roots = (n for closing in self.closings for n in (closing.program, closing.candidate))
+        return _reached(roots, lambda n: self.tensors.steps[n].operands)
+
+    def needed_lemmas(self) -> list[int]:
+        """The lemmas that those steps rest on, in order."""
+        roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
+        return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
+
+
+def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
+    """Prove that a candidate computes what the program computes, for all inputs.
+
+    Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
+    zero after multiplication with divisors. Whatever stops the procedure gives Unknown with the reason.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    try:
+        derivation = derive(program, candidate)
+        outputs = [(c.program, c.candidate, c.multiplier) for c in derivation.closings if c.multiplier is not None]
+        if len(outputs) != len(derivation.closings):
+            return Unknown("the normal forms differ")
+        steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
+        return Equivalent(write(derivation.tensors, steps, lemmas, outputs))
+    except Stuck as reason:
+        return Unknown(str(reason))
+    except RecursionError:
+        return Unknown("the terms are nested too deeply")
+
+
+def derive(program: KernelGraph, candidate: KernelGraph) -> Derivation:
+    """Normal forms of both programs' outputs.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+        Stuck: Some index does not nest, or an operator has no exact meaning.
+    """
+    _same_interface(program, candidate)
+    domain = Exact()
+    inputs = [domain.input(i, source.tensor.shape) for i, source in enumerate(program.inputs)]
+    expected = elements(domain, program, inputs)
+    got = elements(domain, candidate, inputs)
+    closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
+    return Derivation(domain.tensors, tuple(closings))
+
+
+def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
+    mine, theirs = kernel_types(program), kernel_types(candidate)
+    wanted = [source.tensor.shape for source in program.inputs]
+    got = [source.tensor.shape for source in candidate.inputs]
+    if wanted != got:
+        raise GraphError(f"expected inputs of the program's shapes {wanted}, got {got}")
+    wanted = [mine[n].shape for n in program.outputs]
+    got = [theirs[n].shape for n in candidate.outputs]
+    if wanted != got:
+        raise GraphError(f"expected outputs of the program's shapes {wanted}, got {got}")
+
+
+def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
+    """Pairs of pieces of one output."""
+    return [Closing(p.step, c.step, _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+
+
+def _multiplier(domain: Exact, p: Tensor, c: Tensor) -> Monomial | None:
+    if p.strings != c.strings:
+        return None
+    return () if p.element == c.element else multiplier(domain.tensors, p.element, c.element)
+
+
+def _reached(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+    needed: set[int] = set()
+    stack = list(roots)
+    while stack:
+        number = stack.pop()
+        if number not in needed:
+            needed.add(number)
+            stack.extend(operands(number))
+    return sorted(needed)
