@@ -13,6 +13,8 @@ Importing it is light: solvers and numerical packages are loaded by the first se
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mirage_formal.errors import (
     DTypeError,
     FormatError,
@@ -31,6 +33,11 @@ from mirage_formal.ir.front import IgnoredOptionWarning
 from mirage_formal.ir.front import ignore as _ignore
 from mirage_formal.ir.superoptimize import superoptimize
 from mirage_formal.ir.types import DType
+
+if TYPE_CHECKING:
+    from mirage_formal.ir.verification import verify
+else:
+    from mirage_formal import verify  # the package, which can be called
 
 __version__ = "0.1.0"
 
@@ -64,6 +71,7 @@ __all__ = [
     "new_threadblock_graph",
     "set_gpu_device_id",
     "superoptimize",
+    "verify",
 ]
 
 

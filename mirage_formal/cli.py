@@ -1,6 +1,7 @@
-"""The command line: search and check, progress, tables, and every mistake of a user on one screen.
+"""The command line: search, check and verify, progress, tables, and every mistake of a user on one screen.
 
-Exit codes: 0 done, 1 done but incomplete (a unit of the search failed), 2 a mistake in what was given, 130 interrupted.
+Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a graph is not equivalent), 2 a mistake in what
+was given, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from mirage_formal.errors import MirageError, SpaceError
 
 app = typer.Typer(
     name="mirage_formal",
-    help="Search µGraphs for a tensor program, with evidence for every candidate, and check such evidence.",
+    help="Search µGraphs for a tensor program, with evidence for every candidate; check such evidence; verify graphs.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 _alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_verify_alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 INTERRUPTED: Final = 130
 _MAX_LINES: Final = 20
@@ -47,9 +49,21 @@ _Grids = Annotated[
 ]
 _Keep = Annotated[int | None, typer.Option("--keep", help="Candidates to report. [default: the space's]")]
 _Seed = Annotated[int, typer.Option("--seed", help="Seed of the fingerprints.")]
+_Accept = Annotated[
+    str, typer.Option("--accept", help="equivalent: report only what is proved; probable: what is not refuted, too.")
+]
 _TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds after which the search stops.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of tables.")]
+
+_ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
+_GraphFile = Annotated[
+    Path, typer.Argument(metavar="GRAPH", help="JSON file of one or several graphs, in our format or Mirage's.")
+]
+_Wanted = Annotated[str | None, typer.Option("--program", help="Name of the program, if the file defines several.")]
+_CounterSeed = Annotated[int, typer.Option("--seed", help="Seed of the search for counterexamples.")]
+_VerdictsOut = Annotated[Path | None, typer.Option("--out", help="New directory for verdicts, graphs and proofs.")]
+_VerdictsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 @app.command("search")
@@ -70,6 +84,7 @@ def search_command(
     griddim: _Grids = None,
     keep: _Keep = None,
     seed: _Seed = 0,
+    accept: _Accept = "equivalent",
     time_limit: _TimeLimit = None,
     resume: _Resume = False,
     json: _Json = False,
@@ -84,6 +99,7 @@ def search_command(
         oracle=oracle,
         prune=not no_prune,
         seed=seed,
+        accept=accept,
         workers=workers,
         time_limit_s=time_limit,
         resume=resume,
@@ -104,6 +120,20 @@ def check_command(context: typer.Context) -> None:
     raise typer.Exit(check(list(context.args)))
 
 
+@app.command("verify")
+@_verify_alone.command()
+def verify_command(
+    program_file: _ProgramFile,
+    graph_file: _GraphFile,
+    program: _Wanted = None,
+    seed: _CounterSeed = 0,
+    out: _VerdictsOut = None,
+    json: _VerdictsJson = False,
+) -> None:
+    """Prove or refute that every graph of GRAPH computes what PROGRAM does; exit code 0 only if all are proved."""
+    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, json))
+
+
 def main() -> NoReturn:
     """Entry point of ``mirage-formal`` and ``python -m mirage_formal``."""
     _run(app)
@@ -112,6 +142,11 @@ def main() -> NoReturn:
 def search_main() -> NoReturn:
     """Entry point of ``python -m mirage_formal.search``."""
     _run(_alone)
+
+
+def verify_main() -> NoReturn:
+    """Entry point of ``python -m mirage_formal.verify``."""
+    _run(_verify_alone)
 
 
 def _run(command: Callable[..., Any]) -> NoReturn:
@@ -174,6 +209,38 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
     if as_json:
         print(summaries_json(reports))
     return code
+
+
+def _verify(file: Path, graphs: Path, wanted: str | None, seed: int, out: Path | None, as_json: bool) -> int:
+    from mirage_formal.ir.verdict import Equivalent
+    from mirage_formal.pipeline.programs import choose, load_programs
+    from mirage_formal.pipeline.settings import display_path
+    from mirage_formal.pipeline.verdicts import (
+        judge,
+        load_graphs,
+        make_directory,
+        only_program,
+        print_verdicts,
+        verdicts_json,
+        write_verdicts,
+    )
+
+    name, program = only_program(choose(load_programs(file), wanted, file), file)
+    given = load_graphs(graphs, program)
+    if out is not None:
+        make_directory(out)
+    judged = []
+    with Console(stderr=True).status(f"{name}: 0 of {len(given)} graphs") as status:
+        for one in judge(program, given, display_path(graphs), seed=seed):
+            judged.append(one)
+            status.update(f"{name}: {len(judged)} of {len(given)} graphs")
+    if out is not None:
+        write_verdicts(out, name, judged)
+    if as_json:
+        print(verdicts_json(name, judged))
+    else:
+        print_verdicts(name, judged, Console())
+    return 0 if all(isinstance(one.verdict, Equivalent) for one in judged) else 1
 
 
 @contextmanager

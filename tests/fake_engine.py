@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.ops import Attrs, OpKind
 from mirage_formal.ir.types import DTensor, DType, row_major
 from mirage_formal.ir.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
@@ -158,3 +158,34 @@ class Foreign(FakeEngine):
         # (X + X - X) W has a tensor X + X that is no part of exp(X W).
         doubled = (Op(OpKind.ADD, (0, 0)), Op(OpKind.SUB, (2, 0)), Op(OpKind.MATMUL, (3, 1)), Op(OpKind.EXP, (4,)))
         return [replace(program, ops=doubled, outputs=(5,)), program] if index == 0 else []
+
+
+def roots(name: str = "X") -> KernelGraph:
+    """sqrt(X) sqrt(W), and sqrt(X W) elementwise: equal wherever the first has a value."""
+    ops = (Op(OpKind.SQRT, (0,)), Op(OpKind.SQRT, (1,)), Op(OpKind.MUL, (2, 3)), Op(OpKind.MUL, (0, 1)))
+    return replace(program(name), ops=(*ops, Op(OpKind.SQRT, (5,))), outputs=(4, 6))
+
+
+class Unproved(FakeEngine):
+    """For ``roots``: one root for both outputs, which is right and which the prover cannot prove, and the program."""
+
+    def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
+        root = Op(OpKind.SQRT, (2,))
+        one = replace(program, ops=(Op(OpKind.MUL, (0, 1)), root, root), outputs=(3, 4))
+        return [one, program] if index == 0 else []
+
+
+def largest(name: str = "X") -> KernelGraph:
+    """Largest element of each row of X W: an operator without a picture in a finite field."""
+    given = program(name)
+    return replace(given, ops=(given.ops[0], Op(OpKind.MAX, (2,), Attrs(dim=1))), outputs=(3,))
+
+
+class Eager(FakeEngine):
+    """Proposes the program without asking for a search-time fingerprint."""
+
+    def honest(self, index: int) -> bool:
+        return False
+
+    def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
+        return [program] if index == 0 else []

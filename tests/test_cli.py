@@ -62,7 +62,9 @@ def test_a_search_prints_a_table_and_writes_its_evidence(
     assert "graph: 3 of" in output
     assert "evidence in runs/one" in output
     assert "matmul; exp" in output
-    assert "fingerprinting" in progress
+    assert "certifying" in progress
+    assert "proving" in progress
+    assert "equivalent" in output
     summary = journal.unsealed(Path("runs/one/summary.json").read_bytes(), journal.SummaryRecord, "")
     assert all(item.id in output for item in summary.candidates)
 
@@ -92,6 +94,17 @@ def test_a_failed_unit_makes_the_exit_code_1(
     arguments = ("one.py", "--engine", "tests.fake_engine:Poison", *FAKE[2:])
     assert search(*arguments, monkeypatch=monkeypatch) == 1
     assert "INCOMPLETE: 1 units" in capsys.readouterr().out
+
+
+def test_the_policy_is_an_option_and_a_wrong_one_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search("one.py", *FAKE, "--accept", "probable", "--json", monkeypatch=monkeypatch) == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    assert {item["verdict"] for item in shown["summary"]["candidates"]} == {"equivalent"}
+    assert json.loads(Path("runs/one/run.json").read_bytes())["identity"]["accept"] == "probable"
+    assert search("one.py", *FAKE, "--accept", "anything", monkeypatch=monkeypatch) == 2
+    assert "expected one of equivalent, probable, got 'anything'" in capsys.readouterr().err
 
 
 def test_only_finished_graphs_are_programs_and_each_once() -> None:
@@ -129,6 +142,8 @@ def test_help_names_every_option(module: str) -> None:
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=60, env=environment
     )
     assert done.returncode == 0
-    options = "program config target out workers engine oracle no-prune max-kernel-ops max-block-ops seed time-limit"
+    options = (
+        "program config target out workers engine oracle no-prune max-kernel-ops max-block-ops seed accept time-limit"
+    )
     for option in f"{options} resume json".split():
         assert f"--{option} " in done.stdout

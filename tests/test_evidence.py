@@ -10,11 +10,18 @@ import pytest
 from mirage_formal.ir.canonical import canonical, digest
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import encode
-from mirage_formal.journal import FoundRecord, SolverRecord, VerdictRecord
+from mirage_formal.journal import (
+    EQUIVALENCE_FILE,
+    PROOF_FILE,
+    FoundRecord,
+    RejectedKind,
+    SolverRecord,
+    VerdictRecord,
+)
 from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.evidence import Evidence
 from mirage_formal.pipeline.settings import make_job
-from mirage_formal.pipeline.tasks import Fingerprinted
+from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.search.parallel import Done, Failed
 from tests.fake_engine import fused, program
 
@@ -71,16 +78,29 @@ def test_good_candidates_are_chosen_and_nothing_is_computed_twice() -> None:
     assert len(pool.asked) == asked
 
 
-def test_a_wrong_candidate_makes_room_for_the_next() -> None:
-    wrong = Fingerprinted(VerdictRecord(kind="different", reason="at 3"), b"{}")
-    real = evidence(Inline())
-    probable = Fingerprinted(real.choose(RANKED)[0].verdict, b"{}")
-    mine = evidence(Inline(fingerprint_candidate=on(RANKED[0], wrong, lambda task: probable)))
+@pytest.mark.parametrize("kind", ["different", "unknown", "unproved", "proof-refused"])
+def test_a_candidate_that_is_not_accepted_makes_room_for_the_next(kind: RejectedKind) -> None:
+    mine = evidence(Inline(verify_candidate=on(RANKED[0], Rejected(kind, "at 3"), verify_candidate)))
     assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
-    assert [(r.kind, r.reason) for r in mine.rejected.values()] == [("different", "at 3")]
+    assert [(r.kind, r.reason) for r in mine.rejected.values()] == [(kind, "at 3")]
+    assert mine.tests == 3
 
 
-@pytest.mark.parametrize(("task", "kind"), [("certify", "unknown"), ("fingerprint_candidate", "unknown")])
+def test_what_is_proved_has_its_proof_and_obligations_and_what_is_not_has_none() -> None:
+    probable = Accepted(VerdictRecord(kind="probable", rounds=1, bound_log2=-29.0), b"{}", None)
+    first, second = evidence(Inline(verify_candidate=on(RANKED[2], probable, verify_candidate))).choose(RANKED)
+    assert first.verdict.kind == "equivalent"
+    assert first.files[EQUIVALENCE_FILE] == first.proof
+    assert [name for name in first.files if name.startswith("proof/digits-")] == [
+        f"proof/digits-{number:03}.smt2" for number in range(1, 1 + first.files[PROOF_FILE].count(b'"lemma"'))
+    ]
+    assert second.verdict.kind == "probable"
+    assert second.proof is None
+    assert [name for name in second.files if "equivalence" in name or "digits" in name] == []
+    assert b'"equivalences":0,"digits":0' in second.files[PROOF_FILE]
+
+
+@pytest.mark.parametrize(("task", "kind"), [("certify", "unknown"), ("verify_candidate", "unknown")])
 def test_a_failed_task_is_no_verdict(task: str, kind: str) -> None:
     mine = evidence(Inline(**{task: lambda given: FAILED}))
     assert mine.choose(RANKED) == []
@@ -98,6 +118,42 @@ def test_both_solvers_must_say_unsat(answers: tuple[str, str]) -> None:
     assert {r.kind for r in mine.rejected.values()} == {"certificate"}
     assert f"{answers[0]} (z3), {answers[1]} (cvc5)" in next(iter(mine.rejected.values())).reason
     assert mine.tests == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        (("unsat", "sat"), "proof-refused"),
+        (("sat", "unsat"), "proof-refused"),
+        (("unknown", "unsat"), "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_both_solvers_must_refute_what_a_proof_leaves_to_them(answers: tuple[str, str] | None, kind: str) -> None:
+    """Digit lemmas are told from certificates by their logic."""
+
+    def discharge(texts: tuple[str, ...]) -> object:
+        if "QF_LIA" not in texts[0]:
+            return discharge_texts(texts)
+        return FAILED if answers is None else [(solver(answers[0]), solver(answers[1]))] * len(texts)
+
+    mine = evidence(Inline(discharge_texts=discharge))
+    assert [v.found for v in mine.choose(RANKED)] == [RANKED[2]]  # the program itself needs none
+    assert [r.kind for r in mine.rejected.values()] == [kind] * 2
+    assert "digits (" in next(iter(mine.rejected.values())).reason
+
+
+def test_obligations_are_shared_by_candidates() -> None:
+    seen: list[str] = []
+
+    def discharge(texts: tuple[str, ...]) -> object:
+        seen.extend(texts)
+        return discharge_texts(texts)
+
+    chosen = evidence(Inline(discharge_texts=discharge), keep=2).choose(RANKED)
+    written = [data.decode() for v in chosen for name, data in v.files.items() if name.endswith(".smt2")]
+    assert len(seen) == len(set(seen)) < len(written)
+    assert set(seen) == set(written)
 
 
 def test_an_obligation_without_an_answer_is_no_proof() -> None:

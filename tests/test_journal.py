@@ -10,7 +10,9 @@ import pytest
 from mirage_formal import journal
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.journal import ClosingRecord, ManifestRecord, RunRecord
+from mirage_formal.journal.schema import FILES, schema_text
 
+SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "run-directory.schema.json"
 MANIFEST = ManifestRecord(candidate="a" * 64, files={"mugraph.json": "b" * 64, "proof/001.smt2": "c" * 64})
 
 
@@ -35,7 +37,9 @@ def test_a_seal_that_is_computed_anew_is_accepted_for_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: {**d, "schema_version": 2}, "schema_version"),
+        (lambda d: {**d, "schema_version": 1}, "schema_version: expected 2, got 1"),
+        (lambda d: {**d, "schema_version": 3, "extra": 1}, "schema_version: expected 2, got 3"),
+        (lambda d: {**d, "schema_version": "2"}, "schema_version"),
         (lambda d: {**d, "extra": 1}, "extra"),
         (lambda d: {**d, "candidate": "A" * 64}, "candidate"),
         (lambda d: {k: v for k, v in d.items() if k != "files"}, "files"),
@@ -53,8 +57,17 @@ def test_deep_nesting_is_refused_without_a_crash() -> None:
         journal.decode(b'{"program": ' + b"[" * 100_000, RunRecord, "run.json")
 
 
+def test_published_schema_is_the_generated_one() -> None:
+    assert SCHEMA.read_text() == schema_text()
+    assert set(FILES) == {journal.RUN_FILE, journal.SEARCH_FILE, journal.SUMMARY_FILE} | {
+        journal.PROOF_FILE,
+        journal.VERIFICATION_FILE,
+        journal.MANIFEST_FILE,
+    }
+
+
 def test_lines_of_a_proof_log_are_told_apart() -> None:
-    closing = ClosingRecord(certificates=3, obligations=2, graph="a" * 64, program="b" * 64)
+    closing = ClosingRecord(certificates=3, obligations=2, equivalences=1, digits=4, graph="a" * 64, program="b" * 64)
     assert journal.decode_proof(journal.line(closing), "proof.jsonl") == closing
     with pytest.raises(FormatError, match="line of a proof log"):
         journal.decode_proof(b'{"record": "proved"}', "proof.jsonl")

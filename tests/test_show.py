@@ -7,9 +7,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from mirage_formal.ir.verdict import Probable
+from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.pipeline.progress import Phase, Progress
-from mirage_formal.pipeline.show import LiveWatch, PlainWatch, bound, form, progress_line
+from mirage_formal.pipeline.show import LiveWatch, PlainWatch, form, known, meanings, progress_line
 from tests.fake_engine import fused, program
 
 PROGRESS = Progress(phase=Phase.SEARCH, done=1, total=4, states=1000, pruned=10, candidates=3, elapsed_s=2.0)
@@ -41,10 +41,24 @@ def test_elsewhere_only_news_is_printed() -> None:
     ]
 
 
-def test_bounds_are_stated_or_called_what_they_are() -> None:
-    assert bound(Probable(1, -29.4)) == "< 2^-29"
-    assert bound(Probable(1, None, "vacuous: k = 4096 exponentials")) == "vacuous"
-    assert bound(Probable(1, None, "sqrt is outside the theorem")) == "no bound"
+def test_verdicts_are_named_and_bounds_stated_or_called_what_they_are() -> None:
+    assert known(Equivalent(b"{}")) == "equivalent"
+    assert known(Probable(1, -29.4)) == "probable, < 2^-29"
+    assert known(Probable(1, None, "vacuous: k = 4096 exponentials")) == "probable, vacuous"
+    assert known(Probable(1, None, "sqrt is outside the theorem")) == "probable, no bound"
+
+
+def test_what_is_only_probable_is_said_and_what_is_proved_is_not_called_so() -> None:
+    proved = Equivalent(b"{}", ("program, kernel operator 1: divisor nonzero",))
+    [line] = meanings([Equivalent(b"{}"), proved])
+    assert line.startswith("verdict equivalent: proved equal to the program over the reals, for all inputs on which")
+    [line] = meanings([Equivalent(b"{}")])
+    assert line.endswith("over the reals, for all inputs")
+    both = meanings([proved, Probable(1, None, "sqrt is outside the theorem"), Probable(1, -29.0)])
+    assert len(both) == 3
+    assert "verdict probable (2 of 3): NOT proved" in both[1]
+    assert both[2] == "no bound on the error: sqrt is outside the theorem"
+    assert meanings([]) == []
 
 
 def test_kernels_are_named() -> None:

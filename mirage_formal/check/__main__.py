@@ -21,6 +21,10 @@ from mirage_formal.check.run import check_members, read_run
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.journal import MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 
+_HEAD = (
+    *("candidate", "verdict", "kernels", "certificates", "obligations"),
+    *("steps", "sympy", "fingerprints", "bound", "seconds"),
+)
 _SCREEN = 1600  # characters of a message
 
 
@@ -106,30 +110,64 @@ def _all(directories: list[Path], jobs: int) -> list[Established]:
 
 
 def _report(results: Sequence[Established]) -> str:
-    head = ("candidate", "kernels", "certificates", "obligations", "fingerprints", "bound", "seconds")
     rows = [
         (
             item.name,
+            item.verdict,
             str(item.kernels),
             str(item.certificates),
             str(item.obligations),
-            str(item.rounds),
-            "none" if item.bound_log2 is None else f"2^{item.bound_log2:.1f}",
+            str(item.steps) if item.steps else "-",
+            _sympy(item),
+            str(item.rounds) if item.rounds else "-",
+            _bound(item),
             f"{item.seconds:.1f}",
         )
         for item in results
     ]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-    return "\n".join(
-        [
-            *(line.rstrip() for line in lines),
-            f"Candidates established again: {len(results)}. Digests agree, graphs are well-formed, every tensor has a",
-            "certificate (unsat for z3 and cvc5), fingerprints drawn again agree. A certificate covers the abstract",
-            "claim only; that the graphs are equal rests on the fingerprints, whose error the bound states (none: the",
+    widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (_HEAD, *rows)]
+    return "\n".join([*(line.rstrip() for line in lines), *_meaning(results)])
+
+
+def _sympy(item: Established) -> str:
+    if item.opinions is None:
+        return "-"
+    return f"{item.opinions.confirmed}/{item.opinions.confirmed + len(item.opinions.undecided)}"
+
+
+def _bound(item: Established) -> str:
+    if item.verdict == "equivalent":
+        return "-"
+    return "none" if item.bound_log2 is None else f"2^{item.bound_log2:.1f}"
+
+
+def _meaning(results: Sequence[Established]) -> list[str]:
+    """What the table shows, and on what each verdict rests."""
+    proved = [item for item in results if item.verdict == "equivalent"]
+    lines = [
+        f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
+        "graphs are well-formed, every tensor has a certificate (unsat for z3 and cvc5; the abstract claim only).",
+    ]
+    if proved:
+        lines += [
+            "equivalent: equal over the reals for all inputs on which the conditions hold. The kernel replayed the",
+            "proof, z3 and cvc5 refuted its digit lemmas; fingerprints were drawn again, the verdict rests on none.",
+            f"conditions: {_conditions(proved)}",
+            "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
+        ]
+    if len(proved) < len(results):
+        lines += [
+            "probable: NOT proved. It rests on the fingerprints, drawn again, whose error the bound states (none: the",
             "theorem gives no bound below 1).",
         ]
-    )
+    return lines
+
+
+def _conditions(proved: Sequence[Established]) -> str:
+    """The conditions of all candidates by kind; each is named with its operator in proof.jsonl."""
+    kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
+    return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
 
 
 if __name__ == "__main__":

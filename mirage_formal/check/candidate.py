@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
+from mirage_formal.check.equivalence import Opinions, Replayed, opinions, replayed
 from mirage_formal.check.expression import expressions, targets
 from mirage_formal.check.field import Undefined
 from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
@@ -19,6 +21,7 @@ from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.serialize import from_json
 from mirage_formal.journal import (
+    EQUIVALENCE_FILE,
     GRAPH_FILE,
     MANIFEST_FILE,
     PROOF_DIR,
@@ -26,6 +29,7 @@ from mirage_formal.journal import (
     VERIFICATION_FILE,
     CertificateRecord,
     ClosingRecord,
+    EquivalenceRecord,
     ManifestRecord,
     ProofRecord,
     VerdictRecord,
@@ -33,6 +37,7 @@ from mirage_formal.journal import (
     confined,
     decode,
     decode_proof,
+    digits_file,
     read,
     sha256,
     unsealed,
@@ -103,22 +108,30 @@ class Established:
         name: Name of its directory.
         digest: Digest of its graph.
         program: Digest of its program.
+        verdict: "equivalent" or "probable".
         kernels: Kernels it launches.
-        seed: Of its fingerprint.
         certificates: Tensors with a certificate, which is all of them.
-        obligations: Distinct texts that z3 and cvc5 refuted just now.
-        rounds: Fingerprints drawn again.
-        bound_log2: The bound that the theorem gives, or None.
+        obligations: Distinct texts that z3 and cvc5 refuted just now, digit lemmas included.
+        steps: Tensor steps of the proof, 0 without one.
+        conditions: What program and candidate need to be defined; an equivalent one is equal wherever these hold.
+        opinions: What sympy says about the proof's closing identities; None without a proof.
+        seed: Of its fingerprint; None without one.
+        rounds: Fingerprints drawn again, 0 without one.
+        bound_log2: Of a probable one, the bound that the theorem gives, or None.
         seconds: Time it took.
     """
 
     name: str
     digest: str
     program: str
+    verdict: Literal["equivalent", "probable"]
     kernels: int
-    seed: int
     certificates: int
     obligations: int
+    steps: int
+    conditions: tuple[str, ...]
+    opinions: Opinions | None
+    seed: int | None
     rounds: int
     bound_log2: float | None
     seconds: float
@@ -133,15 +146,26 @@ class _Files:
     program: KernelGraph
     proof: tuple[ProofRecord, ...]
     verification: VerificationRecord
-    fingerprint: FingerprintRecord
+    fingerprint: FingerprintRecord | None
     obligations: dict[str, str]
+    equivalence: bytes | None
+
+    @property
+    def certificates(self) -> list[CertificateRecord]:
+        return [record for record in self.proof if isinstance(record, CertificateRecord)]
+
+    @property
+    def equivalences(self) -> list[EquivalenceRecord]:
+        return [record for record in self.proof if isinstance(record, EquivalenceRecord)]
 
 
 def check_candidate(root: Path) -> Established:
     """Establish everything about one candidate again, from its directory alone.
 
     Sound: nothing in the directory is believed. Digests tie the files together; the graph and the program are read
-    from them and judged here; certificates are audited and refuted again; fingerprints are drawn and evaluated again.
+    from them and judged here; certificates are audited and refuted again; an equivalence proof is replayed by the
+    kernel, and the digit lemmas that it used are written and refuted again; fingerprints are drawn and evaluated again.
+    Equivalent rests on the proof alone.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -151,18 +175,23 @@ def check_candidate(root: Path) -> Established:
     _check_digests(root, files)
     _check_graphs(root, files)
     _check_proof(root, files)
-    _check_verification(root, files)
+    proved = _check_equivalence(root, files)
+    _check_verification(root, files, proved)
     draws = files.fingerprint
     return Established(
         name=root.name,
         digest=files.manifest.candidate,
         program=files.verification.program_digest,
+        verdict="probable" if proved is None else "equivalent",
         kernels=files.graph.kernels,
-        seed=draws.seed,
-        certificates=len(files.proof) - 1,
+        certificates=len(files.certificates),
         obligations=len(files.obligations),
-        rounds=draws.rounds,
-        bound_log2=draws.bound_log2,
+        steps=0 if proved is None else proved.theorem.steps,
+        conditions=() if proved is None else proved.conditions,
+        opinions=None if proved is None else _second(root, proved),
+        seed=None if draws is None else draws.seed,
+        rounds=0 if draws is None else draws.rounds,
+        bound_log2=None if proved is not None or draws is None else draws.bound_log2,
         seconds=perf_counter() - begin,
     )
 
@@ -186,16 +215,21 @@ def _read(root: Path) -> _Files:
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
         verification = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
         program = from_json(bytes(verification.program), "program")
-        fingerprint = decode(bytes(verification.fingerprint), FingerprintRecord, "fingerprint")
+        log = bytes(verification.fingerprint)
+        fingerprint = None if log == b"null" else decode(log, FingerprintRecord, "fingerprint")
     obligations: dict[str, str] = {}
+    equivalence = None
     for name in manifest.files:
-        if name.startswith(f"{PROOF_DIR}/"):
+        if name == EQUIVALENCE_FILE:
+            with step(root / name, "read the equivalence proof", corrupt=True):
+                equivalence = read(confined(root, name))
+        elif name.startswith(f"{PROOF_DIR}/"):
             with step(root / name, "read an obligation", corrupt=True):
                 try:
                     obligations[name] = read(confined(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
-    return _Files(manifest, graph, program, proof, verification, fingerprint, obligations)
+    return _Files(manifest, graph, program, proof, verification, fingerprint, obligations, equivalence)
 
 
 def list_files(root: Path) -> set[str]:
@@ -257,28 +291,34 @@ def _check_proof(root: Path, files: _Files) -> None:
     with step(path, "abstract expressions"):
         found, goals = expressions(files.graph), targets(files.program)
     with step(path, "complete proof log"):
-        claims = [record for record in files.proof if isinstance(record, CertificateRecord)]
+        claims, proved = files.certificates, files.equivalences
         expect("tensors with a certificate", list(_tensors(files.graph)), [record.tensor for record in claims])
         used = {record.file for record in claims}
         closing = ClosingRecord(
             certificates=len(claims),
             obligations=len(used),
+            equivalences=len(proved),
+            digits=sum(len(record.digits) for record in proved),
             graph=files.manifest.candidate,
             program=files.verification.program_digest,
         )
         expect("closing line", [closing], [r for r in files.proof if isinstance(r, ClosingRecord)])
-        expect("last line", closing, files.proof[-1] if files.proof else None)
+        expect("order of lines", (*claims, *proved, closing), files.proof)
     with step(root / MANIFEST_FILE, "obligations"):
-        expect("files of obligations", sorted(used), sorted(files.obligations))
+        digits = {digit.file for record in proved for digit in record.digits}
+        expect("files of obligations", sorted(used | digits), sorted(files.obligations))
     for record in claims:
         with step(path, f"claim about {record.tensor}"):
             _check_claim(record, found[record.tensor], goals, files.obligations)
         with step(root / record.file, f"certificate of {record.tensor}"):
             _check_certificate(files.obligations[record.file], found[record.tensor], goals[record.output])
-    for name, text in files.obligations.items():
-        with step(root / name, "z3 and cvc5"):
-            answers = _refute(text)
-            expect("answers", {"z3": "unsat", "cvc5": "unsat"}, answers)
+    for name in sorted(used):
+        _check_refuted(root, name, files)
+
+
+def _check_refuted(root: Path, name: str, files: _Files) -> None:
+    with step(root / name, "z3 and cvc5"):
+        expect("answers", {"z3": "unsat", "cvc5": "unsat"}, _refute(files.obligations[name]))
 
 
 def _tensors(graph: KernelGraph) -> Iterator[str]:
@@ -319,15 +359,63 @@ def _refute(text: str) -> dict[str, str]:
     return {result.solver: result.answer.value for result in discharge(text)}
 
 
-# --- fingerprint ---------------------------------------------------------------------------------------------------
+# --- equivalence ---------------------------------------------------------------------------------------------------
 
 
-def _check_verification(root: Path, files: _Files) -> None:
+def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
+    """What the proof shows, if the verdict needs one.
+
+    Sound: the kernel replays the proof for the very graphs that were read, and its obligations are those that the
+    kernel names, written anew here, compared with the files and refuted by both solvers.
+    """
+    kind = files.verification.verdict.kind
+    with step(root / PROOF_FILE, "equivalence proof for the verdict"):
+        expect(f"proofs for the verdict {kind}", int(kind == "equivalent"), len(files.equivalences))
+        expect(f"{EQUIVALENCE_FILE} there", kind == "equivalent", files.equivalence is not None)
+    if files.equivalence is None:
+        return None
+    (record,) = files.equivalences
+    with step(root / EQUIVALENCE_FILE, "replay the proof"):
+        found = replayed(files.program, files.graph, files.equivalence)
+    with step(root / PROOF_FILE, "claim of the proof"):
+        expect("file", EQUIVALENCE_FILE, record.file)
+        expect("sha256 of the proof", sha256(files.equivalence), record.sha256)
+        expect("steps and lemmas", (found.theorem.steps, found.theorem.lemmas), (record.steps, record.lemmas))
+        expect("conditions", found.conditions, record.conditions)
+        needed = [
+            (one.extents, one.lemma, digits_file(number), sha256(one.text.encode()))
+            for number, one in enumerate(found.obligations, 1)
+        ]
+        expect("digit lemmas", needed, [(d.extents, d.lemma, d.file, d.sha256) for d in record.digits])
+        for digit in record.digits:
+            expect(f"answers to {digit.file}", ("unsat", "unsat"), (digit.z3.answer, digit.cvc5.answer))
+    for one, digit in zip(found.obligations, record.digits, strict=True):
+        with step(root / digit.file, "text of the digit lemma"):
+            expect("text", one.text, files.obligations[digit.file])
+        _check_refuted(root, digit.file, files)
+    return found
+
+
+def _second(root: Path, proved: Replayed) -> Opinions:
+    with step(root / EQUIVALENCE_FILE, "second opinion of sympy"):
+        return opinions(proved)
+
+
+# --- verdict and fingerprint ---------------------------------------------------------------------------------------
+
+
+def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> None:
     record = files.fingerprint
     with step(root / VERIFICATION_FILE, "verdict"):
-        verdict = VerdictRecord(
-            kind="probable", rounds=record.rounds, bound_log2=record.bound_log2, reason=record.bound_reason
-        )
+        if proved is not None:
+            verdict = VerdictRecord(kind="equivalent", conditions=proved.conditions)
+        elif record is None:
+            raise FormatError("expected a fingerprint for the verdict probable, got none")
+        else:
+            verdict = VerdictRecord(
+                kind="probable", rounds=record.rounds, bound_log2=record.bound_log2, reason=record.bound_reason
+            )
         expect("verdict", verdict, files.verification.verdict)
-    with step(root / VERIFICATION_FILE, "fingerprint"):
-        check_fingerprint(files.program, files.graph, record)
+    if record is not None:
+        with step(root / VERIFICATION_FILE, "fingerprint"):
+            check_fingerprint(files.program, files.graph, record)

@@ -18,7 +18,7 @@ from mirage_formal.ir.check import block_types, kernel_types
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.ir.ops import Attrs, OpKind
 from mirage_formal.ir.types import DTensor, Shape
-from mirage_formal.smt.terms import Expr, add, const, div, mul, sum_, unary, var
+from mirage_formal.smt.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
 #: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]
@@ -52,7 +52,7 @@ def expressions(graph: KernelGraph) -> dict[str, Expr]:
             named |= {f"b{index}.{i}": _whole(term) for i, term in enumerate(inner)}
             terms += saved
         else:
-            terms.append(_meaning(op.kind, op.attrs, given, [types[i].shape for i in op.operands], 1, 1))
+            terms += _results(op.kind, op.attrs, given, [types[i].shape for i in op.operands], 1, 1)
     return {f"k{i}": _whole(term) for i, term in enumerate(terms)} | named
 
 
@@ -73,7 +73,7 @@ def _block(block: BlockGraph, given: list[Parts], operands: tuple[DTensor, ...])
     ]
     for op in ops:
         args, sizes = [terms[i] for i in op.operands], [shapes[i] for i in op.operands]
-        terms.append(_meaning(op.kind, op.attrs, args, sizes, block.forloop_range, block.reduction_dimx))
+        terms += _results(op.kind, op.attrs, args, sizes, block.forloop_range, block.reduction_dimx)
     saved = [
         _cut(terms[saver.operand], [d for d, n in zip(saver.omap, block.grid, strict=True) if n > 1])
         for saver in plain.outputs
@@ -189,6 +189,36 @@ def _reshaped(value: Parts, before: Shape, after: Shape) -> Parts:
     return _one(_whole(value))
 
 
+def _largest(value: Parts, dim: int | None) -> Parts:
+    """Largest value along a dim, or (None) over the loop: opaque, and that of largest values is one."""
+
+    def largest(term: Expr) -> Expr:
+        return term if isinstance(term, Unary) and term.function == "max" else unary("max", term)
+
+    return _each(_one(_whole(value)) if value[0] == dim else value, largest)
+
+
+def _results(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> list[Parts]:
+    """Meanings of an operator's results; a rescaling factor is exp(m - m), from whatever iterations."""
+    shape = sizes[0]
+    last = len(shape) - 1
+    dim = last if attrs.dim is None else attrs.dim
+    match kind:
+        case OpKind.MAX:
+            return [_largest(x[0], dim)]
+        case OpKind.ACCUM_MAX:
+            return [_largest(x[0], None)]
+        case OpKind.RUNNING_MAX:
+            largest = _largest(x[0], dim)
+            change = _pair(OpKind.SUB, largest, largest, (*shape[:dim], 1, *shape[dim + 1 :]))
+            return [largest, _each(change, lambda term: unary("exp", term))]
+        case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
+            first = _sum(x[0], last, shape[last]) if kind is OpKind.ACCUM_RESCALED_SUM_LAST else x[0]
+            rescaled = _pair(OpKind.MUL, first, x[1], _broadcast(sizes))
+            return [_each(rescaled, lambda term: sum_(loop, term))]
+    return [_meaning(kind, attrs, x, sizes, loop, dimx)]
+
+
 def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> Parts:
     """Meaning of an operator's result; ``loop`` is the number of iterations that an accumulator adds up."""
     shape = sizes[0]
@@ -256,5 +286,4 @@ def _accumulated(kind: OpKind, x: list[Parts], dim: int, shape: Shape, loop: int
             return over_loop(_sum(x[0], dim, shape[dim], dimx))
         case OpKind.ACCUM_CONCAT:
             return _cut(x[0], [dim] if loop > 1 else [])
-    hint = "a graph with a maximum is not reported before it can be certified"
-    raise FormatError(f"operator {kind.value} has no abstract expression here", hint=hint)
+    raise FormatError(f"operator {kind.value} has no abstract expression here")

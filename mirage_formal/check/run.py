@@ -187,7 +187,11 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
         with step(run.root / SUMMARY_FILE, f"candidate {item.id}"):
             expect("digest", result.digest, item.digest)
             expect("program", result.program, who.program)
-            expect("seed", result.seed, who.seed)
+            if result.seed is not None:
+                expect("seed", result.seed, who.seed)
+            expect("verdict", result.verdict, item.verdict)
+            if who.accept == "equivalent":
+                expect("verdict in a run that accepts only equivalent candidates", "equivalent", result.verdict)
             expect("kernels", result.kernels, item.kernels)
             expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
 

@@ -9,13 +9,14 @@ from typing import Any
 from mirage_formal.ir.canonical import digest
 from mirage_formal.pipeline.driver import Report, Result, rank, run
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
-from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, Settings, as_program
+from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, POLICIES, Settings, as_program
 from mirage_formal.search.bounds import IntTriples
 
 __all__ = [
     "DEFAULT_TARGET",
     "ENGINES",
     "ORACLES",
+    "POLICIES",
     "Phase",
     "Progress",
     "Report",
@@ -49,6 +50,7 @@ def superoptimize(
     oracle: str = "normal-form",
     prune: bool = True,
     seed: int = 0,
+    accept: str = "equivalent",
     workers: int | None = None,
     time_limit: float | None = None,
     out: str | Path | None = None,
@@ -76,6 +78,8 @@ def superoptimize(
         oracle: "normal-form" or "z3".
         prune: Whether abstract expressions prune.
         seed: Seed of the fingerprints.
+        accept: "equivalent" returns only candidates that are proved equal to the program over the reals; "probable"
+            also those that fingerprints did not refute, with that verdict.
         workers: Worker processes; None is every available processor.
         time_limit: Seconds for the search; what was found by then is verified and returned.
         out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
@@ -95,6 +99,7 @@ def superoptimize(
         oracle=oracle,
         prune=prune,
         seed=seed,
+        accept=accept,
         workers=workers,
         time_limit_s=time_limit,
         resume=resume,

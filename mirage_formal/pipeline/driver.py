@@ -17,7 +17,7 @@ import msgspec
 
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, to_json
-from mirage_formal.ir.verdict import Probable
+from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.journal import (
     CANDIDATES,
     CandidateRecord,
@@ -59,7 +59,8 @@ class Result:
         graph: The µGraph, with thread graphs.
         digest: Its digest.
         rank: 1 is the best.
-        verdict: What is known about its equality with the program.
+        verdict: What is known about its equality with the program: a proof and its side conditions, or, only in a run
+            that accepts it, that fingerprints agree.
         cost: Estimated microseconds.
         directory: Where its evidence is.
     """
@@ -67,13 +68,14 @@ class Result:
     graph: KernelGraph
     digest: str
     rank: int
-    verdict: Probable
+    verdict: Equivalent | Probable
     cost: float
     directory: Path
 
     def __str__(self) -> str:
         kernels = f"{self.graph.kernels} kernel{'s' if self.graph.kernels != 1 else ''}"
-        return f"{self.rank:3}  {self.digest[:12]}  {kernels}  est. {self.cost:.1f} us  {self.directory}"
+        known = type(self.verdict).__name__.lower()
+        return f"{self.rank:3}  {self.digest[:12]}  {known}  {kernels}  est. {self.cost:.1f} us  {self.directory}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,7 @@ class _Run:
         for number, v in enumerate(verified, 1):
             found = v.found
             directory = f"{CANDIDATES}/{number:03}-{found.digest[:12]}"
-            verdict = Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)
+            verdict = _verdict(v)
             path = self.store.root / directory
             results.append(Result(decode(found.graph), found.digest, number, verdict, found.estimated_us, path))
             items.append(
@@ -249,7 +251,7 @@ class _Run:
                     id=found.digest[:12],
                     digest=found.digest,
                     rank=number,
-                    verdict="probable",
+                    verdict="equivalent" if isinstance(verdict, Equivalent) else "probable",
                     error_bound_log2=v.verdict.bound_log2,
                     kernels=found.kernels,
                     estimated_us=found.estimated_us,
@@ -266,6 +268,12 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
         for found in record.candidates:
             distinct.setdefault(found.digest, found)
     return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
+
+
+def _verdict(v: Verified) -> Equivalent | Probable:
+    if v.proof is not None:
+        return Equivalent(v.proof, v.verdict.conditions)
+    return Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)
 
 
 def _failed(key: str, unit: Unit, outcome: Failed) -> UnitRecord:

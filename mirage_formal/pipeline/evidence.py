@@ -1,16 +1,18 @@
 """From ranked candidates to reported ones: which are verified, how, and the files that say so.
 
-A candidate is reported only if its final fingerprint agrees and each of its tensors has a certificate that z3 and cvc5
-both refute. One that fails makes room for the next in rank.
+A candidate is reported only if each of its tensors has a certificate that z3 and cvc5 both refute, and the policy of
+verify.certify accepts it: it is proved equal to the program, the checker's kernel has replayed the proof, and both
+solvers refute what the proof leaves to them; or, where the run asks for no more, its final fingerprint agrees. One that
+fails makes room for the next in rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,17 +20,22 @@ from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.graph import GraphDefined
 from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.journal import (
+    EQUIVALENCE_FILE,
     GRAPH_FILE,
     PROOF_DIR,
     PROOF_FILE,
     VERIFICATION_FILE,
     CertificateRecord,
     ClosingRecord,
+    DigitRecord,
+    EquivalenceRecord,
     FoundRecord,
+    RejectedKind,
     RejectedRecord,
     SolverRecord,
     VerdictRecord,
     VerificationRecord,
+    digits_file,
     line,
     pretty,
     sha256,
@@ -36,13 +43,15 @@ from mirage_formal.journal import (
 from mirage_formal.pipeline.progress import Phase
 from mirage_formal.pipeline.settings import Job
 from mirage_formal.pipeline.tasks import (
+    Accepted,
     CandidateTask,
     Claim,
-    Fingerprinted,
+    Proof,
+    Rejected,
     Uncertified,
     certify,
     discharge_texts,
-    fingerprint_candidate,
+    verify_candidate,
 )
 from mirage_formal.search.parallel import Done, Failed, Pool
 
@@ -57,10 +66,11 @@ _PATIENCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A candidate that may be reported: its verdict, and the files of its directory by relative path."""
+    """A candidate that may be reported: its verdict, its proof, and the files of its directory by relative path."""
 
     found: FoundRecord
     verdict: VerdictRecord
+    proof: bytes | None
     files: dict[str, bytes]
 
 
@@ -87,7 +97,8 @@ class Evidence:
     def choose(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
         """The candidates to report, verified, best first.
 
-        Sound: only a Probable verdict with a certificate for every tensor, unsat for both solvers, gets through.
+        Sound: only what the policy accepts, with a certificate for every tensor and every obligation of both unsat for
+        both solvers, gets through.
         """
         while True:
             left = [found for found in ranked if found.digest not in self.rejected]
@@ -112,18 +123,26 @@ class Evidence:
         for index, outcome in self._outcomes(Phase.CERTIFY, certify, tasks):
             if (certified := self._certified(todo[index], outcome)) is not None:
                 claims[todo[index].digest] = certified
-        self._discharge(claims)
+        self._discharge(Phase.CERTIFY, (claim.text for those in claims.values() for claim in those))
         left = [found for found in todo if self._refuted_by_both(found, claims)]
+        accepted: list[tuple[FoundRecord, Accepted]] = []
         tasks = [CandidateTask(self._job, found.graph) for found in left]
-        for index, result in self._outcomes(Phase.FINGERPRINT, fingerprint_candidate, tasks):
-            found = left[index]
-            self.tests += 1
-            if isinstance(result, Failed):
-                self._reject(found, "unknown", result.reason)
-            elif result.verdict.kind != "probable":
-                self._reject(found, result.verdict.kind, result.verdict.reason)
-            else:
-                self._verified[found.digest] = self._files(found, claims[found.digest], result)
+        try:
+            for index, result in self._outcomes(Phase.PROVE, verify_candidate, tasks):
+                self.tests += 1
+                match result:
+                    case Accepted():
+                        accepted.append((left[index], result))
+                    case Rejected(kind, reason):
+                        self._reject(left[index], kind, reason)
+                    case Failed(reason=reason):
+                        self._reject(left[index], "unknown", reason)
+        finally:  # what is accepted when an interrupt comes is not lost
+            proofs = [result.proof for _, result in accepted if result.proof is not None]
+            self._discharge(Phase.PROVE, (o.text for proof in proofs for o in proof.obligations))
+            for found, result in accepted:
+                if result.proof is None or self._settled(found, result.proof):
+                    self._verified[found.digest] = self._files(found, claims[found.digest], result)
 
     def _outcomes(
         self, phase: Phase, function: Callable[[P], R], tasks: Sequence[P]
@@ -154,12 +173,11 @@ class Evidence:
                 return None
         return claims
 
-    def _discharge(self, claims: dict[str, list[Claim]]) -> None:
+    def _discharge(self, phase: Phase, obligations: Iterable[str]) -> None:
         """Put every distinct new obligation to both solvers, once in a run."""
-        distinct = dict.fromkeys(claim.text for those in claims.values() for claim in those)
-        texts = [text for text in distinct if sha256(text.encode()) not in self._discharged]
+        texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
         chunks = [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
-        for index, answers in self._outcomes(Phase.CERTIFY, discharge_texts, chunks):
+        for index, answers in self._outcomes(phase, discharge_texts, chunks):
             if isinstance(answers, Failed):
                 continue
             for text, answer in zip(chunks[index], answers, strict=True):
@@ -169,17 +187,38 @@ class Evidence:
         if found.digest not in claims:
             return False
         for claim in claims[found.digest]:
-            answers = self._discharged.get(sha256(claim.text.encode()))
-            if answers is None or any(answer.answer != "unsat" for answer in answers):
-                said = "nothing" if answers is None else f"{answers[0].answer} (z3), {answers[1].answer} (cvc5)"
-                self._reject(found, "certificate", f"{claim.tensor}: expected unsat from both solvers, got {said}")
+            if (fault := self._fault(claim.text)) is not None:
+                self._reject(found, "certificate", f"{claim.tensor}: {fault}")
                 return False
         return True
 
-    def _reject(self, found: FoundRecord, kind: Literal["different", "unknown", "certificate"], reason: str) -> None:
+    def _settled(self, found: FoundRecord, proof: Proof) -> bool:
+        """Whether both solvers refute what the proof leaves to them."""
+        for obligation in proof.obligations:
+            if (fault := self._fault(obligation.text)) is not None:
+                answers = self._discharged.get(sha256(obligation.text.encode()), ())
+                wrong = any(answer.answer == "sat" for answer in answers)
+                self._reject(
+                    found,
+                    "proof-refused" if wrong else "unknown",
+                    f"digits {obligation.extents}, {obligation.lemma}: {fault}",
+                )
+                return False
+        return True
+
+    def _fault(self, text: str) -> str | None:
+        """What is wrong with the solvers' answers to an obligation, or None if both say unsat."""
+        answers = self._discharged.get(sha256(text.encode()))
+        if answers is None:
+            return "expected unsat from both solvers, got nothing"
+        if any(answer.answer != "unsat" for answer in answers):
+            return f"expected unsat from both solvers, got {answers[0].answer} (z3), {answers[1].answer} (cvc5)"
+        return None
+
+    def _reject(self, found: FoundRecord, kind: RejectedKind, reason: str) -> None:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
-    def _files(self, found: FoundRecord, claims: Sequence[Claim], result: Fingerprinted) -> Verified:
+    def _files(self, found: FoundRecord, claims: Sequence[Claim], result: Accepted) -> Verified:
         """Everything that is written about a candidate, except its manifest."""
         files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
         names: dict[str, str] = {}
@@ -203,19 +242,48 @@ class Evidence:
                     )
                 )
             )
+        proved = [] if result.proof is None else [self._equivalence(result.verdict, result.proof, files)]
         closing = ClosingRecord(
-            certificates=len(log), obligations=len(names), graph=found.digest, program=self._program_digest
+            certificates=len(log),
+            obligations=len(names),
+            equivalences=len(proved),
+            digits=sum(len(record.digits) for record in proved),
+            graph=found.digest,
+            program=self._program_digest,
         )
-        files[PROOF_FILE] = b"".join([*log, line(closing)])
+        files[PROOF_FILE] = b"".join([*log, *map(line, proved), line(closing)])
         verification = VerificationRecord(
             candidate=found.digest,
             program_digest=self._program_digest,
             program=self._program,
             verdict=result.verdict,
-            fingerprint=msgspec.Raw(result.record),
+            fingerprint=msgspec.Raw(result.fingerprint),
         )
         files[VERIFICATION_FILE] = pretty(verification)
-        return Verified(found, result.verdict, files)
+        return Verified(found, result.verdict, None if result.proof is None else result.proof.data, files)
+
+    def _equivalence(self, verdict: VerdictRecord, proof: Proof, files: dict[str, bytes]) -> EquivalenceRecord:
+        """The record of a proof, whose files are added to ``files``."""
+        files[EQUIVALENCE_FILE] = proof.data
+        digits: list[DigitRecord] = []
+        for number, obligation in enumerate(proof.obligations, 1):
+            name = digits_file(number)
+            text = files[name] = obligation.text.encode()
+            code = sha256(text)
+            z3, cvc5 = self._discharged[code]
+            digits.append(
+                DigitRecord(
+                    extents=obligation.extents, lemma=obligation.lemma, file=name, sha256=code, z3=z3, cvc5=cvc5
+                )
+            )
+        return EquivalenceRecord(
+            file=EQUIVALENCE_FILE,
+            sha256=sha256(proof.data),
+            steps=proof.steps,
+            lemmas=proof.lemmas,
+            conditions=verdict.conditions,
+            digits=tuple(digits),
+        )
 
 
 def select(

@@ -13,7 +13,7 @@ class Phase(StrEnum):
     PLAN = "planning"
     SEARCH = "searching"
     CERTIFY = "certifying"
-    FINGERPRINT = "fingerprinting"
+    PROVE = "proving"
     WRITE = "writing"
 
 

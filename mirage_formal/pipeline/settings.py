@@ -23,9 +23,11 @@ from mirage_formal.search.bounds import IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.parallel import default_workers
 from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.verify.certify import Policy
 
 ENGINES: Final = ("guided", "exhaustive")
 ORACLES: Final = ("normal-form", "z3")
+POLICIES: Final = tuple(policy.value for policy in Policy)
 DEFAULT_TARGET: Final = "h200"
 
 _VERSIONED: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
@@ -44,6 +46,8 @@ class Settings:
         oracle: "normal-form" or "z3".
         prune: Whether branches are pruned by abstract expressions.
         seed: Seed of the fingerprints.
+        accept: "equivalent": only candidates that are proved are reported. "probable": also those that fingerprints did
+            not refute, and every output says so.
         workers: Worker processes; None takes every processor that this process may use.
         time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
@@ -59,6 +63,7 @@ class Settings:
     oracle: str = "normal-form"
     prune: bool = True
     seed: int = 0
+    accept: str = Policy.EQUIVALENT.value
     workers: int | None = None
     time_limit_s: float | None = None
     unit_limit_s: float = 1800.0
@@ -85,6 +90,7 @@ class Job:
     target: Target
     engine: str
     options: SearchOptions
+    accept: Policy
 
 
 def make_job(program: KernelGraph, settings: Settings) -> Job:
@@ -103,6 +109,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     _choice("engine", settings.engine, ENGINES, free=":" in settings.engine)
     _choice("oracle", settings.oracle, ORACLES)
+    _choice("accept", settings.accept, POLICIES)
     for name in ("workers", "time_limit_s"):
         value = getattr(settings, name)
         if value is not None and value <= 0:
@@ -129,7 +136,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         prune=settings.prune,
         seed=settings.seed,
     )
-    return Job(program, config, space, load_target(settings.target), settings.engine, options)
+    target = load_target(settings.target)
+    return Job(program, config, space, target, settings.engine, options, Policy(settings.accept))
 
 
 def choose_config(program: KernelGraph) -> str:
@@ -158,6 +166,7 @@ def identity(job: Job) -> Identity:
         target=job.target.name,
         target_digest=sha256(msgspec.json.encode(job.target)),
         seed=job.options.seed,
+        accept=job.accept.value,
     )
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
-from mirage_formal.ir.verdict import Probable
+from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.journal import SummaryRecord
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.progress import Progress
@@ -93,11 +93,11 @@ def print_report(report: Report, console: Console) -> None:
     summary = report.summary
     title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
     table = Table(title=escape(title), title_justify="left")
-    for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("error", "right")):
+    for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("verdict", "left")):
         table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
     table.add_column("kernels")
     for result in report.results:
-        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", bound(result.verdict), form(result.graph))
+        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), form(result.graph))
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
     for text in notes(report):
@@ -116,28 +116,46 @@ def notes(report: Report) -> list[str]:
         "interrupted": "Interrupted; --resume continues. ",
         "time-limit": "Stopped at the time limit; --resume continues. ",
     }
-    reasons = sorted({r.verdict.reason for r in report.results if r.verdict.bound_log2 is None and r.verdict.reason})
     return [
         f"{ends[summary.status]}{done}",
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
-        "verdict probable: agreed on random points of a finite field at real sizes",
-        *(f"no bound on the error: {reason}" for reason in reasons),
+        *meanings([result.verdict for result in report.results]),
         "est. us orders candidates; nothing was measured",
         f"evidence in {display_path(report.directory)}",
     ]
 
 
+def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
+    """What the verdicts of a table mean, each once, and how many are not proved."""
+    said: list[str] = []
+    proved = [verdict for verdict in verdicts if isinstance(verdict, Equivalent)]
+    if proved:
+        where = ""
+        if any(verdict.conditions for verdict in proved):
+            where = " on which the conditions in its proof.jsonl hold (no divisor is 0, no radicand negative)"
+        said.append(f"verdict equivalent: proved equal to the program over the reals, for all inputs{where}")
+    probable = [verdict for verdict in verdicts if isinstance(verdict, Probable)]
+    if probable:
+        many = f"{len(probable)} of {len(verdicts)}"
+        said.append(f"verdict probable ({many}): NOT proved; agreed on random points of a finite field at real sizes")
+        reasons = sorted({verdict.reason for verdict in probable if verdict.bound_log2 is None and verdict.reason})
+        said += [f"no bound on the error: {reason}" for reason in reasons]
+    return said
+
+
 def warnings(report: Report) -> list[str]:
     """What went wrong, if anything did."""
     found: list[str] = []
-    wrong = [item for item in report.summary.rejected if item.kind == "different"]
-    if wrong:
-        found.append(f"SEARCH BUG: {len(wrong)} proposed candidates are wrong; the final fingerprint refuted them:")
-        found += [f"  {item.digest[:12]}: {item.reason}" for item in wrong[:5]]
-    others = [item for item in report.summary.rejected if item.kind != "different"]
-    if others:
-        found.append(f"{len(others)} candidates are not reported because a check did not succeed:")
-        found += [f"  {item.digest[:12]}: {item.reason[:200]}" for item in others[:5]]
+    for kinds, what in (
+        (("different",), "SEARCH BUG: {} proposed candidates are wrong; the final fingerprint refuted them:"),
+        (("proof-refused",), "PROVER BUG: the checker refused the proofs of {} candidates, which are not reported:"),
+        (("unproved",), "{} candidates are not reported because they are not proved:"),
+        (("certificate", "unknown"), "{} candidates are not reported because a check did not succeed:"),
+    ):
+        items = [item for item in report.summary.rejected if item.kind in kinds]
+        if items:
+            found.append(what.format(len(items)))
+            found += [f"  {item.digest[:12]}: {item.reason[:200]}" for item in items[:5]]
     if report.failed:
         found.append(f"INCOMPLETE: {len(report.failed)} units of the search failed; --resume tries them again:")
         for record in report.failed[:5]:
@@ -146,11 +164,18 @@ def warnings(report: Report) -> list[str]:
     return found
 
 
-def bound(verdict: Probable) -> str:
-    """The bound on the error of a verdict in a word: the probability that different programs agree as these did."""
-    if verdict.bound_log2 is not None:
-        return f"< 2^{verdict.bound_log2:.0f}"
-    return "vacuous" if "vacuous" in verdict.reason else "no bound"
+def known(verdict: Equivalent | Probable) -> str:
+    """A verdict in a word or two; a probable one with the bound on its error.
+
+    The bound is the probability that different programs agree as these did.
+    """
+    match verdict:
+        case Equivalent():
+            return "equivalent"
+        case Probable(bound_log2=float() as bound):
+            return f"probable, < 2^{bound:.0f}"
+        case Probable(reason=reason):
+            return "probable, vacuous" if "vacuous" in reason else "probable, no bound"
 
 
 def form(graph: KernelGraph) -> str:

@@ -1,4 +1,4 @@
-"""What worker processes do: plan, search one unit, write certificates, discharge them, verify one candidate.
+"""What worker processes do: plan, search one unit, write certificates, discharge obligations, verify one candidate.
 
 Every function here takes one picklable value and returns one, and depends on nothing else, so a task can be given to
 another worker at any time. What is expensive and shared by tasks of one job is kept per process.
@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal.check.equivalence import Obligation, Replayed, replayed
+from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import canonical, digest
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, encode
-from mirage_formal.ir.verdict import Candidate, Different, Probable, Unknown, Verdict
-from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.journal import FoundRecord, RejectedKind, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job
 from mirage_formal.search.engine import Engine, Unit
@@ -30,6 +32,8 @@ from mirage_formal.semantics.abstract import expressions
 from mirage_formal.smt.certificate import to_smt2
 from mirage_formal.smt.session import discharge
 from mirage_formal.smt.terms import Expr, to_text
+from mirage_formal.verify.certify import Refused, Verified
+from mirage_formal.verify.certify import certify as certify_candidate
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
@@ -78,11 +82,36 @@ class Uncertified:
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprinted:
-    """The final fingerprint of one candidate: its verdict and its record as JSON."""
+class Proof:
+    """An equivalence proof that the checker's kernel has replayed, and what the solvers have yet to refute for it."""
+
+    data: bytes
+    steps: int
+    lemmas: int
+    obligations: tuple[Obligation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A candidate that the policy accepts.
+
+    Attributes:
+        verdict: Equivalent or probable.
+        fingerprint: Its log as JSON; null if it has no answer, which only an equivalent candidate may lack.
+        proof: Of an equivalent one.
+    """
 
     verdict: VerdictRecord
-    record: bytes
+    fingerprint: bytes
+    proof: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A candidate that the policy does not accept, see journal.RejectedRecord."""
+
+    kind: RejectedKind
+    reason: str
 
 
 def load_engine(name: str) -> Engine:
@@ -204,10 +233,34 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
     return answers
 
 
-def fingerprint_candidate(task: CandidateTask) -> Fingerprinted:
-    """The final fingerprint of a candidate, at the program's real sizes."""
-    result = _session(task.job).check(decode(task.graph))
-    return Fingerprinted(verdict_record(result.verdict), msgspec.json.encode(result.record))
+def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
+    """The final fingerprint of a candidate at the program's real sizes, its proof, and the proof's replay.
+
+    Sound: what is accepted is the policy's to say (verify.certify); a proof counts once the kernel has replayed it.
+    """
+    judged = certify_candidate(_session(task.job), decode(task.graph), task.job.accept, replay_proof)
+    if isinstance(judged, Refused):
+        return Rejected(judged.kind, judged.reason)
+    log = None if judged.record.verdict == "unknown" else judged.record
+    return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged))
+
+
+def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:
+    """What the checker's kernel says about a proof; Unknown if it refuses it."""
+    try:
+        return replayed(program, candidate, proof)
+    except ProofError as error:
+        return Unknown(f"{error.where}: {error.what}" if error.where else error.what)
+
+
+def _proof(judged: Verified[Replayed]) -> Proof | None:
+    match judged.verdict:
+        case Equivalent(proof=data):
+            assert judged.theorem is not None
+            theorem = judged.theorem.theorem
+            return Proof(data, theorem.steps, theorem.lemmas, judged.theorem.obligations)
+        case Probable():
+            return None
 
 
 @lru_cache(maxsize=2)
@@ -219,9 +272,11 @@ def _session(job: Job) -> FingerprintSession:
 def verdict_record(verdict: Verdict) -> VerdictRecord:
     """A verdict as data."""
     match verdict:
+        case Equivalent(conditions=conditions):
+            return VerdictRecord(kind="equivalent", conditions=conditions)
         case Probable(rounds, bound_log2, reason):
             return VerdictRecord(kind="probable", rounds=rounds, bound_log2=bound_log2, reason=reason)
-        case Different(seed, output, index, expected, got):
+        case Different(seed=seed, output=output, index=index, expected=expected, got=got):
             reason = f"seed {seed}: output {output} at {list(index)}: expected {expected}, got {got}"
             return VerdictRecord(kind="different", reason=reason)
         case Unknown(reason):

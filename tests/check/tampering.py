@@ -40,12 +40,35 @@ def sign_candidate(root: Path) -> None:
 
 
 def sign_proof(root: Path) -> None:
-    """Recompute the digests of obligations in the proof log."""
+    """Recompute the digests of obligations and of the equivalence proof in the proof log."""
     records = read_lines(root / "proof.jsonl")
-    for record in records:
-        if record.get("record") == "certificate" and (root / record["file"]).is_file():
+    digits = [digit for record in records if record.get("record") == "equivalence" for digit in record["digits"]]
+    for record in (*records, *digits):
+        if "sha256" in record and (root / record["file"]).is_file():
             record["sha256"] = journal.sha256((root / record["file"]).read_bytes())
     write_lines(root / "proof.jsonl", records)
+
+
+def demote(root: Path) -> None:
+    """Make a proved candidate one that is only probable, as a run with that policy would have written it."""
+    (root / "proof" / "equivalence.json").unlink()
+    for path in (root / "proof").glob("digits-*"):
+        path.unlink()
+    records = [record for record in read_lines(root / "proof.jsonl") if record["record"] != "equivalence"]
+    records[-1].update(equivalences=0, digits=0)
+    write_lines(root / "proof.jsonl", records)
+
+    def verdict(record: dict[str, Any]) -> None:
+        log = record["fingerprint"]
+        record["verdict"] = {
+            "kind": "probable",
+            "rounds": log["rounds"],
+            "bound_log2": log["bound_log2"],
+            "reason": log["bound_reason"],
+        }
+
+    edit(root / "verification.json", verdict)
+    sign_candidate(root)
 
 
 def sign_graph(root: Path) -> str:
@@ -153,7 +176,7 @@ def other(value: Any, rng: random.Random) -> Any:
             return value[:-1] if value else [0]
         case dict():
             # Leaving out a field whose value is its default says the same.
-            needed = [k for k in sorted(value) if value[k] not in ("", None, 0, 1)]
+            needed = [k for k in sorted(value) if value[k] not in ("", None, 0, 1, [])]
             gone = rng.choice(needed) if needed else None
             return {k: v for k, v in value.items() if k != gone} if gone else {**value, "x": 1}
     raise AssertionError(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.check.tampering import (
     INFORMATION,
     RUN_INFORMATION,
     copy,
+    demote,
     edit,
     files,
     flip,
@@ -103,7 +105,7 @@ def test_every_changed_byte_is_caught_after_signing_again(candidates: list[Path]
         flip(path, rng)
         if meaning(path, INFORMATION) == meaning(source / path.relative_to(root), INFORMATION):
             continue
-        if path.suffix == ".smt2":
+        if path.parent.name == "proof":
             sign_proof(root)
         sign_candidate(root)
         refused(root, path.name)
@@ -134,12 +136,17 @@ def test_every_edited_field_is_caught_after_signing_again(candidates: list[Path]
 
 
 def test_an_edited_graph_is_never_accepted_unless_it_is_right(candidates: list[Path], tmp_path: Path) -> None:
-    """The attacker recomputes the graph's digest everywhere: only graphs equal to the program may then pass."""
+    """The attacker recomputes the graph's digest everywhere: only graphs equal to the program may then pass.
+
+    Every other time the proof is left out, so that certificates and fingerprints stand alone.
+    """
     rng = random.Random(4)
     accepted = 0
-    for _ in range(EDITS):
+    for number in range(EDITS):
         source = rng.choice(candidates)
         root = copy(source, tmp_path / "candidate")
+        if number % 2:
+            demote(root)
         path = root / "mugraph.json"
         record = json.loads(path.read_bytes())
         container, key = rng.choice(list(leaves(record["ops"], set())))
@@ -157,6 +164,51 @@ def test_an_edited_graph_is_never_accepted_unless_it_is_right(candidates: list[P
         for got, expected in zip(evaluate(graph, given), evaluate(program, given), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-9)
     assert accepted < EDITS // 10  # other threads of a block, another reduction_dimx that nothing uses
+
+
+def test_every_edited_place_of_a_proof_is_caught_after_signing_again(candidates: list[Path], tmp_path: Path) -> None:
+    """Numbers, names and parts of the proof object: what the kernel still accepts must be a proof of the same."""
+    rng = random.Random(7)
+    seen = set()
+    accepted = 0
+    for _ in range(EDITS // 2):
+        root = copy(rng.choice(candidates), tmp_path / "candidate")
+        path = root / "proof" / "equivalence.json"
+        record = json.loads(path.read_bytes())
+        container, key = rng.choice(list(leaves(record, set())))
+        container[key] = other(container[key], rng)
+        path.write_text(json.dumps(record))
+        sign_proof(root)
+        sign_candidate(root)
+        try:
+            established = check_candidate(root)
+        except CheckFailed as failure:
+            seen.add(failure.step)
+            continue
+        assert established.verdict == "equivalent"
+        accepted += 1
+    assert "replay the proof" in seen
+    assert accepted < EDITS // 20
+
+
+def test_candidates_without_their_proof_are_not_of_a_run_that_asks_for_proofs(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy(runs[0], tmp_path / "run")
+    candidate = sorted((root / "candidates").iterdir())[0]
+    demote(candidate)
+    assert check_candidate(candidate).verdict == "probable"
+    sign_run(root)
+    assert main([str(root), "--jobs", "1"]) == 1
+    assert "verdict: expected probable, got equivalent" in capsys.readouterr().err
+
+    def confess(summary: dict[str, Any]) -> None:
+        bound = json.loads((candidate / "verification.json").read_bytes())["verdict"]["bound_log2"]
+        summary["candidates"][0].update(verdict="probable", error_bound_log2=bound)
+
+    sign_run(root, confess)
+    assert main([str(root), "--jobs", "1"]) == 1
+    assert "accepts only equivalent candidates" in capsys.readouterr().err
 
 
 RUN_FILES = ("summary.json", "run.json", "search.jsonl")

@@ -15,6 +15,7 @@ import pytest
 
 from mirage_formal import journal
 from mirage_formal.check.__main__ import main as check
+from mirage_formal.errors import FormatError
 from mirage_formal.pipeline import Settings, run
 from tests.fake_engine import program
 
@@ -116,6 +117,53 @@ def test_obligations_outside_the_directory(copy: Path, capsys: pytest.CaptureFix
     errors = capsys.readouterr().err
     assert "../proof/001.smt2" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("name", ["summary.json", "run.json", "search.jsonl", "manifest.json", "proof.jsonl"])
+def test_what_an_earlier_version_wrote_says_so(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    root = copy if name in ("summary.json", "run.json", "search.jsonl") else first(copy)
+    data = (root / name).read_bytes()
+    older = data.replace(b'"schema_version": 2', b'"schema_version": 1').replace(
+        b'"schema_version":2', b'"schema_version":1'
+    )
+    assert older != data
+    (root / name).write_bytes(older)
+    errors = said(root, 2, capsys)
+    assert name in errors
+    assert "schema_version: expected 2, got 1: another version of this package wrote it" in errors
+
+
+def test_a_run_of_an_earlier_version_is_not_resumed(copy: Path) -> None:
+    path = copy / "run.json"
+    older = path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 1').replace(b'"accept"', b'"agree"')
+    path.write_bytes(older)
+    settings = Settings(engine="tests.fake_engine:FakeEngine", config="tiny", keep=1, workers=1, resume=True)
+    with pytest.raises(FormatError, match="schema_version: expected 2, got 1"):
+        run(program(), settings, copy)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(lambda d: b"[" * 200_000, ("nested",), id="deep"),
+        pytest.param(lambda d: d[: len(d) // 2], ("JSON",), id="half"),
+        pytest.param(lambda d: d + b" " * (2 << 20), ("at most 1048576 bytes",), id="large"),
+        pytest.param(lambda d: b"\xff\xfe" + d, ("expected",), id="no text"),
+        pytest.param(lambda d: d.replace(b'"digits":[', b'"digits":[9999999999999,', 1), ("1099511627776",), id="huge"),
+        pytest.param(lambda d: d.replace(b'"lemmas":[', b'"lemmas":[1.5,', 1), ("integers",), id="float"),
+        pytest.param(lambda d: b'{"steps":[],' + d[1:], ("distinct keys",), id="key twice"),
+    ],
+)
+def test_hostile_proofs(copy: Path, capsys: pytest.CaptureFixture[str], edit: Edit, words: tuple[str, ...]) -> None:
+    path = first(copy) / "proof" / "equivalence.json"
+    changed = edit(path.read_bytes())
+    assert changed != path.read_bytes()
+    path.write_bytes(changed)
+    seal(copy)
+    errors = said(first(copy), 1, capsys)
+    assert "equivalence.json" in errors
+    assert "step: replay the proof" in errors
+    assert all(word in errors for word in words)
 
 
 def test_links_are_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,23 +1,12 @@
-"""The records of a run directory and the rules for writing and reading them.
-
-One Struct per JSON object of docs/run-directory.md, and nothing else knows the format: the pipeline writes these
-records, the independent checker reads them. Reading is strict (unknown fields are refused) and bounded; a path inside a
-record never leads out of the directory that the record is in.
-"""
+"""The records of a run directory: one Struct per JSON object of docs/run-directory.md."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.errors import FormatError, RunError
-
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
@@ -26,17 +15,15 @@ CANDIDATES: Final = "candidates"
 GRAPH_FILE: Final = "mugraph.json"
 PROOF_FILE: Final = "proof.jsonl"
 PROOF_DIR: Final = "proof"
+EQUIVALENCE_FILE: Final = "proof/equivalence.json"
 VERIFICATION_FILE: Final = "verification.json"
 MANIFEST_FILE: Final = "manifest.json"
 
-#: Largest file that is read, in bytes; a journal of a long search may be larger and is read line by line.
-MAX_FILE_BYTES: Final = 64 << 20
-MAX_LINE_BYTES: Final = 64 << 20
-
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Version = Literal[1]
-_NO_SEAL: Final = "0" * 64
+Version = Literal[2]
+#: Stands in a file for its seal while that is computed.
+NO_SEAL: Final = "0" * 64
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +42,7 @@ class Identity(Record, frozen=True, kw_only=True):
         target: Name of the target that candidates are ranked for.
         target_digest: Sha256 over the target's figures.
         seed: Seed of the fingerprints.
+        accept: "equivalent": only what is proved is reported; "probable": also what fingerprints did not refute.
     """
 
     program: Sha256
@@ -65,13 +53,14 @@ class Identity(Record, frozen=True, kw_only=True):
     target: str
     target_digest: Sha256
     seed: Count
+    accept: Literal["equivalent", "probable"]
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
     """run.json: what was asked for, written before the search starts and never changed.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2.
         name: Name of the program (a variable of the file it came from).
         source: File that the program came from, as the user named it, or empty.
         config: Name of the search space, or its path as the user gave it.
@@ -115,7 +104,7 @@ class UnitRecord(Record, frozen=True, kw_only=True):
     """One line of search.jsonl: one finished unit of work.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2.
         key: The run's key, so that a line never counts for another run.
         unit: Index of the unit.
         label: What the unit is about, readable.
@@ -155,7 +144,7 @@ class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", ta
     """One line of proof.jsonl: one tensor's abstract expression is a subexpression of an output's.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2.
         tensor: "k<i>" is tensor i of the kernel graph, "b<j>.<i>" tensor i of the block graph of kernel operator j.
         expression: The tensor's abstract expression, as text.
         output: Position in the program's outputs of the target that it is a subexpression of.
@@ -175,41 +164,101 @@ class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", ta
     cvc5: SolverRecord
 
 
+DigitLemma = Literal["injective", "onto"]
+
+
+class DigitRecord(Record, frozen=True, kw_only=True):
+    """One obligation of an equivalence proof: a half of the mixed-radix lemma for digits of certain extents.
+
+    Attributes:
+        extents: Of the digits, most significant first.
+        lemma: "injective" (equal numbers have equal digits) or "onto" (every number has digits).
+        file: Path of the obligation, relative to the candidate's directory, always proof/digits-<number>.smt2.
+        sha256: Of that file.
+        z3: z3's answer.
+        cvc5: cvc5's answer.
+    """
+
+    extents: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    lemma: DigitLemma
+    file: str
+    sha256: Sha256
+    z3: SolverRecord
+    cvc5: SolverRecord
+
+
+class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", tag_field="record"):
+    """The line of proof.jsonl before the last one, if the candidate is proved equal to the program.
+
+    Attributes:
+        schema_version: 2.
+        file: Path of the proof object, always proof/equivalence.json.
+        sha256: Of that file.
+        steps: Tensor steps of the proof.
+        lemmas: Lemmas of the proof.
+        conditions: What program and candidate need to be defined; the equality holds wherever these hold.
+        digits: Obligations of the proof, by extents and lemma.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    file: str
+    sha256: Sha256
+    steps: Count
+    lemmas: Count
+    conditions: tuple[str, ...]
+    digits: tuple[DigitRecord, ...]
+
+
 class ClosingRecord(Record, frozen=True, kw_only=True, tag="end", tag_field="record"):
-    """Last line of proof.jsonl: how many lines and distinct obligations precede it, and for which graph."""
+    """Last line of proof.jsonl: what precedes it, and for which graph.
+
+    Attributes:
+        schema_version: 2.
+        certificates: Lines about tensors.
+        obligations: Distinct files that they name.
+        equivalences: Lines about an equivalence proof: 1, or 0 for a candidate that is only probable.
+        digits: Obligations of that proof.
+        graph: Digest of mugraph.json.
+        program: Digest of the program.
+    """
 
     schema_version: Version = SCHEMA_VERSION
     certificates: Count
     obligations: Count
+    equivalences: Count
+    digits: Count
     graph: Sha256
     program: Sha256
 
 
-ProofRecord = CertificateRecord | ClosingRecord
+ProofRecord = CertificateRecord | EquivalenceRecord | ClosingRecord
 
 
 class VerdictRecord(Record, frozen=True, kw_only=True):
     """A verdict as data; ``kind`` names the class of ir/verdict and the other fields are that class's.
 
-    In the logs of a reported candidate the kind is always "probable".
+    In the logs of a reported candidate the kind is "equivalent" or "probable". ``rounds`` and ``bound_log2`` belong to
+    a probable verdict only: no fingerprint is part of an equivalent one.
     """
 
-    kind: Literal["probable", "different", "unknown"]
+    kind: Literal["equivalent", "probable", "different", "unknown"]
     rounds: Count = 0
     bound_log2: float | None = None
     reason: str = ""
+    conditions: tuple[str, ...] = ()
 
 
 class VerificationRecord(Record, frozen=True, kw_only=True):
     """verification.json: the verification log of one candidate.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2.
         candidate: Digest of the graph in mugraph.json.
         program_digest: Digest of ``program``.
         program: The program as a µGraph, so that a candidate's directory can be checked alone.
         verdict: The verdict.
-        fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md.
+        fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md; null for an equivalent
+            candidate whose fingerprint has no answer, because an operator has no picture in a finite field.
     """
 
     schema_version: Version = SCHEMA_VERSION
@@ -229,7 +278,7 @@ class ManifestRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
     candidate: Sha256
     files: dict[str, Sha256]
-    seal: Sha256 = _NO_SEAL
+    seal: Sha256 = NO_SEAL
 
 
 class CandidateRecord(Record, frozen=True, kw_only=True):
@@ -239,8 +288,9 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
         id: First 12 digits of ``digest``.
         digest: Digest of the graph.
         rank: 1 is the best.
-        verdict: "probable".
-        error_bound_log2: log2 of the error probability, null where the theorem gives no bound.
+        verdict: "equivalent" or "probable".
+        error_bound_log2: Of a probable one: log2 of the error probability, null where the theorem gives no bound. Of an
+            equivalent one null: a proof has no error probability.
         kernels: Kernels launched.
         estimated_us: The cost model's estimate, in microseconds.
         measured_us: Null: nothing is measured on a device yet.
@@ -251,7 +301,7 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
     digest: Sha256
     rank: Annotated[int, msgspec.Meta(ge=1)]
-    verdict: Literal["probable"]
+    verdict: Literal["equivalent", "probable"]
     error_bound_log2: float | None
     kernels: Count
     estimated_us: float
@@ -260,11 +310,23 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
     directory: str
 
 
+RejectedKind = Literal["different", "unknown", "certificate", "unproved", "proof-refused"]
+
+
 class RejectedRecord(Record, frozen=True, kw_only=True):
-    """A candidate that was proposed but is not reported, and why; "different" is a bug of the search."""
+    """A candidate that was proposed but is not reported, and why.
+
+    Attributes:
+        digest: Digest of the graph.
+        kind: "different": refuted, a bug of the search. "unknown": neither a fingerprint nor a proof, or a task or a
+            solver failed. "certificate": a tensor's certificate is missing or not refuted by both solvers. "unproved":
+            the prover knows no proof. "proof-refused": the checker's kernel refused the proof, or a solver found one of
+            its obligations satisfiable, a bug of the prover.
+        reason: What was found.
+    """
 
     digest: Sha256
-    kind: Literal["different", "unknown", "certificate"]
+    kind: RejectedKind
     reason: str
 
 
@@ -272,7 +334,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     """summary.json: what the run found.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2.
         program: Name of the program.
         program_digest: Its digest.
         config: Name of the search space.
@@ -313,137 +375,4 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     candidates: tuple[CandidateRecord, ...]
     rejected: tuple[RejectedRecord, ...]
     manifest: dict[str, Sha256]
-    seal: Sha256 = _NO_SEAL
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-Sealed = TypeVar("Sealed", ManifestRecord, SummaryRecord)
-
-
-def sha256(data: bytes) -> str:
-    """Sha256 in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def key_of(identity: Identity) -> str:
-    """Sha256 over an identity: its fields in declared order as compact JSON."""
-    return sha256(msgspec.json.encode(identity))
-
-
-def pretty(record: Record) -> bytes:
-    """A record as indented JSON text that ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-
-
-def line(record: Record) -> bytes:
-    """A record as one line of JSON that ends with a newline."""
-    return msgspec.json.encode(record) + b"\n"
-
-
-def sealed(record: Sealed) -> bytes:
-    """A record as indented JSON, with its seal computed and filled in."""
-    blank = pretty(msgspec.structs.replace(record, seal=_NO_SEAL))
-    mark = f'"seal": "{_NO_SEAL}"\n}}\n'.encode()
-    assert blank.endswith(mark)
-    return blank[: -len(mark)] + mark.replace(_NO_SEAL.encode(), sha256(blank).encode())
-
-
-def unsealed(data: bytes, kind: type[Sealed], where: str) -> Sealed:
-    """Decode a sealed record and check its seal.
-
-    Sound: the seal covers every byte of the file except its own digits, and those are compared, so any changed byte is
-    refused.
-
-    Raises:
-        FormatError: Not a record of this kind, or the seal does not fit.
-    """
-    record = decode(data, kind, where)
-    blank = re.sub(rb'"seal": "[0-9a-f]{64}"\n\}\n\Z', f'"seal": "{_NO_SEAL}"\n}}\n'.encode(), data)
-    if sha256(blank) != record.seal:
-        what = f"expected the seal {sha256(blank)}, got {record.seal}"
-        raise FormatError(what, where=where, hint="the file was changed after it was written; repeat the search")
-    return record
-
-
-def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
-    """Decode one record strictly.
-
-    Raises:
-        FormatError: Not JSON, not this record, or another schema version.
-    """
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(f"expected a {kind.__name__}: {error}", where=where, hint=_hint(data)) from None
-
-
-def decode_proof(data: bytes, where: str) -> ProofRecord:
-    """Decode one line of proof.jsonl strictly.
-
-    Raises:
-        FormatError: Not a line of a proof log.
-    """
-    try:
-        return _PROOF.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(f"expected a line of a proof log: {error}", where=where, hint=_hint(data)) from None
-
-
-_PROOF: Final[msgspec.json.Decoder[ProofRecord]] = msgspec.json.Decoder(ProofRecord)
-
-
-def _hint(data: bytes) -> str:
-    if b"schema_version" in data:
-        return f"this version reads schema_version {SCHEMA_VERSION}; see docs/run-directory.md"
-    return "see docs/run-directory.md"
-
-
-def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Bytes of a regular file of bounded size; symbolic links are refused.
-
-    Raises:
-        RunError: Missing, not a regular file, or too large.
-    """
-    hint = "give a directory that a search has written"
-    if path.is_symlink():
-        raise RunError("expected a regular file, got a symbolic link", where=str(path), hint=hint)
-    if not path.is_file():
-        got = "a directory" if path.is_dir() else "nothing there"
-        raise RunError(f"expected a regular file, got {got}", where=str(path), hint=hint)
-    size = path.stat().st_size
-    if size > limit:
-        raise RunError(f"expected at most {limit} bytes, got {size}", where=str(path), hint=hint)
-    return path.read_bytes()
-
-
-def confined(root: Path, relative: str) -> Path:
-    """The path of ``relative`` under ``root``, which it cannot leave.
-
-    Sound: only plain relative POSIX paths are accepted, no component is "..", and no component below ``root`` is a
-    symbolic link.
-
-    Raises:
-        FormatError: A path that is absolute, climbs up, is not normal, or runs over a link.
-    """
-    pure = PurePosixPath(relative)
-    normal = relative == str(pure) and "\\" not in relative and "\0" not in relative and relative not in ("", ".")
-    if not normal or pure.is_absolute() or ".." in pure.parts or len(relative) > 512:
-        what = f"expected a path inside the directory, got {relative[:200]!r}"
-        raise FormatError(what, where=str(root), hint="evidence must lie beside the file that names it")
-    path = root
-    for part in pure.parts:
-        path = path / part
-        if path.is_symlink():
-            raise FormatError("expected a plain file or directory, got a symbolic link", where=str(path))
-    return path
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers and crashes see the old content or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    seal: Sha256 = NO_SEAL

@@ -1,0 +1,87 @@
+"""Equivalence proofs: replayed by the kernel, with what the solvers must refute for them.
+
+Light to import: the pipeline replays every proof before it writes it. sympy is loaded by ``opinions`` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mirage_formal.check.kernel.digits import obligations
+from mirage_formal.check.kernel.replay import Theorem, replay
+from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.journal import DigitLemma
+
+LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """A half of the mixed-radix lemma for digits of certain extents, as SMT-LIB text that must be unsatisfiable."""
+
+    extents: tuple[int, ...]
+    lemma: DigitLemma
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replayed proof shows, given that its obligations are unsatisfiable.
+
+    Attributes:
+        theorem: What the kernel says.
+        conditions: What program and candidate need to be defined: the equality holds wherever these hold.
+        obligations: In the order of extents and lemma.
+    """
+
+    theorem: Theorem
+    conditions: tuple[str, ...]
+    obligations: tuple[Obligation, ...]
+
+
+def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed:
+    """Replay a proof.
+
+    Sound: the kernel elaborates both graphs itself and applies every step; the digit lemmas that it used, and no
+    others, become obligations here, whatever anybody wrote down about them.
+
+    Raises:
+        ProofError: A step does not hold; names it.
+    """
+    theorem = replay(program, candidate, proof)
+    texts: list[Obligation] = []
+    for extents in sorted(theorem.digit_facts):
+        halves = obligations(extents)
+        texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
+        assert len(halves) == len(LEMMAS)
+    return Replayed(theorem, theorem.conditions, tuple(texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Opinions:
+    """What sympy says about a proof's closing identities; it makes no identity hold, it can only object.
+
+    Attributes:
+        confirmed: Identities that it decides as the kernel does.
+        undecided: Why it does not know, for each of the others.
+    """
+
+    confirmed: int
+    undecided: tuple[str, ...]
+
+
+def opinions(proved: Replayed) -> Opinions:
+    """Have sympy decide every closing identity of a replayed proof again.
+
+    Raises:
+        FormatError: It finds one of them wrong.
+    """
+    found = second_opinion(proved.theorem)
+    for number, one in enumerate(found):
+        if one.answer is Answer.REFUTED:
+            raise FormatError(f"closing identity {number}: expected equal polynomials, sympy finds them different")
+    confirmed = sum(one.answer is Answer.CONFIRMED for one in found)
+    return Opinions(confirmed, tuple(one.reason for one in found if one.answer is Answer.UNDECIDED))

@@ -1,0 +1,178 @@
+"""Writing and reading the records of a run directory.
+
+Reading is strict (unknown fields are refused) and bounded; a path inside a record never leads out of the directory that
+the record is in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeVar
+
+import msgspec
+
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.journal.records import (
+    NO_SEAL,
+    PROOF_DIR,
+    SCHEMA_VERSION,
+    Identity,
+    ManifestRecord,
+    ProofRecord,
+    Record,
+    SummaryRecord,
+)
+
+#: Largest file that is read, in bytes; a journal of a long search may be larger and is read line by line.
+MAX_FILE_BYTES: Final = 64 << 20
+MAX_LINE_BYTES: Final = 64 << 20
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+Sealed = TypeVar("Sealed", ManifestRecord, SummaryRecord)
+
+
+def sha256(data: bytes) -> str:
+    """Sha256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def key_of(identity: Identity) -> str:
+    """Sha256 over an identity: its fields in declared order as compact JSON."""
+    return sha256(msgspec.json.encode(identity))
+
+
+def digits_file(number: int) -> str:
+    """Path of an equivalence proof's obligation, relative to the candidate's directory; numbers start at 1."""
+    return f"{PROOF_DIR}/digits-{number:03}.smt2"
+
+
+def pretty(record: Record) -> bytes:
+    """A record as indented JSON text that ends with a newline."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def line(record: Record) -> bytes:
+    """A record as one line of JSON that ends with a newline."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def sealed(record: Sealed) -> bytes:
+    """A record as indented JSON, with its seal computed and filled in."""
+    blank = pretty(msgspec.structs.replace(record, seal=NO_SEAL))
+    mark = f'"seal": "{NO_SEAL}"\n}}\n'.encode()
+    assert blank.endswith(mark)
+    return blank[: -len(mark)] + mark.replace(NO_SEAL.encode(), sha256(blank).encode())
+
+
+def unsealed(data: bytes, kind: type[Sealed], where: str) -> Sealed:
+    """Decode a sealed record and check its seal.
+
+    Sound: the seal covers every byte of the file except its own digits, and those are compared, so any changed byte is
+    refused.
+
+    Raises:
+        FormatError: Not a record of this kind, or the seal does not fit.
+    """
+    record = decode(data, kind, where)
+    blank = re.sub(rb'"seal": "[0-9a-f]{64}"\n\}\n\Z', f'"seal": "{NO_SEAL}"\n}}\n'.encode(), data)
+    if sha256(blank) != record.seal:
+        what = f"expected the seal {sha256(blank)}, got {record.seal}"
+        raise FormatError(what, where=where, hint="the file was changed after it was written; repeat the search")
+    return record
+
+
+def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
+    """Decode one record strictly.
+
+    Raises:
+        FormatError: Not JSON, not this record, or another schema version.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _refusal(data, f"expected a {kind.__name__}: {error}", where) from None
+
+
+def decode_proof(data: bytes, where: str) -> ProofRecord:
+    """Decode one line of proof.jsonl strictly.
+
+    Raises:
+        FormatError: Not a line of a proof log.
+    """
+    try:
+        return _PROOF.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _refusal(data, f"expected a line of a proof log: {error}", where) from None
+
+
+_PROOF: Final[msgspec.json.Decoder[ProofRecord]] = msgspec.json.Decoder(ProofRecord)
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    schema_version: int = SCHEMA_VERSION
+
+
+def _refusal(data: bytes, what: str, where: str) -> FormatError:
+    """Why a record cannot be read; that it is of another version comes before anything else about it."""
+    try:
+        got = msgspec.json.decode(data, type=_Versioned).schema_version
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        got = SCHEMA_VERSION
+    if got == SCHEMA_VERSION:
+        return FormatError(what, where=where, hint="see docs/run-directory.md")
+    what = f"schema_version: expected {SCHEMA_VERSION}, got {got}: another version of this package wrote it"
+    return FormatError(what, where=where, hint="repeat the search with this version; see docs/run-directory.md")
+
+
+def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Bytes of a regular file of bounded size; symbolic links are refused.
+
+    Raises:
+        RunError: Missing, not a regular file, or too large.
+    """
+    hint = "give a directory that a search has written"
+    if path.is_symlink():
+        raise RunError("expected a regular file, got a symbolic link", where=str(path), hint=hint)
+    if not path.is_file():
+        got = "a directory" if path.is_dir() else "nothing there"
+        raise RunError(f"expected a regular file, got {got}", where=str(path), hint=hint)
+    size = path.stat().st_size
+    if size > limit:
+        raise RunError(f"expected at most {limit} bytes, got {size}", where=str(path), hint=hint)
+    return path.read_bytes()
+
+
+def confined(root: Path, relative: str) -> Path:
+    """The path of ``relative`` under ``root``, which it cannot leave.
+
+    Sound: only plain relative POSIX paths are accepted, no component is "..", and no component below ``root`` is a
+    symbolic link.
+
+    Raises:
+        FormatError: A path that is absolute, climbs up, is not normal, or runs over a link.
+    """
+    pure = PurePosixPath(relative)
+    normal = relative == str(pure) and "\\" not in relative and "\0" not in relative and relative not in ("", ".")
+    if not normal or pure.is_absolute() or ".." in pure.parts or len(relative) > 512:
+        what = f"expected a path inside the directory, got {relative[:200]!r}"
+        raise FormatError(what, where=str(root), hint="evidence must lie beside the file that names it")
+    path = root
+    for part in pure.parts:
+        path = path / part
+        if path.is_symlink():
+            raise FormatError("expected a plain file or directory, got a symbolic link", where=str(path))
+    return path
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that readers and crashes see the old content or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
