@@ -1,0 +1,265 @@
+// The device layer for g++: the names of include/mirage_formal/device.cuh, each checked. See runtime.h for the threads.
+#pragma once
+#include <math.h>
+
+#include "memory.h"
+
+#define __global__
+#define __launch_bounds__(...)
+#define MF_INPUT(type) const mf::Input<type>
+#define MF_OUTPUT(type) const mf::Output<type>
+#define MF_SHARED_MEMORY(bytes) static_assert((bytes) >= 0, "")
+#define MF_SHARED(type, name, count, offset) \
+  const mf::Shared<type> name { #name, count, offset, __LINE__ }
+#define MF_FLOATS(name, count) mf::Floats<count> name(#name)
+#define MF_WORDS(name, count) mf::Words<count> name(#name)
+
+namespace mf {
+
+template <int Extent>
+static inline int below(unsigned coordinate) {
+  return (int)coordinate;
+}
+
+// --- conversions and functions of floats -----------------------------------------------------------------------------
+
+template <class T>
+static inline unsigned pack(float low, float high) {
+  return from_float<T>(low).bits | (unsigned)from_float<T>(high).bits << 16;
+}
+
+static inline float infinity() { return INFINITY; }
+static inline float exp(float x) { return ::exp2f(x * 1.4426950408889634f); }
+static inline float div(float a, float b) { return a / b; }
+static inline float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
+static inline float sqrt(float x) { return ::sqrtf(x); }
+static inline float square(float x) { return x * x; }
+static inline float max(float a, float b) { return ::fmaxf(a, b); }
+static inline float relu(float x) { return ::fmaxf(x, 0.0f); }
+static inline float sigmoid(float x) { return 1.0f / (1.0f + mf::exp(-x)); }
+static inline float silu(float x) { return x / (1.0f + mf::exp(-x)); }
+static inline float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
+static inline float round_half(float x) { return to_float(from_float<half>(x)); }
+static inline float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
+
+template <int N>
+static inline void fill(Floats<N>& array, float value) {
+  for (int i = 0; i < N; ++i) array.values[i] = value;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+template <class T>
+static inline float load(const Input<T>& param, int index, int line = __builtin_LINE()) {
+  emu::check_param(*param.param, index, 1, line);
+  T out;
+  memcpy(&out, param.param->data + (size_t)index * sizeof(T), sizeof(T));
+  return to_float(out);
+}
+
+template <class T>
+static inline float load(const Shared<T>& buffer, int index, int line = __builtin_LINE()) {
+  const int self = emu::machine.current;
+  emu::check_bounds(buffer, index, 1, self, line);
+  emu::note_read(buffer, index, 1, self, self, line);
+  T out;
+  memcpy(&out, &emu::machine.shared[buffer.at(index)], sizeof(T));
+  return to_float(out);
+}
+
+template <class T>
+static inline void unpack(float* out, const unsigned char* bytes, int count) {
+  for (int i = 0; i < count; ++i) {
+    T element;
+    memcpy(&element, bytes + i * sizeof(T), sizeof(T));
+    out[i] = to_float(element);
+  }
+}
+
+template <int N, int M, class T>
+static inline void load_vector(Floats<M>& array, int at, const Input<T>& param, int index,
+                               int line = __builtin_LINE()) {
+  emu::check_param(*param.param, index, N, line);
+  unpack<T>(array.span(at, N, false, line), param.param->data + (size_t)index * sizeof(T), N);
+}
+
+template <int N, int M, class T>
+static inline void load_vector(Floats<M>& array, int at, const Shared<T>& buffer, int index,
+                               int line = __builtin_LINE()) {
+  const int self = emu::machine.current;
+  emu::check_bounds(buffer, index, N, self, line);
+  emu::note_read(buffer, index, N, self, self, line);
+  unpack<T>(array.span(at, N, false, line), &emu::machine.shared[buffer.at(index)], N);
+}
+
+template <class T>
+static inline void put(unsigned char* bytes, const float* values, int count) {
+  for (int i = 0; i < count; ++i) {
+    const T element = from_float<T>(values[i]);
+    memcpy(bytes + i * sizeof(T), &element, sizeof(T));
+  }
+}
+
+template <class T, int N>
+static inline void store_vector(const Output<T>& param, int index, const float (&values)[N],
+                                int line = __builtin_LINE()) {
+  emu::check_param(*param.param, index, N, line);
+  emu::note_output(*param.param, index, N, line);
+  put<T>(param.param->data + (size_t)index * sizeof(T), values, N);
+}
+
+template <class T, int N>
+static inline void store_vector(const Shared<T>& buffer, int index, const float (&values)[N],
+                                int line = __builtin_LINE()) {
+  emu::check_bounds(buffer, index, N, emu::machine.current, line);
+  emu::note_write(buffer, index, N, emu::kHolds, line);
+  put<T>(&emu::machine.shared[buffer.at(index)], values, N);
+}
+
+template <class Buffer>
+static inline void store(const Buffer& buffer, int index, float value, int line = __builtin_LINE()) {
+  const float values[1] = {value};
+  store_vector(buffer, index, values, line);
+}
+
+// --- asynchronous copies ---------------------------------------------------------------------------------------------
+
+// The destination is poisoned at once and gets its bytes at the wait: code that reads in between is wrong on a GPU, too.
+template <class T>
+static inline void begin_copy(const Shared<T>& buffer, int index, const Input<T>& param, int source, int valid,
+                              int line) {
+  const int count = 16 / (int)sizeof(T);
+  emu::Copy copy{buffer.at(index), emu::machine.threads[emu::machine.current].closed_groups, {}};
+  if (valid) {
+    emu::check_param(*param.param, source, count, line);
+    memcpy(copy.bytes, param.param->data + (size_t)source * sizeof(T), 16);
+  }
+  emu::check_bounds(buffer, index, count, emu::machine.current, line);
+  emu::note_write(buffer, index, count, emu::kInFlight, line);
+  memset(&emu::machine.shared[copy.offset], 0xff, 16);
+  emu::start_copy(copy);
+}
+
+template <class T>
+static inline void copy_async(const Shared<T>& buffer, int index, const Input<T>& param, Index source) {
+  begin_copy(buffer, index, param, source.value, 1, source.line);
+}
+
+template <class T>
+static inline void copy_async(const Shared<T>& buffer, int index, const Input<T>& param, int source, Index valid) {
+  begin_copy(buffer, index, param, source, valid.value, valid.line);
+}
+
+static inline void commit() { ++emu::machine.threads[emu::machine.current].closed_groups; }
+
+template <int Left>
+static inline void wait_groups() {
+  emu::finish_copies(Left);
+}
+
+static inline void barrier(int line = __builtin_LINE()) { emu::block_barrier(line); }
+
+// --- collectives of a warp -------------------------------------------------------------------------------------------
+
+template <class Combine>
+static inline void shuffle(emu::CollectiveKind kind, float* value, int mask, int line, Combine combine) {
+  if (!emu::arrive({kind, mask, value, nullptr, nullptr, 0, nullptr}, line)) return;
+  emu::Thread* const warp = &emu::machine.threads[emu::machine.current / 32 * 32];
+  float before[32];
+  for (int i = 0; i < 32; ++i) before[i] = *warp[i].operands.floats;
+  for (int i = 0; i < 32; ++i) *warp[i].operands.floats = combine(before[i], before[(i ^ warp[i].operands.mask) & 31]);
+  emu::release();
+}
+
+template <int N>
+static inline void shuffle_add(Floats<N>& array, int at, int mask, int line = __builtin_LINE()) {
+  shuffle(emu::kShuffleAdd, array.span(at, 1, true, line), mask, line, [](float a, float b) { return a + b; });
+}
+
+template <int N>
+static inline void shuffle_max(Floats<N>& array, int at, int mask, int line = __builtin_LINE()) {
+  shuffle(emu::kShuffleMax, array.span(at, 1, true, line), mask, line, [](float a, float b) { return ::fmaxf(a, b); });
+}
+
+// PTX ISA, ldmatrix: lane l receives elements 2(l%4), 2(l%4)+1 of row l/4 of each matrix; with .trans, of its transpose.
+template <int Count, bool Transposed, class T>
+static inline void load_matrices(unsigned* words, const Shared<T>& buffer, int index, int line) {
+  static_assert(sizeof(T) == 2, "ldmatrix moves 16-bit elements");
+  static_assert(Count == 1 || Count == 2 || Count == 4, "ldmatrix loads 1, 2 or 4 matrices");
+  const int mask = Count + (Transposed ? 8 : 0);
+  if (!emu::arrive({emu::kLoadMatrix, mask, nullptr, words, nullptr, index, &buffer}, line)) return;
+  const int first = emu::machine.current / 32 * 32;
+  emu::Thread* const warp = &emu::machine.threads[first];
+  for (int m = 0; m < Count; ++m) {
+    unsigned short rows[8][8];
+    for (int r = 0; r < 8; ++r) {
+      const int lane = 8 * m + r, start = warp[lane].operands.index;
+      emu::check_bounds(buffer, start, 8, first + lane, line);
+      emu::note_read(buffer, start, 8, emu::kMany, first + lane, line);
+      memcpy(rows[r], &emu::machine.shared[buffer.at(start)], 16);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const int r = lane / 4, c = lane % 4 * 2;
+      warp[lane].operands.a[m] = Transposed ? rows[c][r] | (unsigned)rows[c + 1][r] << 16
+                                            : rows[r][c] | (unsigned)rows[r][c + 1] << 16;
+    }
+  }
+  emu::release();
+}
+
+template <int Count, int N, class T>
+static inline void load_matrix(Words<N>& words, int at, const Shared<T>& buffer, int index,
+                               int line = __builtin_LINE()) {
+  load_matrices<Count, false>(words.span(at, Count, false, line), buffer, index, line);
+}
+
+template <int Count, int N, class T>
+static inline void load_matrix_transposed(Words<N>& words, int at, const Shared<T>& buffer, int index,
+                                          int line = __builtin_LINE()) {
+  load_matrices<Count, true>(words.span(at, Count, false, line), buffer, index, line);
+}
+
+template <class T>
+static inline void split(unsigned word, float& low, float& high) {
+  low = to_float(T{(unsigned short)word});
+  high = to_float(T{(unsigned short)(word >> 16)});
+}
+
+// PTX ISA, mma.m16n8k16: with g = lane / 4 and t = lane % 4,
+//   a[i] holds row g + 8 (i % 2), columns 2t + 8 (i / 2) and the next; b[i] rows 2t + 8i and the next of column g;
+//   d[i] row g + 8 (i / 2), column 2t + i % 2.
+template <class T>
+static inline void mma_warp(emu::Thread* warp) {
+  float a[16][16], b[16][8], d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4 * 2;
+    const emu::Collective& in = warp[lane].operands;
+    for (int i = 0; i < 4; ++i) {
+      float* const pair = &a[g + 8 * (i % 2)][t + 8 * (i / 2)];
+      split<T>(in.a[i], pair[0], pair[1]);
+      d[g + 8 * (i / 2)][t + i % 2] = in.floats[i];
+    }
+    for (int i = 0; i < 2; ++i) split<T>(in.b[i], b[t + 8 * i][g], b[t + 8 * i + 1][g]);
+  }
+  for (int r = 0; r < 16; ++r) {
+    for (int k = 0; k < 16; ++k) {
+      for (int n = 0; n < 8; ++n) d[r][n] += a[r][k] * b[k][n];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i) warp[lane].operands.floats[i] = d[g + 8 * (i / 2)][t + i % 2];
+  }
+}
+
+template <class T, int D, int A, int B>
+static inline void mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, Words<B>& b, int b_at,
+                       int line = __builtin_LINE()) {
+  emu::Collective operands{emu::kMma, 0, d.span(d_at, 4, true, line), a.span(a_at, 4, true, line),
+                           b.span(b_at, 2, true, line), 0, nullptr};
+  if (!emu::arrive(operands, line)) return;
+  mma_warp<T>(&emu::machine.threads[emu::machine.current / 32 * 32]);
+  emu::release();
+}
+
+}  // namespace mf

@@ -1,0 +1,234 @@
+// What runtime.h declares.
+#include "runtime.h"
+
+#include <stdio.h>
+
+#include "fiber.h"
+
+mf_dim3 threadIdx, blockIdx;
+
+namespace mf {
+namespace emu {
+
+Machine machine;
+static std::vector<Fiber> fibers;
+static Fiber scheduler;
+
+static void record(Kind kind, const char* buffer, long long index, int thread, int other, int line,
+                   const char* detail) {
+  Fault& fault = *machine.fault;
+  fault.kind = kind;
+  fault.line = line;
+  fault.thread = thread;
+  fault.other = other;
+  fault.block[0] = blockIdx.x, fault.block[1] = blockIdx.y, fault.block[2] = blockIdx.z;
+  fault.index = index;
+  snprintf(fault.buffer, sizeof fault.buffer, "%s", buffer);
+  snprintf(fault.detail, sizeof fault.detail, "%s", detail);
+}
+
+void fail(Kind kind, const char* buffer, long long index, int thread, int other, int line, const char* detail) {
+  record(kind, buffer, index, thread, other, line, detail);
+  switch_fiber(fibers[machine.current], scheduler);
+  __builtin_unreachable();
+}
+
+void fail_double_write(const Param& param, long long index, unsigned writer, int line) {
+  char detail[160];
+  const unsigned other = writer - 1, threads = machine.launch.threads;
+  snprintf(detail, sizeof detail, "thread %u of block number %u wrote this element before", other % threads,
+           other / threads);
+  fail(kDoubleWrite, param.name, index, machine.current, other % threads, line, detail);
+}
+
+static void resume(int next, Fiber& from) {
+  machine.current = next;
+  threadIdx.x = next;
+  switch_fiber(from, fibers[next]);
+}
+
+// Runs another thread until this one may go on; the scheduler takes over when none can run.
+static void yield() {
+  const int self = machine.current, count = machine.launch.threads;
+  for (int step = 1; step < count; ++step) {
+    const int next = self + step < count ? self + step : self + step - count;
+    if (machine.threads[next].state == kRunning) return resume(next, fibers[self]);
+  }
+  switch_fiber(fibers[self], scheduler);
+}
+
+[[noreturn, gnu::cold]] static void diverged(int a, int b) {
+  static const char* const where[] = {"runs", "waits at a barrier", "waits at a collective", "has ended"};
+  char detail[160];
+  snprintf(detail, sizeof detail, "it %s at line %d; thread %d %s at line %d", where[machine.threads[a].state],
+           machine.threads[a].line, b, where[machine.threads[b].state], machine.threads[b].line);
+  fail(kDivergence, "", 0, a, b, machine.threads[a].line, detail);
+}
+
+void block_barrier(int line) {
+  Thread& self = machine.threads[machine.current];
+  self.state = kAtBarrier;
+  self.line = line;
+  if (++machine.at_barrier < machine.launch.threads) return yield();
+  for (int i = 0; i < machine.launch.threads; ++i) {
+    if (machine.threads[i].line != line) diverged(machine.current, i);
+  }
+  for (Thread& thread : machine.threads) thread.state = kRunning;
+  machine.at_barrier = 0;
+  ++machine.epoch;
+}
+
+bool arrive(const Collective& operands, int line) {
+  const int self = machine.current, first = self / 32 * 32;
+  Thread& thread = machine.threads[self];
+  thread.state = kAtCollective;
+  thread.line = line;
+  thread.operands = operands;
+  if (++machine.arrived[self / 32] < 32) {
+    yield();
+    return false;
+  }
+  for (int i = first; i < first + 32; ++i) {
+    const Thread& other = machine.threads[i];
+    if (other.line != line || other.operands.kind != operands.kind) diverged(self, i);
+  }
+  return true;
+}
+
+void release() {
+  const int first = machine.current / 32 * 32;
+  for (int i = first; i < first + 32; ++i) machine.threads[i].state = kRunning;
+  machine.arrived[machine.current / 32] = 0;
+}
+
+void start_copy(const Copy& copy) { machine.threads[machine.current].copies.push_back(copy); }
+
+// The bytes of finished copies appear; from now on they count as written by the thread that waited.
+void finish_copies(int left) {
+  Thread& thread = machine.threads[machine.current];
+  while (thread.first_copy < thread.copies.size()) {
+    const Copy& copy = thread.copies[thread.first_copy];
+    if (copy.group >= thread.closed_groups - left) break;
+    memcpy(&machine.shared[copy.offset], copy.bytes, 16);
+    for (Cell* cell = &machine.cells[copy.offset / 2]; cell < &machine.cells[copy.offset / 2 + 8]; ++cell) {
+      cell->state = kHolds;
+      cell->writer = machine.current;
+      cell->write_epoch = machine.epoch;
+    }
+    ++thread.first_copy;
+  }
+  if (thread.first_copy == thread.copies.size()) {
+    thread.copies.clear();
+    thread.first_copy = 0;
+  }
+}
+
+static void fiber_entry() {
+  machine.launch.body();
+  machine.threads[machine.current].state = kDone;
+  yield();
+  __builtin_unreachable();
+}
+
+static void start_block(char* stacks) {
+  memset(machine.shared.data(), 0xff, machine.shared.size());
+  memset(machine.cells.data(), 0, machine.cells.size() * sizeof(Cell));
+  machine.epoch = 1;
+  machine.at_barrier = 0;
+  for (int& count : machine.arrived) count = 0;
+  for (int i = 0; i < machine.launch.threads; ++i) {
+    Thread& thread = machine.threads[i];
+    thread.state = kRunning;
+    thread.line = 0;
+    thread.copies.clear();
+    thread.first_copy = 0;
+    thread.closed_groups = 0;
+    make_fiber(fibers[i], stacks + i * kStackBytes, fiber_entry);
+  }
+}
+
+// Some threads wait for others that will not come.
+static void report_divergence() {
+  int waiting = -1, other = -1;
+  for (int i = 0; i < machine.launch.threads && waiting < 0; ++i) {
+    if (machine.threads[i].state != kDone) waiting = i;
+  }
+  // A collective waits for its own warp, a barrier for everyone.
+  const Thread& thread = machine.threads[waiting];
+  const bool collective = thread.state == kAtCollective;
+  const int first = collective ? waiting / 32 * 32 : 0;
+  const int last = collective && first + 32 < machine.launch.threads ? first + 32 : machine.launch.threads;
+  for (int i = first; i < last && other < 0; ++i) {
+    if (machine.threads[i].state != thread.state) other = i;
+  }
+  char detail[160];
+  if (other < 0) {
+    snprintf(detail, sizeof detail, "it waits at a collective in a warp of fewer than 32 threads");
+  } else {
+    const Thread& absent = machine.threads[other];
+    snprintf(detail, sizeof detail, "it waits at line %d; thread %d %s (line %d)", thread.line, other,
+             absent.state == kDone ? "has ended" : "waits elsewhere", absent.line);
+  }
+  record(kDivergence, "", 0, waiting, other, thread.line, detail);
+}
+
+static void run_block(char* stacks) {
+  start_block(stacks);
+  resume(0, scheduler);
+  if (machine.fault->kind != kNone) return;
+  for (const Thread& thread : machine.threads) {
+    if (thread.state != kDone) return report_divergence();
+  }
+}
+
+static void run_grid(char* stacks) {
+  const int* grid = machine.launch.grid;
+  machine.block_number = 0;
+  for (blockIdx.z = 0; blockIdx.z < (unsigned)grid[2]; ++blockIdx.z) {
+    for (blockIdx.y = 0; blockIdx.y < (unsigned)grid[1]; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < (unsigned)grid[0]; ++blockIdx.x) {
+        run_block(stacks);
+        if (machine.fault->kind != kNone) return;
+        ++machine.block_number;
+      }
+    }
+  }
+  blockIdx = {0, 0, 0};
+  for (int i = 0; i < machine.launch.param_count; ++i) {
+    const Param& param = machine.launch.params[i];
+    for (long long k = 0; param.written && k < param.elements; ++k) {
+      if ((*param.writers)[k] == 0) {
+        return record(kUnwritten, param.name, k, -1, -1, 0, "no thread wrote this element");
+      }
+    }
+  }
+}
+
+int run(const Launch& launch, void* const* data, Fault* fault) {
+  memset(fault, 0, sizeof *fault);
+  machine.launch = launch;
+  machine.fault = fault;
+  machine.threads.assign(launch.threads, Thread());
+  fibers.assign(launch.threads, Fiber());
+  machine.arrived.assign((launch.threads + 31) / 32, 0);
+  machine.shared.assign(launch.shared_bytes, 0);
+  machine.cells.assign(launch.shared_bytes / 2 + 1, Cell());
+  std::vector<std::vector<unsigned>> writers(launch.param_count);
+  for (int i = 0; i < launch.param_count; ++i) {
+    Param& param = launch.params[i];
+    param.data = static_cast<unsigned char*>(data[i]);
+    param.writers = &writers[i];
+    if (param.written) writers[i].assign(param.elements, 0);
+  }
+  char* stacks = make_stacks(launch.threads);
+  if (stacks == nullptr) {
+    record(kMemory, "", 0, -1, -1, 0, "no memory for the threads' stacks");
+    return fault->kind;
+  }
+  run_grid(stacks);
+  free_stacks(stacks, launch.threads);
+  return fault->kind;
+}
+
+}  // namespace emu
+}  // namespace mf

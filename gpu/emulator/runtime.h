@@ -1,0 +1,141 @@
+// The emulator's launch: runs a kernel's blocks one after another, its threads as fibers, and stops at the first fault.
+//
+// Threads switch only where CUDA's would wait: at barriers and at collectives of a warp. The last thread to arrive does
+// the work and goes on, so a block of n threads costs n switches for each of them. What lies in runtime.cpp is compiled
+// once, not with every kernel.
+#pragma once
+#include <string.h>
+
+#include <vector>
+
+#include "half.h"
+
+struct mf_dim3 {
+  unsigned x, y, z;
+};
+extern mf_dim3 threadIdx, blockIdx;
+
+namespace mf {
+namespace emu {
+
+// The order is that of mirage_formal/gpu/emulate.py, FaultKind.
+enum Kind : int {
+  kNone,
+  kOutOfBounds,
+  kMisaligned,
+  kUninitialised,
+  kPending,
+  kStale,
+  kRace,
+  kDivergence,
+  kDoubleWrite,
+  kUnwritten,
+  kMemory,
+};
+
+// What went wrong first; `thread` is -1 where no single thread is at fault, `other` -1 where there is no second one.
+struct Fault {
+  int kind;
+  int line;
+  int thread;
+  int other;
+  int block[3];
+  int pad;
+  long long index;
+  char buffer[64];
+  char detail[160];
+};
+
+struct Param {
+  const char* name;
+  int bytes;
+  long long elements;
+  bool written;
+  int align;
+  unsigned char* data;
+  std::vector<unsigned>* writers;  // of every element: 1 + the launch's thread that wrote it
+};
+
+struct Launch {
+  void (*body)();
+  Param* params;
+  int param_count;
+  int grid[3];
+  int threads;
+  int shared_bytes;
+};
+
+// One asynchronous copy in flight: where its bytes will appear.
+struct Copy {
+  int offset;
+  int group;
+  unsigned char bytes[16];
+};
+
+enum State : char { kRunning, kAtBarrier, kAtCollective, kDone };
+
+// Operands of a collective that a lane has arrived at; which of them are used depends on its kind.
+enum CollectiveKind : char { kShuffleAdd, kShuffleMax, kLoadMatrix, kMma };
+struct Collective {
+  CollectiveKind kind;
+  int mask;
+  float* floats;
+  unsigned* a;
+  unsigned* b;
+  int index;
+  const void* buffer;
+};
+
+struct Thread {
+  State state;
+  int line;
+  Collective operands;
+  std::vector<Copy> copies;
+  size_t first_copy;
+  int closed_groups;
+};
+
+// Shadow of two bytes of shared memory. Epochs count barriers of the block.
+struct Cell {
+  unsigned write_epoch, read_epoch;
+  unsigned short writer, reader, owner;
+  unsigned char state;
+};
+enum CellState : unsigned char { kEmpty, kHolds, kInFlight };
+static const int kMany = 0xffff;  // several readers, or a whole warp at once
+
+struct Machine {
+  Launch launch;
+  Fault* fault;
+  std::vector<Thread> threads;
+  std::vector<int> arrived;  // of each warp, at its collective
+  int current;
+  int at_barrier;
+  unsigned epoch;
+  unsigned block_number;
+  std::vector<unsigned char> shared;
+  std::vector<Cell> cells;
+};
+extern Machine machine;
+
+// Ends the launch from inside a thread; its fiber is never resumed.
+[[noreturn, gnu::cold]] void fail(Kind kind, const char* buffer, long long index, int thread, int other, int line,
+                                  const char* detail);
+[[noreturn, gnu::cold]] void fail_double_write(const Param& param, long long index, unsigned writer, int line);
+
+// All threads of the block meet.
+void block_barrier(int line);
+
+// Arrives at a collective; true for the last lane, which performs it with the operands of all and calls `release`.
+bool arrive(const Collective& operands, int line);
+void release();
+
+// Asynchronous copies of this thread: one more in flight; those of all but the newest `left` groups arrive.
+void start_copy(const Copy& copy);
+void finish_copies(int left);
+
+// Runs the kernel on `data`, one pointer for each parameter in order; the kind of the fault, or 0.
+int run(const Launch& launch, void* const* data, Fault* fault);
+
+}  // namespace emu
+}  // namespace mf

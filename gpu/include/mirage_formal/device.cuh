@@ -1,0 +1,340 @@
+// The device layer: everything that generated kernels call. One small interface, two implementations: inline PTX below,
+// and the emulator of gpu/emulator for g++ (MF_EMULATE), in which the same text runs without a GPU and is checked.
+//
+// It needs no other header: NVRTC has neither <stdint.h> nor cuda_fp16.h without extra packages.
+//
+// Elements: mf::half, mf::bfloat and float in memory, float in registers; conversion happens on access, rounding to
+// nearest even. Addresses are (buffer, element index), never raw pointers, so that the emulator can name what it faults.
+#pragma once
+
+#ifdef MF_EMULATE
+#include "device.h"
+#else
+
+#define MF_DEVICE static __device__ __forceinline__
+// Parameters of a kernel: read, or written.
+#define MF_INPUT(type) const type* __restrict__
+#define MF_OUTPUT(type) type* __restrict__
+// The dynamic shared memory of the block, and one buffer of it: `count` elements at byte `offset`.
+#define MF_SHARED_MEMORY(bytes) extern __shared__ __align__(128) unsigned char mf_shared[]
+#define MF_SHARED(type, name, count, offset) type* const name = reinterpret_cast<type*>(mf_shared + (offset))
+// Register arrays, undefined at first: floats, and 32-bit words that hold two 16-bit elements each.
+#define MF_FLOATS(name, count) float name[count]
+#define MF_WORDS(name, count) unsigned name[count]
+
+namespace mf {
+
+struct __align__(2) half {
+  unsigned short bits;
+};
+struct __align__(2) bfloat {
+  unsigned short bits;
+};
+
+// A coordinate of the launch, which has this extent: divisions of it become shifts.
+template <int Extent>
+MF_DEVICE int below(unsigned coordinate) {
+  const int out = static_cast<int>(coordinate);
+  __builtin_assume(out >= 0);
+  __builtin_assume(out < Extent);
+  return out;
+}
+
+// --- conversions -----------------------------------------------------------------------------------------------------
+
+MF_DEVICE float to_float(float x) { return x; }
+
+MF_DEVICE float to_float(half x) {
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x.bits));
+  return out;
+}
+
+MF_DEVICE float to_float(bfloat x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+
+template <class T>
+MF_DEVICE T from_float(float x);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+
+template <>
+__device__ __forceinline__ half from_float<half>(float x) {
+  half out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+  return out;
+}
+
+template <>
+__device__ __forceinline__ bfloat from_float<bfloat>(float x) {
+  bfloat out;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+  return out;
+}
+
+// Two elements in one word, `low` in the lower bits.
+template <class T>
+MF_DEVICE unsigned pack(float low, float high);
+
+template <>
+__device__ __forceinline__ unsigned pack<half>(float low, float high) {
+  unsigned out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+template <>
+__device__ __forceinline__ unsigned pack<bfloat>(float low, float high) {
+  unsigned out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+template <class T>
+MF_DEVICE float low(unsigned word) {
+  return to_float(T{static_cast<unsigned short>(word)});
+}
+
+template <class T>
+MF_DEVICE float high(unsigned word) {
+  return to_float(T{static_cast<unsigned short>(word >> 16)});
+}
+
+// --- functions of floats ---------------------------------------------------------------------------------------------
+
+MF_DEVICE float infinity() { return __int_as_float(0x7f800000); }
+
+// exp, sqrt and rsqrt are the machine's own, right to about one unit in the last place.
+MF_DEVICE float exp(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x * 1.4426950408889634f));
+  return out;
+}
+
+// Full range, at most 2 ulp.
+MF_DEVICE float div(float a, float b) {
+  float out;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
+MF_DEVICE float rsqrt(float x) {
+  float out;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+MF_DEVICE float sqrt(float x) {
+  float out;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+MF_DEVICE float square(float x) { return x * x; }
+MF_DEVICE float max(float a, float b) { return ::fmaxf(a, b); }
+MF_DEVICE float relu(float x) { return ::fmaxf(x, 0.0f); }
+MF_DEVICE float sigmoid(float x) { return mf::div(1.0f, 1.0f + mf::exp(-x)); }
+MF_DEVICE float silu(float x) { return mf::div(x, 1.0f + mf::exp(-x)); }
+MF_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
+MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
+MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
+
+template <int N>
+MF_DEVICE void fill(float (&array)[N], float value) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) array[i] = value;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+template <int Bytes>
+struct Vector;
+template <>
+struct Vector<4> {
+  typedef unsigned type;
+};
+template <>
+struct Vector<8> {
+  typedef uint2 type;
+};
+template <>
+struct Vector<16> {
+  typedef uint4 type;
+};
+
+template <class T>
+MF_DEVICE float load(const T* buffer, int index) {
+  return to_float(buffer[index]);
+}
+
+// array[at .. at+N-1] = buffer[index .. index+N-1] in one access, aligned to its size.
+template <int N, class T>
+MF_DEVICE void load_vector(float* array, int at, const T* buffer, int index) {
+  typedef typename Vector<N * static_cast<int>(sizeof(T))>::type V;
+  union {
+    V vector;
+    unsigned words[sizeof(V) / 4];
+  } data;
+  data.vector = *reinterpret_cast<const V*>(buffer + index);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      array[at + i] = __uint_as_float(data.words[i]);
+    } else {
+      array[at + i] = i % 2 == 0 ? low<T>(data.words[i / 2]) : high<T>(data.words[i / 2]);
+    }
+  }
+}
+
+template <class T>
+MF_DEVICE void store(T* buffer, int index, float value) {
+  buffer[index] = from_float<T>(value);
+}
+
+// buffer[index .. index+N-1] = values in one access, aligned to its size.
+template <class T, int N>
+MF_DEVICE void store_vector(T* buffer, int index, const float (&values)[N]) {
+  typedef typename Vector<N * static_cast<int>(sizeof(T))>::type V;
+  union {
+    V vector;
+    unsigned words[sizeof(V) / 4];
+  } data;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(V) / 4); ++i) {
+    if constexpr (sizeof(T) == 4) {
+      data.words[i] = __float_as_uint(values[i]);
+    } else {
+      data.words[i] = pack<T>(values[2 * i], values[2 * i + 1]);
+    }
+  }
+  *reinterpret_cast<V*>(buffer + index) = data.vector;
+}
+
+// --- asynchronous copies, sm_80 --------------------------------------------------------------------------------------
+
+MF_DEVICE unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// buffer[index ..] = param[source ..], 16 bytes; zeros, and nothing is read, where `valid` is 0.
+template <class T>
+MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + source))
+               : "memory");
+}
+
+template <class T>
+MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source, int valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + (valid ? source : 0))),
+                 "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+MF_DEVICE void commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+template <int Left>
+MF_DEVICE void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(Left) : "memory");
+}
+
+MF_DEVICE void barrier() { __syncthreads(); }
+
+// --- collectives of a warp -------------------------------------------------------------------------------------------
+
+// words[at .. at+Count-1] = Count 8x8 matrices of 16-bit elements; lane l gives row l % 8 of matrix l / 8.
+template <int Count, class T>
+MF_DEVICE void load_matrix(unsigned* words, int at, const T* buffer, int index) {
+  const unsigned address = shared_address(buffer + index);
+  unsigned* const out = words + at;
+  if constexpr (Count == 1) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(out[0]) : "r"(address) : "memory");
+  } else if constexpr (Count == 2) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(out[0]), "=r"(out[1])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    static_assert(Count == 4, "ldmatrix loads 1, 2 or 4 matrices");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+template <int Count, class T>
+MF_DEVICE void load_matrix_transposed(unsigned* words, int at, const T* buffer, int index) {
+  const unsigned address = shared_address(buffer + index);
+  unsigned* const out = words + at;
+  if constexpr (Count == 1) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(out[0])
+                 : "r"(address)
+                 : "memory");
+  } else if constexpr (Count == 2) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(out[0]), "=r"(out[1])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    static_assert(Count == 4, "ldmatrix loads 1, 2 or 4 matrices");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+#define MF_MMA(types)                                                                                        \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." types ".f32 "                                                 \
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                      \
+      : "+f"(d[d_at]), "+f"(d[d_at + 1]), "+f"(d[d_at + 2]), "+f"(d[d_at + 3])                               \
+      : "r"(a[a_at]), "r"(a[a_at + 1]), "r"(a[a_at + 2]), "r"(a[a_at + 3]), "r"(b[b_at]), "r"(b[b_at + 1]))
+
+// d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1]; fragments as in the PTX ISA, mma.m16n8k16.
+template <class T>
+MF_DEVICE void mma(float* d, int d_at, const unsigned* a, int a_at, const unsigned* b, int b_at);
+
+template <>
+__device__ __forceinline__ void mma<half>(float* d, int d_at, const unsigned* a, int a_at, const unsigned* b,
+                                          int b_at) {
+  MF_MMA("f16.f16");
+}
+
+template <>
+__device__ __forceinline__ void mma<bfloat>(float* d, int d_at, const unsigned* a, int a_at, const unsigned* b,
+                                            int b_at) {
+  MF_MMA("bf16.bf16");
+}
+
+#undef MF_MMA
+
+// array[at] = array[at] + (max) that of lane ^ mask.
+MF_DEVICE void shuffle_add(float* array, int at, int mask) {
+  array[at] += __shfl_xor_sync(0xffffffffu, array[at], mask);
+}
+
+MF_DEVICE void shuffle_max(float* array, int at, int mask) {
+  array[at] = ::fmaxf(array[at], __shfl_xor_sync(0xffffffffu, array[at], mask));
+}
+
+// --- sm_90a ----------------------------------------------------------------------------------------------------------
+//
+// The place of Hopper's own instructions, under `#if __CUDA_ARCH_FEAT_SM90_ALL`. They follow the rules of this file:
+// addresses are (buffer, index), and every function has its twin in gpu/emulator/device.h before a kernel may call it.
+//   bulk copies    tensor maps as `const __grid_constant__` parameters; copies in 1 to 5 dims into a shared buffer that
+//                  complete on an mbarrier; the emulator delivers the bytes at the wait, as for copy_async
+//   mbarriers      initialise, expect bytes, arrive, wait for a phase; buffers of 8-byte elements in shared memory
+//   wgmma          m64nNk16, operands in shared memory by descriptor or A in registers; fence, commit, wait
+//   clusters       cluster barrier, rank, reads and writes of another block's shared buffer by (rank, buffer, index)
+//   roles          register budgets (setmaxnreg) and named barriers for producer and consumer warps
+
+}  // namespace mf
+
+#endif

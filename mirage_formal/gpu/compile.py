@@ -1,0 +1,226 @@
+"""CUDA C++ to cubins by NVRTC, without a driver or a GPU; results are cached by content.
+
+NVRTC is found through ctypes, so that no package has to be importable: in the ``nvidia`` packages of this Python
+first, then in a CUDA toolkit, then wherever the system's loader finds it. ``MIRAGE_FORMAL_NVRTC`` names a library to
+use instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.gpu.files import cache_dir, replace_file
+from mirage_formal.resources import data_dir
+
+ARCHS: Final = ("sm_80", "sm_90a")
+_OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
+_HEADER: Final = "mirage_formal/device.cuh"
+_HINT: Final = (
+    "install NVRTC with one of the extras cuda12 or cuda13 (pip install 'mirage_formal[cuda13]'), or a CUDA toolkit"
+)
+
+
+class CompileError(MirageError):
+    """NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One compiled kernel.
+
+    Attributes:
+        cubin: Machine code for one architecture.
+        registers: Registers per thread.
+        spill_bytes: Bytes spilled to local memory, stores and loads together; 0 is the aim.
+        stack_bytes: Stack frame per thread; above 0 a register array is indexed dynamically.
+        shared_bytes: Static shared memory; what a launch adds is in Program.shared_bytes.
+        log: What NVRTC and ptxas said.
+    """
+
+    cubin: bytes
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    log: str
+
+
+def compile(source: str, arch: str) -> Compiled:
+    """Compile one kernel, as mirage_formal.gpu.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
+
+    The cache is keyed by source, device header, architecture, options and NVRTC's version; a damaged entry is compiled
+    again.
+
+    Raises:
+        CompileError: NVRTC is missing, or it refuses the source; says what to install, or holds its log.
+        UnsupportedError: This NVRTC does not know the architecture.
+    """
+    nvrtc = _nvrtc()
+    if arch not in nvrtc.archs:
+        known = ", ".join(nvrtc.archs)
+        raise UnsupportedError(
+            f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
+        )
+    header = (data_dir("gpu") / "include" / _HEADER).read_text()
+    key = _digest(source, header, arch, nvrtc.version, *_OPTIONS)
+    path = cache_dir("cubins") / f"{key}.cubin"
+    if (found := _load(path)) is not None:
+        return found
+    cubin, log = nvrtc.compile(source, header, arch)
+    compiled = _measured(cubin, log)
+    _save(path, compiled)
+    return compiled
+
+
+def available() -> bool:
+    """Whether NVRTC can be loaded here."""
+    try:
+        _nvrtc()
+    except CompileError:
+        return False
+    return True
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()
+
+
+def _save(path: Path, compiled: Compiled) -> None:
+    """An entry is a line of JSON, with the cubin's digest, and the cubin."""
+    record = {
+        "registers": compiled.registers,
+        "spill_bytes": compiled.spill_bytes,
+        "stack_bytes": compiled.stack_bytes,
+        "shared_bytes": compiled.shared_bytes,
+        "log": compiled.log,
+    }
+    text = json.dumps({**record, "sha256": hashlib.sha256(compiled.cubin).hexdigest()})
+    replace_file(path, text.encode() + b"\n" + compiled.cubin)
+
+
+def _load(path: Path) -> Compiled | None:
+    try:
+        head, _, cubin = path.read_bytes().partition(b"\n")
+        record = json.loads(head)
+        digest = record.pop("sha256")
+        return Compiled(cubin=cubin, **record) if hashlib.sha256(cubin).hexdigest() == digest else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _measured(cubin: bytes, log: str) -> Compiled:
+    """What ``--ptxas-options=-v`` reports about the one kernel of a source."""
+    used = re.search(r"Used (\d+) registers", log)
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    if used is None or frame is None:
+        raise CompileError(f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=_HINT)
+    shared = re.search(r"(\d+) bytes smem", log)
+    return Compiled(
+        cubin=cubin,
+        registers=int(used[1]),
+        spill_bytes=int(frame[2]) + int(frame[3]),
+        stack_bytes=int(frame[1]),
+        shared_bytes=int(shared[1]) if shared else 0,
+        log=log,
+    )
+
+
+# --- NVRTC -----------------------------------------------------------------------------------------------------------
+
+
+class _Nvrtc:
+    """The few functions of libnvrtc that are needed."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        numbers = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", numbers)
+        self.archs = tuple(f"sm_{n}{suffix}" for n in numbers for suffix in ("", *("a" if n >= 90 else ())))
+
+    def compile(self, source: str, header: str, arch: str) -> tuple[bytes, str]:
+        """The cubin and the log of a source that includes the device header."""
+        program = ctypes.c_void_p()
+        headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(_HEADER.encode())
+        options = [option.encode() for option in (f"--gpu-architecture={arch}", *_OPTIONS)]
+        self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
+        try:
+            status = self._library.nvrtcCompileProgram(
+                program, len(options), (ctypes.c_char_p * len(options))(*options)
+            )
+            raw = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
+            # Equal sources have equal results, so no times.
+            log = "\n".join(line for line in raw.strip().splitlines() if "Compile time" not in line)
+            if status != 0:
+                raise CompileError(f"expected CUDA C++ that compiles for {arch}, got:\n{log}", where="kernel.cu")
+            return self._bytes("nvrtcGetCUBIN", program), log
+        finally:
+            self._call("nvrtcDestroyProgram", ctypes.byref(program))
+
+    def _bytes(self, name: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"{name}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(name, program, buffer)
+        return buffer.raw
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            message = self._library.nvrtcGetErrorString(status).decode()
+            raise CompileError(f"expected {name} to succeed, got {message}", where="NVRTC", hint=_HINT)
+
+
+@cache
+def _nvrtc() -> _Nvrtc:
+    tried = []
+    for name in _candidates():
+        try:
+            return _Nvrtc(ctypes.CDLL(name))
+        except (OSError, AttributeError) as error:
+            tried.append(f"{name}: {error}")
+    found = "; ".join(tried) or "none"
+    raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=_HINT)
+
+
+def _candidates() -> Iterator[str]:
+    """Where NVRTC may be, in order of preference; newest first among packages."""
+    if chosen := os.environ.get("MIRAGE_FORMAL_NVRTC"):
+        yield chosen
+        return
+    spec = importlib.util.find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or ()) if spec is not None else []
+    wheels = [path for root in roots for path in Path(root).glob("*/lib/libnvrtc.so.*")]
+    yield from map(str, sorted(wheels, key=_version, reverse=True))
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    yield from (str(path) for root in toolkits if root for path in Path(root).glob("lib64/libnvrtc.so"))
+    if (system := ctypes.util.find_library("nvrtc")) is not None:
+        yield system
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", path.name))

@@ -1,0 +1,382 @@
+"""Runs a Program without a GPU: its CUDA C++ text, compiled by g++ against gpu/emulator.
+
+The emulator runs one fiber per CUDA thread and checks every access: bounds, alignment, initialisation, data races
+between barriers, asynchronous copies read before their wait, divergence at barriers, elements of outputs written twice
+or never. A fault is raised as EmulationFault. See gpu/emulator/runtime.h for how.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.gpu.cuda import CTYPES, emit
+from mirage_formal.gpu.files import cache_dir
+from mirage_formal.ir.program import Param, Program
+from mirage_formal.ir.types import DType
+from mirage_formal.resources import data_dir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_FLAGS: Final = ("-std=c++17", "-O2", "-ffp-contract=off", "-w")
+_LIBRARY: Final = ("-shared", "-fPIC", "-fvisibility=hidden")
+_SANITIZE: Final = (
+    "-g1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+    "-DMF_EMULATE_MAIN",
+)
+_HINT: Final = "the emulator needs g++ 9 or later (or a compiler that takes its options, named by the variable CXX)"
+
+
+class FaultKind(StrEnum):
+    """What the emulator finds; the order is that of gpu/emulator/runtime.h."""
+
+    OUT_OF_BOUNDS = "out of bounds"
+    MISALIGNED = "misaligned"
+    UNINITIALISED = "uninitialised read"
+    #: Shared memory read while an asynchronous copy to it is in flight: a wait is missing.
+    PENDING = "missing wait"
+    #: Shared memory read through another buffer than it was last written through.
+    STALE = "stale buffer"
+    RACE = "race"
+    DIVERGENCE = "divergence"
+    #: An element of an output written by two threads.
+    DOUBLE_WRITE = "double write"
+    #: An element of an output written by none.
+    UNWRITTEN = "never written"
+    MEMORY = "out of memory"
+    #: AddressSanitizer or UBSan stopped the program; only with sanitize=True.
+    SANITIZER = "sanitizer"
+
+
+class EmulationFault(MirageError):
+    """A program did what it must not do, the first time in this run.
+
+    Attributes:
+        kind: What it did.
+        buffer: The shared buffer, parameter or register array; empty if there is none.
+        index: The element.
+        thread: The thread, or None for the whole launch.
+        other: The second thread of a race, if it is known.
+        block: The block, (x, y, z).
+        statement: The line of CUDA C++.
+        line: Its number in the text that ``emit`` gives, from 1; 0 if there is none.
+    """
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        detail: str,
+        *,
+        kernel: str = "",
+        buffer: str = "",
+        index: int = 0,
+        thread: int | None = None,
+        other: int | None = None,
+        block: tuple[int, int, int] = (0, 0, 0),
+        statement: str = "",
+        line: int = 0,
+    ) -> None:
+        element = f" of {buffer}[{index}]" if buffer else ""
+        who = f" by thread {thread} of block {block}" if thread is not None else ""
+        pair = f" (the other thread is {other})" if other is not None else ""
+        where = f"{kernel}, line {line}: {statement}" if statement else kernel
+        super().__init__(f"{kind.value}{element}{who}: {detail}{pair}", where=where)
+        self.kind = kind
+        self.buffer = buffer
+        self.index = index
+        self.thread = thread
+        self.other = other
+        self.block = block
+        self.statement = statement
+        self.line = line
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fault, (self.args, self.__dict__)
+
+
+def _fault(arguments: tuple[str, ...], state: dict[str, Any]) -> EmulationFault:
+    """A fault that came from another process."""
+    fault = EmulationFault.__new__(EmulationFault, *arguments)
+    fault.__dict__.update(state)
+    return fault
+
+
+class EmulatorError(MirageError):
+    """The emulator cannot run here: there is no compiler, or it refuses the text."""
+
+
+class _Fault(ctypes.Structure):
+    """mf::emu::Fault of gpu/emulator/runtime.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("line", ctypes.c_int),
+        ("thread", ctypes.c_int),
+        ("other", ctypes.c_int),
+        ("block", ctypes.c_int * 3),
+        ("pad", ctypes.c_int),
+        ("index", ctypes.c_longlong),
+        ("buffer", ctypes.c_char * 64),
+        ("detail", ctypes.c_char * 160),
+    )
+
+
+def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
+    """Run the kernel on arrays for the parameters that it reads, in order; returns those that it writes, in order.
+
+    Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
+    NumPy has no bfloat16: such parameters take float arrays, rounded to nearest even, or uint16 arrays of raw bits, and
+    results are float32 arrays of their exact values.
+
+    Args:
+        sanitize: Build with AddressSanitizer and UBSan and run in a process of its own.
+
+    Raises:
+        EmulationFault: The first fault of the run.
+        EmulatorError: There is no compiler.
+        ValueError: The arrays do not fit the parameters, or the program cannot be printed.
+    """
+    return run_source(program, emit(program), arrays, sanitize=sanitize)
+
+
+def run_source(
+    program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool = False
+) -> tuple[np.ndarray, ...]:
+    """As ``run``, for text that need not be what ``emit`` gives; ``program`` gives parameters and launch dimensions."""
+    data = _bind(program, arrays)
+    built = _build(program, source, sanitize)
+    fault = _run_process(built, program, data) if sanitize else _run_library(built, data)
+    if fault.kind:
+        _raise(fault, program, source)
+    return tuple(_result(array, param) for array, param in zip(data, program.params, strict=True) if param.written)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _bind(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One contiguous flat array of raw elements for each parameter; outputs are filled with NaN."""
+    import numpy as np
+
+    read = [param for param in program.params if not param.written]
+    if len(arrays) != len(read):
+        raise ValueError(f"kernel {program.name}: expected {len(read)} arrays, got {len(arrays)}")
+    given = iter(arrays)
+    data = []
+    for param in program.params:
+        if param.written:
+            raw = np.full(param.elements * param.dtype.bytes, 0xFF, np.uint8)
+            data.append(_aligned(raw.view(_raw_dtype(param.dtype))))
+            continue
+        array = np.asarray(next(given))
+        if array.size != param.elements:
+            raise ValueError(f"parameter {param.name}: expected {param.elements} elements, got {array.size}")
+        data.append(_aligned(_raw(array.reshape(-1), param.dtype)))
+    return data
+
+
+def _raw_dtype(dtype: DType) -> str:
+    return {DType.FLOAT16: "float16", DType.BFLOAT16: "uint16", DType.FLOAT32: "float32"}[dtype]
+
+
+def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
+    import numpy as np
+
+    if dtype is not DType.BFLOAT16:
+        with np.errstate(over="ignore"):
+            return array.astype(_raw_dtype(dtype))
+    if array.dtype == np.uint16:
+        return array
+    bits = array.astype(np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where((bits & 0x7FFFFFFF) > 0x7F800000, np.uint16(0x7FFF), rounded)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 256 bytes, as allocations on a device do."""
+    import numpy as np
+
+    raw = np.empty(array.nbytes + 256, np.uint8)
+    start = -raw.ctypes.data % 256
+    out = raw[start : start + array.nbytes].view(array.dtype)
+    out[:] = array
+    return out
+
+
+def _result(array: np.ndarray, param: Param) -> np.ndarray:
+    import numpy as np
+
+    if param.dtype is DType.BFLOAT16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _compiler() -> tuple[str, str]:
+    """Path and version of the C++ compiler."""
+    path = shutil.which(os.environ.get("CXX") or "g++")
+    if path is None:
+        raise EmulatorError("expected a C++ compiler, got none", where="emulator", hint=_HINT)
+    return path, subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@cache
+def _headers() -> tuple[tuple[Path, Path], str]:
+    """The include directories, and the digest of everything in them."""
+    directories = (data_dir("gpu") / "include", data_dir("gpu") / "emulator")
+    digest = hashlib.sha256()
+    for directory in directories:
+        for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+            digest.update(path.read_bytes() + b"\0")
+    return directories, digest.hexdigest()
+
+
+def _wrapper(program: Program) -> str:
+    """The translation unit around the kernel's text: its parameters, its launch and the entry."""
+    params = "".join(
+        f'    {{"{param.name}", {param.dtype.bytes}, {param.elements}, {str(param.written).lower()}, {param.align}}},\n'
+        for param in program.params
+    )
+    arguments = ", ".join(
+        f"mf::{'Output' if param.written else 'Input'}<{CTYPES[param.dtype]}>{{&mf_params[{i}]}}"
+        for i, param in enumerate(program.params)
+    )
+    x, y, z = program.grid
+    return (
+        '#define MF_EMULATE\n#include "mirage_formal/device.cuh"\n'
+        # The kernel may have the name of a function of the C library.
+        f'#define {program.name} mf_kernel_{program.name}\n#include "kernel.cu"\n'
+        f"static mf::emu::Param mf_params[] = {{\n{params}}};\n"
+        f"static void mf_body() {{ {program.name}({arguments}); }}\n"
+        "static mf::emu::Launch mf_launch() {\n"
+        f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {program.threads}, "
+        f"{program.shared_bytes}}};\n"
+        '}\n#include "entry.h"\n'
+    )
+
+
+def _build(program: Program, source: str, sanitize: bool) -> Path:
+    """The compiled emulation, from the cache if it is there; several processes may build the same at once."""
+    flags = (*_FLAGS, *(_SANITIZE if sanitize else _LIBRARY))
+    wrapper = _wrapper(program)
+    path = _cached(f"{_key(source, wrapper, *flags)}{'' if sanitize else '.so'}")
+    if not path.is_file():
+        sources = {"kernel.cu": source, "main.cpp": wrapper}
+        _run_compiler([*flags, "main.cpp", str(_runtime(sanitize))], sources, path)
+    return path
+
+
+def _runtime(sanitize: bool) -> Path:
+    """The part of the emulator that is the same for all kernels."""
+    flags = (*_FLAGS, *(_SANITIZE if sanitize else _LIBRARY[1:]), "-c")
+    path = _cached(f"{_key('runtime', *flags)}.o")
+    if not path.is_file():
+        _run_compiler([*flags, str(data_dir("gpu") / "emulator" / "runtime.cpp")], {}, path)
+    return path
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join((*parts, _headers()[1], _compiler()[1])).encode()).hexdigest()
+
+
+def _cached(name: str) -> Path:
+    return cache_dir("emulator") / name
+
+
+def _run_compiler(arguments: Sequence[str], sources: Mapping[str, str], result: Path) -> None:
+    """Runs the compiler among ``sources``; its output becomes ``result`` in one step."""
+    includes = [f"-I{include}" for include in _headers()[0]]
+    with tempfile.TemporaryDirectory(dir=result.parent, prefix="build-") as name:
+        for file, text in sources.items():
+            (Path(name) / file).write_text(text)
+        command = [_compiler()[0], *includes, *arguments, "-o", "out", "-lm"]
+        done = subprocess.run(command, cwd=name, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise EmulatorError(f"expected C++ that compiles, got:\n{done.stderr[:4000]}", where="emulator", hint=_HINT)
+        os.replace(Path(name) / "out", result)
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+# An emulation's state is static in its library.
+_LOCK: Final = threading.Lock()
+
+
+@cache
+def _library(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+def _run_library(path: Path, data: Sequence[np.ndarray]) -> _Fault:
+    fault = _Fault()
+    pointers = (ctypes.c_void_p * len(data))(*(array.ctypes.data for array in data))
+    with _LOCK:
+        _library(path).mf_emulate(pointers, ctypes.byref(fault))
+    return fault
+
+
+def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _Fault:
+    """Runs a sanitized build; the outputs in ``data`` receive its results."""
+    import numpy as np
+
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name) / f"{i}.bin" for i in range(len(data) + 1)]
+        for file, array, param in zip(files, data, program.params, strict=False):
+            if not param.written:
+                file.write_bytes(array.tobytes())
+        command = [str(path), *map(str, files)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise EmulationFault(FaultKind.SANITIZER, done.stderr[:4000], kernel=program.name)
+        for file, array, param in zip(files, data, program.params, strict=False):
+            if param.written:
+                array[:] = np.frombuffer(file.read_bytes(), array.dtype)
+        return _Fault.from_buffer_copy(files[-1].read_bytes())
+
+
+def _statement(source: str, line: int) -> str:
+    """The statement around a line of the text (from 1), on one line."""
+    lines = [text.split("//")[0].strip() for text in source.splitlines()]
+    if not 0 < line <= len(lines):
+        return ""
+    ends = [text.endswith((";", ") {", "}")) or text.startswith("#") for text in lines]
+    first = last = line - 1
+    while first > 0 and not ends[first - 1]:
+        first -= 1
+    while last + 1 < len(lines) and not ends[last]:
+        last += 1
+    return " ".join(lines[first : last + 1])
+
+
+def _raise(fault: _Fault, program: Program, source: str) -> None:
+    raise EmulationFault(
+        tuple(FaultKind)[fault.kind - 1],
+        fault.detail.decode(errors="replace"),
+        kernel=program.name,
+        buffer=fault.buffer.decode(errors="replace"),
+        index=fault.index,
+        thread=fault.thread if fault.thread >= 0 else None,
+        other=fault.other if fault.other >= 0 else None,
+        block=(fault.block[0], fault.block[1], fault.block[2]),
+        statement=_statement(source, fault.line),
+        line=fault.line,
+    )

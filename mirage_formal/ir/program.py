@@ -1,0 +1,394 @@
+"""Programs: one kernel as loops, copies, matrix products and barriers, before it is printed as CUDA C++.
+
+A Program says what every thread of a block does; there is one Program per graph-defined kernel. Index arithmetic is
+exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables, so that safety obligations (in bounds, no
+unsynchronised conflict) can be stated about the very expressions that are printed.
+
+Values are float32 in registers; shared and device memory hold elements of the buffer's dtype, converted on access.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirage_formal.ir.types import DType
+
+# --- integer expressions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """A constant."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """``tid`` (thread of the block), ``bx``/``by``/``bz`` (block of the grid), or the variable of an enclosing For."""
+
+    name: str
+
+
+class IntOp(StrEnum):
+    """Integer operators; DIV and MOD round towards zero, operands are never negative; comparisons give 0 or 1."""
+
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    DIV = "/"
+    MOD = "%"
+    XOR = "^"
+    LT = "<"
+    EQ = "=="
+    AND = "&&"
+
+
+@dataclass(frozen=True, slots=True)
+class IntBin:
+    """a op b; every intermediate value lies in 0..2^31-1 (an obligation), except that of SUB's user, which must too."""
+
+    op: IntOp
+    a: IntExpr
+    b: IntExpr
+
+
+IntExpr = Int | Var | IntBin
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A float32 constant."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """An element of a register array of floats; indices must become constants when loops are unrolled."""
+
+    array: str
+    index: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRead:
+    """An element of a shared buffer."""
+
+    buffer: str
+    index: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalRead:
+    """An element of a parameter in device memory."""
+
+    param: str
+    index: IntExpr
+
+
+class UnaryFn(StrEnum):
+    """Functions of one float32."""
+
+    NEG = "neg"
+    EXP = "exp"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    SQUARE = "square"
+    SILU = "silu"
+    GELU = "gelu"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+    #: Rounded to float16 (bfloat16) and back.
+    ROUND_HALF = "round_half"
+    ROUND_BFLOAT = "round_bfloat"
+
+
+class BinaryFn(StrEnum):
+    """Functions of two float32."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A function of one value."""
+
+    fn: UnaryFn
+    a: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """A function of two values."""
+
+    fn: BinaryFn
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """``a`` where the condition is nonzero, else ``b``; only the chosen one is read."""
+
+    condition: IntExpr
+    a: Value
+    b: Value
+
+
+Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """Declares a register array for the rest of the enclosing body: ``count`` floats, or 32-bit words of two halves."""
+
+    name: str
+    count: int
+    words: bool = False
+    #: Every float starts with this value; None leaves them undefined. Words are always undefined at first.
+    initial: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """body for var = 0 .. extent-1, in order; ``unroll`` makes register indices constants."""
+
+    var: str
+    extent: int
+    body: tuple[Stmt, ...]
+    unroll: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """body where the condition is nonzero; no barrier and no collective operation inside unless it is uniform.
+
+    Attributes:
+        uniform: The condition is the same for all threads of the block.
+    """
+
+    condition: IntExpr
+    body: tuple[Stmt, ...]
+    uniform: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetReg:
+    """array[index] = value."""
+
+    array: str
+    index: IntExpr
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """words[index] = two halves of the kernel's element type, ``low`` in the lower bits."""
+
+    words: str
+    index: IntExpr
+    low: Value
+    high: Value
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWrite:
+    """buffer[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+
+    buffer: str
+    index: IntExpr
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalWrite:
+    """param[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+
+    param: str
+    index: IntExpr
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedVector:
+    """array[at .. at+count-1] = buffer[index .. ], one vector load of ``count`` elements, aligned to its size."""
+
+    array: str
+    at: IntExpr
+    buffer: str
+    index: IntExpr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalVector:
+    """array[at .. at+count-1] = param[index .. ], one vector load of ``count`` elements, aligned to its size."""
+
+    array: str
+    at: IntExpr
+    param: str
+    index: IntExpr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """buffer[index ..] = param[source ..], 16 bytes, asynchronously (cp.async); both are 16-byte aligned.
+
+    Attributes:
+        valid: Where it is 0 the 16 bytes are filled with zeros and nothing is read.
+    """
+
+    buffer: str
+    index: IntExpr
+    param: str
+    source: IntExpr
+    valid: IntExpr = Int(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Closes a group of asynchronous copies of this thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGroups:
+    """Waits until at most ``left`` of this thread's newest groups are still in flight."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """All threads of the block meet; shared memory written before is visible after."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrix:
+    """words[at .. at+count-1] = count 8x8 matrices of 16-bit elements (ldmatrix), collective over a warp.
+
+    The lane l of a warp gives in ``index`` the element offset of row l % 8 of matrix l / 8 (for l < 8 * count; the
+    other lanes' are not used but must be valid); each row is 8 elements, 16-byte aligned. ``transposed`` as ldmatrix.
+    """
+
+    words: str
+    at: IntExpr
+    buffer: str
+    index: IntExpr
+    count: int
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1]: m16n8k16, float32 accumulators, collective over a warp.
+
+    Fragments as in the PTX ISA (mma.m16n8k16 row.col); ``dtype`` is the operands' element type.
+    """
+
+    d: str
+    d_at: IntExpr
+    a: str
+    a_at: IntExpr
+    b: str
+    b_at: IntExpr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleReduce:
+    """array[at] = fn(array[at], array[at] of lane ^ mask), collective over a warp; ADD or MAX."""
+
+    array: str
+    at: IntExpr
+    fn: BinaryFn
+    mask: int
+
+
+Stmt = (
+    Registers
+    | For
+    | If
+    | SetReg
+    | Pack
+    | SharedWrite
+    | GlobalWrite
+    | SharedVector
+    | GlobalVector
+    | CopyAsync
+    | Commit
+    | WaitGroups
+    | Barrier
+    | LoadMatrix
+    | Mma
+    | ShuffleReduce
+)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tensor in device memory: ``elements`` is how many it spans (row-major, contiguous unless strides say more).
+
+    Attributes:
+        written: Whether the kernel writes it; a parameter is either read or written, never both.
+        align: The pointer's alignment in bytes that the kernel relies on; the launcher checks it.
+    """
+
+    name: str
+    dtype: DType
+    elements: int
+    written: bool
+    align: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuffer:
+    """A buffer in shared memory at a byte offset; buffers may overlap if they are never live at the same time."""
+
+    name: str
+    dtype: DType
+    elements: int
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kernel.
+
+    Attributes:
+        name: Its name in the source, a C identifier.
+        params: In the order of the launch arguments.
+        shared: All shared buffers; ``shared_bytes`` is the dynamic shared memory of a launch.
+        grid, threads: Launch dimensions.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    shared: tuple[SharedBuffer, ...]
+    grid: tuple[int, int, int]
+    threads: int
+    body: tuple[Stmt, ...]
+
+    @property
+    def shared_bytes(self) -> int:
+        return max((buffer.offset + buffer.bytes for buffer in self.shared), default=0)
