@@ -63,6 +63,9 @@ _GraphFile = Annotated[
 _Wanted = Annotated[str | None, typer.Option("--program", help="Name of the program, if the file defines several.")]
 _CounterSeed = Annotated[int, typer.Option("--seed", help="Seed of the search for counterexamples.")]
 _VerdictsOut = Annotated[Path | None, typer.Option("--out", help="New directory for verdicts, graphs and proofs.")]
+_Explain = Annotated[
+    str | None, typer.Option("--explain", help="Print every proof as formulas as well: text or latex.")
+]
 _VerdictsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -128,10 +131,14 @@ def verify_command(
     program: _Wanted = None,
     seed: _CounterSeed = 0,
     out: _VerdictsOut = None,
+    explain: _Explain = None,
     json: _VerdictsJson = False,
 ) -> None:
     """Prove or refute that every graph of GRAPH computes what PROGRAM does; exit code 0 only if all are proved."""
-    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, json))
+    if explain not in (None, "text", "latex") or (explain and json):
+        what = "expected text or latex, and no --json" if json else f"expected text or latex, got {explain!r}"
+        raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
+    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, explain, json))
 
 
 def main() -> NoReturn:
@@ -211,11 +218,14 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
     return code
 
 
-def _verify(file: Path, graphs: Path, wanted: str | None, seed: int, out: Path | None, as_json: bool) -> int:
+def _verify(
+    file: Path, graphs: Path, wanted: str | None, seed: int, out: Path | None, explain: str | None, as_json: bool
+) -> int:
     from mirage_formal.ir.verdict import Equivalent
     from mirage_formal.pipeline.programs import choose, load_programs
     from mirage_formal.pipeline.settings import display_path
     from mirage_formal.pipeline.verdicts import (
+        explanations,
         judge,
         load_graphs,
         make_directory,
@@ -240,6 +250,9 @@ def _verify(file: Path, graphs: Path, wanted: str | None, seed: int, out: Path |
         print(verdicts_json(name, judged))
     else:
         print_verdicts(name, judged, Console())
+    if explain is not None:
+        for text in explanations(program, judged, latex=explain == "latex"):
+            print(text)
     return 0 if all(isinstance(one.verdict, Equivalent) for one in judged) else 1
 
 

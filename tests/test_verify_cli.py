@@ -22,6 +22,7 @@ from mirage_formal.ir.serialize import from_json, to_json
 from mirage_formal.ir.types import DType
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import PROOF_FILE
+from mirage_formal.pipeline import verdicts
 from mirage_formal.pipeline.verdicts import Judged, said, verdicts_json
 
 LORA = """
@@ -73,6 +74,7 @@ class FakeProver(ModuleType):
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
     monkeypatch.setitem(sys.modules, "mirage_formal.verify.decide", fake)
+    monkeypatch.setattr(verdicts, "replayed", lambda program, graph, verdict: verdict)  # its proofs are none
     return fake
 
 
@@ -131,7 +133,7 @@ def test_one_graph_that_is_equivalent(verify: Command, prover: FakeProver) -> No
     code, output = verify("lora.py", "right.json", "--seed", "5")
     assert code == 0
     assert "lora: 1 of 1 graphs equivalent" in output
-    assert "where x > 0" in output
+    assert "1 places" in output
     ((program, candidate, seed),) = prover.asked
     assert program == PROGRAM
     assert candidate == RIGHT
@@ -144,7 +146,7 @@ def test_several_graphs_in_a_table(verify: Command, prover: FakeProver) -> None:
     assert code == 1
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
     assert [row[:3] for row in rows] == [
-        ["0", "equivalent", "where x > 0"],
+        ["0", "equivalent", "where no divisor is 0 and no radicand negative (1 places; --json lists them)"],
         ["1", "different", "output 0 at (1, 2): expected 3, got 4"],
         ["2", "unknown", "too [red]hard[/red]"],
     ]
@@ -392,3 +394,18 @@ def test_the_package_stays_a_package() -> None:
         "assert callable(mf.verify)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_proof_that_the_checker_refuses_is_believed_by_nobody() -> None:
+    verdict = verdicts.replayed(PROGRAM, RIGHT, Equivalent(b"{}", ()))
+    assert isinstance(verdict, Unknown)
+    assert "refuses" in verdict.reason
+
+
+def test_the_proof_as_formulas(verify: Command) -> None:
+    code, output = verify("lora.py", "right.json", "--explain", "text")
+    assert code == 0
+    assert "sum[" in output
+    assert "The two are the same term." in output
+    _, output = verify("lora.py", "right.json", "--explain", "latex")
+    assert r"\sum_{" in output

@@ -187,6 +187,9 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
     table.add_column("seconds", justify="right", no_wrap=True)
     for row in map(said, judged):
         reason = row.reason if len(row.reason) <= _CELL else row.reason[: _CELL - 4] + " ..."
+        if row.verdict == "equivalent" and reason:
+            count = row.reason.count(";") + 1
+            reason = f"where no divisor is 0 and no radicand negative ({count} places; --json lists them)"
         table.add_row(str(row.index), row.verdict, escape(reason), f"{row.seconds:.3f}")
     console.print(table)
 
@@ -232,7 +235,34 @@ def _decided(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, 
     # The prover is loaded by the first graph: a file at fault is refused without it.
     from mirage_formal.verify.decide import decide
 
-    return decide(program, matched, seed=seed)
+    return replayed(program, matched, decide(program, matched, seed=seed))
+
+
+def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict) -> Verdict:
+    """A verdict whose proof, if it has one, the checker's kernel has replayed, with the conditions that it read.
+
+    Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then.
+    """
+    if not isinstance(verdict, Equivalent):
+        return verdict
+    from mirage_formal.check.kernel.algebra import ProofError
+    from mirage_formal.check.kernel.replay import replay
+
+    try:
+        theorem = replay(program, graph, verdict.proof)
+    except ProofError as error:
+        return Unknown(f"the checker refuses the proof, which is a bug of the prover: {error.what}")
+    return Equivalent(verdict.proof, tuple(str(condition) for condition in theorem.conditions))
+
+
+def explanations(program: KernelGraph, judged: Sequence[Judged], *, latex: bool) -> Iterator[str]:
+    """For each graph that could be read, the formulas of its proof, or how far the prover came."""
+    from mirage_formal.verify.explain import explain
+
+    for one in judged:
+        if one.graph is not None and not isinstance(one.verdict, MirageError):
+            title = f"graph {one.index}"
+            yield f"{title}\n{'=' * len(title)}\n{explain(program, match_inputs(one.graph, program), latex=latex)}"
 
 
 def _value(number: float) -> str:
