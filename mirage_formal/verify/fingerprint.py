@@ -6,6 +6,7 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class FingerprintSettings:
         rounds: Independent draws that must agree, at least 1.
         attempts: Redraws allowed per round before the answer is Unknown.
         confirm_fields: Ask galois to confirm the fields (about a second per process).
+        max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
+            256 MiB, and a product of two such holds about ten at a time.
     """
 
     seed: int = 0
@@ -45,6 +48,7 @@ class FingerprintSettings:
     rounds: int = 1
     attempts: int = 128
     confirm_fields: bool = False
+    max_elements: int = 1 << 25
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("rounds", 1), ("attempts", 0)):
@@ -102,6 +106,10 @@ class FingerprintSession:
         assert isinstance(self._lax, LaxProgram)
         assert isinstance(other, LaxProgram)
         self._check_outputs(self._lax, other)
+        largest = max(prod(step.shape) for side in (self._lax, other) for step in side.tape.steps)
+        if largest > self.settings.max_elements:
+            reason = f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
+            return self._result(Unknown(reason), "none", Bound(None, ""), ())
         lax = CLASSES[max(CLASSES.index(self._lax.lax), CLASSES.index(other.lax))]
         bound = error_bound(self._lax.growth, other.growth, self.pair, self.settings.rounds)
         draws: list[Draw] = []

@@ -320,3 +320,11 @@ def test_rows_that_share_weights_do_not_disturb_each_other():
     result = fingerprint(graph, graph, FingerprintSettings(seed=1, prime_bits=31))
     assert isinstance(result.verdict, Probable)
     assert {entry.input for entry in result.record.draws[0].redraws} == {0}
+
+
+def test_tensors_that_are_too_large_are_not_evaluated():
+    graph = w.rmsnorm(b=2, k=4, n=4)
+    result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_elements=15))
+    assert isinstance(result.verdict, Unknown)
+    assert "16 elements" in result.verdict.reason
+    assert isinstance(fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_elements=16)).verdict, Probable)
