@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mirage_formal as mf
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.journal import VerdictRecord
@@ -31,6 +32,18 @@ def test_the_gate_tests_every_pair_once_and_refuses_wrong_graphs() -> None:
     assert isinstance(gate(Candidate(wrong, "fake")), Different)
     assert isinstance(gate(Candidate(right, "fake", scaled=(program(), wrong))), Different)
     assert gate.tests == 2
+
+
+def test_the_gate_asks_the_prover_where_the_fingerprint_says_nothing() -> None:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6))
+    graph.mark_output(graph.max(graph.exp(x), 1))
+    other = mf.new_kernel_graph()
+    y = other.new_input(dims=(4, 6))
+    other.mark_output(other.max(y, 1))
+    gate = Gate(graph.freeze(), 0)
+    assert isinstance(gate(Candidate(graph.freeze(), "fake")), Equivalent)
+    assert isinstance(gate(Candidate(other.freeze(), "fake")), Unknown)
 
 
 def test_verdicts_as_data() -> None:

@@ -34,6 +34,7 @@ from mirage_formal.smt.session import discharge
 from mirage_formal.smt.terms import Expr, to_text
 from mirage_formal.verify.certify import Refused, Verified
 from mirage_formal.verify.certify import certify as certify_candidate
+from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
@@ -166,7 +167,9 @@ def _found(job: Job, candidate: Candidate) -> FoundRecord:
 class Gate:
     """The search-time fingerprint, at scaled sizes where the engine gives them and at real ones otherwise.
 
-    Sound: it only ever refuses; what it lets through meets the final fingerprint at real sizes.
+    Where it says nothing (an operator without a picture in a field, tensors too large), the prover is asked.
+
+    Sound: it only ever refuses; what it lets through meets the final verification at real sizes.
 
     Attributes:
         tests: Fingerprints computed.
@@ -186,7 +189,8 @@ class Gate:
             self.tests += 1
             if pair[0] not in self._sessions:
                 self._sessions[pair[0]] = FingerprintSession(pair[0], self._settings)
-            self._known[pair] = self._sessions[pair[0]].check(pair[1]).verdict
+            verdict = self._sessions[pair[0]].check(pair[1]).verdict
+            self._known[pair] = prove(*pair) if isinstance(verdict, Unknown) else verdict
         return self._known[pair]
 
 

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, product
 from mirage_formal.ir.canonical import canonical, digest
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
 from mirage_formal.ir.types import Dim3, DimMap, DTensor, Shape
-from mirage_formal.ir.verdict import Candidate, Probable
+from mirage_formal.ir.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.exhaustive.block import BlockSearch, Opening
@@ -244,7 +244,7 @@ class KernelSearch:
         ]
 
     def _candidate(self, outputs: tuple[int, ...]) -> Iterator[Candidate]:
-        """Sound: reported is only what ``accept`` finds Probable; without it the caller must verify."""
+        """Sound: reported is only what ``accept`` finds Probable or proves; without it the caller must verify."""
         graph = canonical(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
         key = digest(graph)
         if key in self.digests:
@@ -252,7 +252,8 @@ class KernelSearch:
         self.digests.add(key)
         self.tally.add("complete")
         candidate = Candidate(graph, "exhaustive")
-        if self.options.accept is not None and not isinstance(self.options.accept(candidate), Probable):
+        accept = self.options.accept
+        if accept is not None and not isinstance(accept(candidate), Probable | Equivalent):
             self.tally.add("rejected")
             return
         self.tally.add("candidates")
