@@ -285,10 +285,11 @@ class _Arena:
         for number in range(self.budget):
             count = len(places) if number % 4 == 3 else min(len(places), 1 + int(rng.expovariate(6 / len(places))))
             chosen = places if count == len(places) else rng.sample(places, count)
-            trials.append(_Trial(fills, self._changed(fills, {place: rng.choice(values) for place in chosen})))
+            trials.append(_Trial(fills, self.changed(fills, {place: rng.choice(values) for place in chosen})))
         return trials
 
-    def _changed(self, fills: tuple[Fill, ...], cells: Mapping[int, int]) -> dict[int, int]:
+    def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, int]) -> dict[int, int]:
+        """The cells that are not what the default is."""
         base = self.base(fills)
         return {place: value for place, value in cells.items() if base[place] != value}
 
@@ -319,8 +320,8 @@ def _minimised(arena: _Arena, trial: _Trial, rng: random.Random) -> _Trial:
         together = _joined(trial, smaller)
         trial = (arena.differing([together]) or smaller)[0] if together is not None else smaller[0]
     for _ in range(_MINIMAL):
-        simpler = [found for found in _simplifications(trial) if found != trial]
-        found = arena.differing(simpler)
+        simpler = [_Trial(trial.fills, arena.changed(trial.fills, cells)) for cells in _simplifications(trial)]
+        found = arena.differing([item for item in simpler if item != trial])
         if not found:
             break
         trial = min(found, key=lambda item: sum(abs(v) + (v < 0) for v in item.cells.values()))
@@ -361,15 +362,14 @@ def _joined(trial: _Trial, smaller: Sequence[_Trial]) -> _Trial | None:
     return _Trial(trial.fills, {place: value for place, value in trial.cells.items() if place in left})
 
 
-def _simplifications(trial: _Trial) -> Iterator[_Trial]:
+def _simplifications(trial: _Trial) -> Iterator[dict[int, int]]:
     """Entries set to 1 where they are not, all together or one by one; and made positive."""
-    ones = dict.fromkeys(trial.cells, 1)
-    yield _Trial(trial.fills, ones)
-    yield _Trial(trial.fills, {place: abs(value) for place, value in trial.cells.items()})
+    yield dict.fromkeys(trial.cells, 1)
+    yield {place: abs(value) for place, value in trial.cells.items()}
     for place, value in trial.cells.items():
         for wanted in (1, -1, 2):
-            if sum((abs(wanted), wanted < 0)) < sum((abs(value), value < 0)):
-                yield _Trial(trial.fills, {**trial.cells, place: wanted})
+            if abs(wanted) + (wanted < 0) < abs(value) + (value < 0):
+                yield {**trial.cells, place: wanted}
 
 
 def _settled(arena: _Arena, trial: _Trial) -> Counterexample | None:

@@ -25,6 +25,8 @@ Index = tuple[int, tuple[tuple[int, int], ...]]
 ONE: Final[Monomial] = ()
 #: More monomials than this are not multiplied out.
 MAX_TERMS: Final = 20_000
+#: Products of monomials in one proof: about a second.
+MAX_WORK: Final = 400_000
 
 
 class Stuck(Exception):
@@ -122,6 +124,7 @@ class Terms:
         self._ids: dict[tuple[Kind, Any], int] = {}
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
         self._names: dict[tuple[object, ...], int] = {}
+        self._work = 0
         #: Numbers of signatures (see labels.py).
         self.signatures: dict[object, int] = {}
 
@@ -205,6 +208,9 @@ class Terms:
         """p * q, multiplied out."""
         if len(p) * len(q) > MAX_TERMS:
             raise Stuck(f"a product has more than {MAX_TERMS} terms")
+        self._work += len(p) * len(q)
+        if self._work > MAX_WORK:
+            raise Stuck(f"more than {MAX_WORK} products of terms")
         out: dict[Monomial, Rational] = {}
         for m, c in p:
             for n, d in q:

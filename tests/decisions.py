@@ -1,0 +1,102 @@
+"""Whether two graphs compute the same, as far as float64 can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from mirage_formal.errors import GraphError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.semantics.batched import run_many, run_watched
+
+#: Larger values are not trusted; nor are results beside which larger ones were lost.
+LARGE = 1e6
+LARGEST = 1e8
+DIFFERENT = 1e-6
+EQUAL = 1e-10
+
+
+class Decision(Enum):
+    """What float64 says: unclear are overflow, undefined values, gaps near rounding."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNCLEAR = "unclear"
+
+
+@lru_cache(maxsize=64)
+def _points(shapes: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, ...]:
+    """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones."""
+    numbers = np.random.default_rng(5)
+    found = []
+    for shape in shapes:
+        kinds = (
+            numbers.uniform(0.3, 1.5, shape),
+            numbers.normal(0, 1, shape),
+            numbers.normal(0, 1, shape) * numbers.choice([0.3, 2.5], shape),
+            numbers.normal(0, 0.2, shape),
+        )
+        found.append(np.stack(kinds))
+    return tuple(found)
+
+
+def inputs_of(graph: KernelGraph) -> tuple[np.ndarray, ...]:
+    """The points at which graphs with these inputs are compared."""
+    return _points(tuple(source.tensor.shape for source in graph.inputs))
+
+
+@lru_cache(maxsize=256)
+def _outputs(graph: KernelGraph) -> tuple[np.ndarray, ...]:
+    return run_many(graph, inputs_of(graph))
+
+
+def differs(program: KernelGraph, mutant: KernelGraph) -> Decision:
+    """Compare two well-formed graphs of equal inputs.
+
+    Different: at some point, where both are finite and not large, they differ clearly, and extended precision gives the
+    same gap. Same: they agree at all points.
+
+    Raises:
+        GraphError: The mutant has no meaning, or other output shapes.
+    """
+    expected, got = _outputs(program), run_many(mutant, inputs_of(program))
+    if [a.shape for a in got] != [a.shape for a in expected]:
+        raise GraphError("other output shapes")
+    decision = Decision.SAME
+    for usable, gap in _gaps(expected, got):
+        if usable and gap > DIFFERENT:
+            return _precisely(program, mutant, got)
+        if not usable or gap > EQUAL:
+            decision = Decision.UNCLEAR
+    return decision
+
+
+def _gaps(expected: tuple[np.ndarray, ...], got: tuple[np.ndarray, ...]) -> Iterator[tuple[bool, float]]:
+    """For each output and point whether its values can be trusted, and the relative gap."""
+    with np.errstate(all="ignore"):
+        for want, have in zip(expected, got, strict=True):
+            for a, b in zip(want, have, strict=True):
+                size = float(np.maximum(np.abs(a).max(), np.abs(b).max()))
+                yield size <= LARGE, float(np.abs(a - b).max() / max(1.0, size))
+
+
+def _precisely(program: KernelGraph, mutant: KernelGraph, got: tuple[np.ndarray, ...]) -> Decision:
+    """Different only if extended precision sees nearly the same gap, at a point where intermediate values are small.
+
+    Rounding looks different in another precision, but what is lost beside a large value is lost in both.
+    """
+    inputs = [array.astype(np.longdouble) for array in inputs_of(program)]
+    (left, beside_left), (right, beside_right) = (run_watched(graph, inputs) for graph in (program, mutant))
+    beside = np.maximum(beside_left, beside_right)
+    with np.errstate(all="ignore"):
+        for a, b, precise_a, precise_b in zip(_outputs(program), got, left, right, strict=True):
+            gap = np.abs(precise_a - precise_b)
+            size = np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
+            sure = np.abs(a - precise_a) + np.abs(b - precise_b) <= 0.01 * gap
+            apart = (sure & (gap > DIFFERENT * size)).reshape(len(a), -1).any(axis=1)
+            if (apart & (beside <= LARGEST)).any():
+                return Decision.DIFFERENT
+    return Decision.UNCLEAR
