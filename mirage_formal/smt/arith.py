@@ -1,0 +1,331 @@
+"""Integer expressions of Programs as bit-vector questions: exact, because the width holds every value that can occur.
+
+A ``Query`` asks whether integers within given extents make some expressions nonzero and break one of some limits. The
+safety of a Program is a list of queries that must have no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.smt.session import Satisfiability, SolverResult, _cvc5
+
+Range = tuple[int, int]
+
+INT_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Do values exist, each variable in 0..extent-1, with every ``true`` nonzero and some ``broken`` out of range?
+
+    Attributes:
+        variables: Names and extents.
+        true: Expressions that are nonzero.
+        broken: Expressions of which one lies outside 0..2^31-1, or nothing: then ``true`` alone is asked.
+        zero: Divisors of which one is 0; joined with ``broken``.
+        show: Expressions whose values a model tells, with their names.
+    """
+
+    variables: tuple[tuple[str, int], ...]
+    true: tuple[IntExpr, ...] = ()
+    broken: tuple[IntExpr, ...] = ()
+    zero: tuple[IntExpr, ...] = ()
+    show: tuple[tuple[str, IntExpr], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What solvers said about a query.
+
+    Attributes:
+        results: One per solver that was asked; the first is z3.
+        model: Where satisfiable, the variables and shown expressions with their values; else empty.
+    """
+
+    results: tuple[SolverResult, ...]
+    model: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def answer(self) -> Satisfiability:
+        """The solvers' common answer.
+
+        Sound: UNSAT only if z3 says so and no other solver says SAT; solvers that contradict each other are UNKNOWN.
+        """
+        said = {result.answer for result in self.results}
+        if {Satisfiability.SAT, Satisfiability.UNSAT} <= said:
+            return Satisfiability.UNKNOWN
+        return self.results[0].answer
+
+
+def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Range] | None = None) -> Range:
+    """Bounds of an expression's value.
+
+    Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``known`` lies
+    within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so).
+
+    Args:
+        e: The expression.
+        ranges: Bounds of each variable.
+        known: Bounds that hold for subexpressions besides.
+    """
+    match e:
+        case Int(value):
+            found = (value, value)
+        case Var(name):
+            found = ranges[name]
+        case IntBin(op, a, b):
+            found = _apply(op, interval(a, ranges, known), interval(b, ranges, known))
+    if known:
+        extra = known.get(e)
+        if extra is not None:
+            found = max(found[0], extra[0]), min(found[1], extra[1])
+    return found
+
+
+def _apply(op: IntOp, a: Range, b: Range) -> Range:
+    match op:
+        case IntOp.ADD:
+            return a[0] + b[0], a[1] + b[1]
+        case IntOp.SUB:
+            return a[0] - b[1], a[1] - b[0]
+        case IntOp.MUL:
+            products = [x * y for x in a for y in b]
+            return min(products), max(products)
+        case IntOp.DIV:
+            low, high = max(b[0], 1), max(b[1], 1)
+            return (max(a[0], 0) // high, max(a[1], 0) // low)
+        case IntOp.MOD:
+            high = max(b[1], 1)
+            if b[0] == b[1] and 0 <= a[0] <= a[1] and a[0] // high == a[1] // high:
+                return a[0] % high, a[1] % high
+            return 0, min(high - 1, max(a[1], 0))
+        case IntOp.XOR:
+            if a[0] == a[1] and b[0] == b[1] and min(a[0], b[0]) >= 0:
+                return a[0] ^ b[0], a[0] ^ b[0]
+            return 0, (1 << max(a[1], b[1], 0).bit_length()) - 1
+        case IntOp.LT:
+            return int(a[1] < b[0]), int(a[0] < b[1])
+        case IntOp.EQ:
+            return int(a[0] == a[1] == b[0] == b[1]), int(a[0] <= b[1] and b[0] <= a[1])
+        case IntOp.AND:
+            return int(_nonzero(a) and _nonzero(b)), int(a != (0, 0) and b != (0, 0))
+
+
+def _nonzero(a: Range) -> bool:
+    return a[0] > 0 or a[1] < 0
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+class _Encoder:
+    """Expressions as definitions of equal bit-vectors, each written once.
+
+    Sound: the width is that of the largest absolute value of any intermediate, and a sign bit, so nothing wraps and a
+    bit-vector's signed value is the integer's. Division is of signed values towards zero, as in C.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self.ranges: dict[str, Range] = {name: (0, extent - 1) for name, extent in query.variables}
+        self.largest = INT_MAX if query.broken else 1
+        self.roots = (*query.true, *query.broken, *query.zero, *(e for _, e in query.show))
+        for e in self.roots:
+            self._measure(e)
+        self.width = self.largest.bit_length() + 1
+        self.lines: list[str] = []
+        self.names: dict[IntExpr, str] = {}
+
+    def _measure(self, e: IntExpr) -> Range:
+        match e:
+            case Int(value):
+                found = (value, value)
+            case Var(name):
+                found = self.ranges[name]
+            case IntBin(op, a, b):
+                found = _apply(op, self._measure(a), self._measure(b))
+        self.largest = max(self.largest, -found[0], found[1])
+        return found
+
+    def constant(self, value: int) -> str:
+        return f"(_ bv{value % (1 << self.width)} {self.width})"
+
+    def declare(self, name: str, extent: int) -> None:
+        bits = max((extent - 1).bit_length(), 1)
+        symbol = _symbol(name)
+        self.lines.append(f"(declare-const {symbol} (_ BitVec {bits}))")
+        if extent != 1 << bits:
+            self.lines.append(f"(assert (bvult {symbol} (_ bv{extent} {bits})))")
+        self.names[Var(name)] = f"((_ zero_extend {self.width - bits}) {symbol})"
+
+    def term(self, e: IntExpr) -> str:
+        match e:
+            case Int(value):
+                return self.constant(value)
+            case Var():
+                return self.names[e]
+            case IntBin(op, a, b):
+                if e not in self.names:
+                    body = self._operation(op, self.term(a), self.term(b), b)
+                    name = f"def!{len(self.names)}"
+                    self.lines.append(f"(define-fun {name} () (_ BitVec {self.width}) {body})")
+                    self.names[e] = name
+                return self.names[e]
+
+    def _operation(self, op: IntOp, a: str, b: str, right: IntExpr) -> str:
+        power = isinstance(right, Int) and right.value > 0 and right.value & (right.value - 1) == 0
+        match op:
+            case IntOp.DIV if power and isinstance(right, Int):
+                # Operands are never negative where the answer matters: a negative one breaks its own obligation.
+                return f"(bvlshr {a} {self.constant(right.value.bit_length() - 1)})"
+            case IntOp.MOD if power and isinstance(right, Int):
+                return f"(bvand {a} {self.constant(right.value - 1)})"
+            case IntOp.LT:
+                return self._bit(f"(bvslt {a} {b})")
+            case IntOp.EQ:
+                return self._bit(f"(= {a} {b})")
+            case IntOp.AND:
+                return self._bit(f"(and {self._nonzero(a)} {self._nonzero(b)})")
+            case _:
+                return f"({_NAMES[op]} {a} {b})"
+
+    def _bit(self, condition: str) -> str:
+        return f"(ite {condition} {self.constant(1)} {self.constant(0)})"
+
+    def _nonzero(self, a: str) -> str:
+        return f"(distinct {a} {self.constant(0)})"
+
+    def text(self, query: Query) -> str:
+        for name, extent in query.variables:
+            self.declare(name, extent)
+        facts = [f"(assert {self._nonzero(self.term(e))})" for e in query.true]
+        broken: list[str] = []
+        for e in query.broken:
+            a = self.term(e)
+            broken += [f"(bvslt {a} {self.constant(0)})", f"(bvslt {self.constant(INT_MAX)} {a})"]
+        broken += [f"(= {self.term(e)} {self.constant(0)})" for e in query.zero]
+        if broken:
+            facts.append(f"(assert (or {' '.join(broken)} false))")
+        shown = [f"(define-fun show!{name} () (_ BitVec {self.width}) {self.term(e)})" for name, e in query.show]
+        head = ["(set-logic QF_BV)", "(set-info :status unsat)"]
+        # ``term`` adds to the lines, so the definitions come last.
+        return "\n".join([*head, *self.lines, *shown, *facts, "(check-sat)", ""])
+
+
+_NAMES: Final = {
+    IntOp.ADD: "bvadd",
+    IntOp.SUB: "bvsub",
+    IntOp.MUL: "bvmul",
+    IntOp.DIV: "bvudiv",
+    IntOp.MOD: "bvurem",
+    IntOp.XOR: "bvxor",
+}
+
+
+def _symbol(name: str) -> str:
+    """A name as a simple symbol that SMT-LIB does not use itself."""
+    return f"v!{name}" if name in _RESERVED else name
+
+
+_RESERVED: Final = {"let", "exists", "forall", "par", "match", "as", "true", "false", "not", "and", "or", "xor", "ite"}
+
+
+def to_smt2(query: Query) -> str:
+    """The query as a self-contained SMT-LIB text; unsatisfiable means that no such values exist."""
+    if any(extent < 1 for _, extent in query.variables):
+        raise ValueError("expected extents of at least 1")
+    return _Encoder(query).text(query)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
+    """Ask z3, and cvc5 about what z3 refuted quickly, whether a query has an answer.
+
+    Args:
+        query: What to ask.
+        timeout_ms: Time limit of each solver.
+        second: Whether cvc5 is asked too.
+    """
+    text = to_smt2(query)
+    first, values = _z3(text, query, timeout_ms)
+    model = _model(query, values) if first.answer is Satisfiability.SAT else ()
+    if second and first.answer is Satisfiability.UNSAT and first.milliseconds < _QUICK_MS:
+        return Reply((first, _cvc5(text, timeout_ms)), model)
+    return Reply((first,), model)
+
+
+#: What z3 refutes within this is asked of cvc5 too.
+_QUICK_MS: Final = 50
+
+
+def _z3(text: str, query: Query, timeout_ms: int) -> tuple[SolverResult, dict[str, int]]:
+    import z3
+
+    start = perf_counter()
+    answer, reason = Satisfiability.UNKNOWN, ""
+    values: dict[str, int] = {}
+    try:
+        solver: Any = z3.Then("simplify", "propagate-values", "solve-eqs", "bit-blast", "sat").solver()
+        solver.set("timeout", timeout_ms)
+        solver.from_string(text)
+        answer = Satisfiability(str(solver.check()))
+        if answer is Satisfiability.SAT:
+            model = solver.model()
+            names = {_symbol(name): name for name, _ in query.variables}
+            values = {names[d.name()]: model[d].as_long() for d in model.decls() if d.name() in names}
+        elif answer is Satisfiability.UNKNOWN:
+            reason = solver.reason_unknown()
+    except z3.Z3Exception as error:
+        answer, reason = Satisfiability.UNKNOWN, f"z3: {error}"[:300]
+    elapsed = 1e3 * (perf_counter() - start)
+    return SolverResult("z3", z3.get_version_string(), answer, elapsed, reason), values
+
+
+def _model(query: Query, values: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    complete = {name: values.get(name, 0) for name, _ in query.variables}
+    shown = [(name, evaluate(e, complete)) for name, e in query.show]
+    return (*complete.items(), *((name, value) for name, value in shown if value is not None))
+
+
+def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
+    """The value of an expression; None where a division by zero or a negative operand of ``/ % ^`` has no meaning."""
+    match e:
+        case Int(value):
+            return value
+        case Var(name):
+            return values[name]
+        case IntBin(op, a, b):
+            x = evaluate(a, values)
+            if op is IntOp.AND and x == 0:
+                return 0
+            y = evaluate(b, values)
+            return None if x is None or y is None else operate(op, x, y)
+
+
+def operate(op: IntOp, x: int, y: int) -> int | None:
+    """``x op y`` of integers, None where it has no meaning."""
+    match op:
+        case IntOp.ADD:
+            return x + y
+        case IntOp.SUB:
+            return x - y
+        case IntOp.MUL:
+            return x * y
+        case IntOp.DIV:
+            return x // y if x >= 0 and y > 0 else None
+        case IntOp.MOD:
+            return x % y if x >= 0 and y > 0 else None
+        case IntOp.XOR:
+            return x ^ y if x >= 0 and y >= 0 else None
+        case IntOp.LT:
+            return int(x < y)
+        case IntOp.EQ:
+            return int(x == y)
+        case IntOp.AND:
+            return int(x != 0 and y != 0)

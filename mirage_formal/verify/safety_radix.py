@@ -1,0 +1,326 @@
+"""Index expressions as mixed-radix numbers: most accesses of a kernel are shown not to meet without a solver.
+
+An expression becomes a constant plus multiples of *digits*. A digit is ``(string / div) % mod``, where a string is a
+number made of variables (``tid + threads * k``), or the exclusive or of two such sums (swizzles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+
+from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+
+Extents = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """``(string / div) % mod``; the string's variables are listed with their extents, least significant first."""
+
+    string: tuple[tuple[str, int], ...]
+    div: int
+    mod: int
+
+    @property
+    def size(self) -> int:
+        """How many values the string has."""
+        return prod(extent for _, extent in self.string)
+
+
+@dataclass(frozen=True, slots=True)
+class Xor:
+    """``a ^ b``, below ``mod``, a power of two."""
+
+    a: Linear
+    b: Linear
+    mod: int
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``constant + sum of coefficient * atom``; terms have ascending positive coefficients."""
+
+    constant: int
+    terms: tuple[tuple[int, Digit | Xor], ...]
+
+    @property
+    def largest(self) -> int:
+        """The largest value."""
+        return self.constant + sum(c * (atom.mod - 1) for c, atom in self.terms)
+
+
+def linear(e: IntExpr, extents: Extents) -> Linear | None:
+    """An expression as digits, or None where it has no such form.
+
+    Sound: each step is an identity of nonnegative integers: (H + R) / c = H / c and (H + R) % c = R for c | H and
+    0 <= R < c; x = x % p + p * (x / p); (a ^ b) splits at powers of two.
+    """
+    match e:
+        case Int(value):
+            return Linear(value, ()) if value >= 0 else None
+        case Var(name):
+            extent = extents[name]
+            return Linear(0, ((1, Digit(((name, extent),), 1, extent)),) if extent > 1 else ())
+        case IntBin(op, a, b):
+            x, y = linear(a, extents), linear(b, extents)
+            return None if x is None or y is None else _combine(op, x, y)
+
+
+def _combine(op: IntOp, x: Linear, y: Linear) -> Linear | None:
+    match op:
+        case IntOp.ADD:
+            return _sum(x.constant + y.constant, (*x.terms, *y.terms))
+        case IntOp.MUL if not x.terms or not y.terms:
+            factor, other = (x.constant, y) if not x.terms else (y.constant, x)
+            return _times(other, factor)
+        case IntOp.DIV | IntOp.MOD if not y.terms and y.constant > 0:
+            parts = _divide(x, y.constant)
+            return None if parts is None else parts[0 if op is IntOp.DIV else 1]
+        case IntOp.XOR:
+            return _xor(x, y)
+        case _:
+            return None
+
+
+def _sum(constant: int, terms: Iterable[tuple[int, Digit | Xor]]) -> Linear:
+    joined: dict[Digit | Xor, int] = {}
+    for c, atom in terms:
+        joined[atom] = joined.get(atom, 0) + c
+    listed = [(c, atom) for atom, c in joined.items() if c > 0 and atom.mod > 1]
+    return Linear(constant, tuple(sorted(listed, key=lambda term: (term[0], repr(term[1])))))
+
+
+def _times(x: Linear, factor: int) -> Linear:
+    return Linear(x.constant * factor, tuple((c * factor, atom) for c, atom in x.terms) if factor else ())
+
+
+def _divide(x: Linear, c: int) -> tuple[Linear, Linear] | None:
+    """Quotient and remainder, where they are sums of digits too."""
+    high, low = _cut(x.terms, c)
+    if sum(k * (atom.mod - 1) for k, atom in low) + x.constant % c >= c:
+        high, low = _cut(_merged(x.terms), c)
+    quotient = _sum(x.constant // c, [(k // c, atom) for k, atom in high])
+    remainder = _sum(x.constant % c, low)
+    return None if remainder.largest >= c else (quotient, remainder)
+
+
+Terms = list[tuple[int, Digit | Xor]]
+
+
+def _cut(terms: Iterable[tuple[int, Digit | Xor]], c: int) -> tuple[Terms, Terms]:
+    """Terms that are multiples of c, and the others, after digits are cut where c falls inside them."""
+    high: Terms = []
+    low: Terms = []
+    for k, atom in terms:
+        if k % c == 0:
+            high.append((k, atom))
+            continue
+        p = c // k if c % k == 0 else 0
+        if p and isinstance(atom, Digit) and atom.mod > p and (atom.mod % p == 0 or _is_top(atom)):
+            low.append((k, Digit(atom.string, atom.div, p)))
+            high.append((c, Digit(atom.string, atom.div * p, -(-atom.mod // p))))
+        else:
+            low.append((k, atom))
+    return high, low
+
+
+def _is_top(atom: Digit) -> bool:
+    return atom.div * atom.mod >= atom.size
+
+
+def _merged(terms: Iterable[tuple[int, Digit | Xor]]) -> Terms:
+    """Whole variables whose multiples follow on one another become one string."""
+    found: Terms = []
+    for k, atom in terms:
+        if found and isinstance(atom, Digit) and atom.div == 1 and atom.mod == atom.size:
+            before, last = found[-1]
+            if isinstance(last, Digit) and last.div == 1 and last.mod == last.size and k == before * last.size:
+                string = (*last.string, *atom.string)
+                found[-1] = before, Digit(string, 1, last.size * atom.size)
+                continue
+        found.append((k, atom))
+    return found
+
+
+def _xor(x: Linear, y: Linear) -> Linear | None:
+    common = gcd(x.constant, y.constant, *(c for c, _ in (*x.terms, *y.terms)))
+    unit = common & -common
+    if unit > 1:
+        inner = _xor(_shrunk(x, unit), _shrunk(y, unit))
+        return None if inner is None else _times(inner, unit)
+    if x.largest < y.largest:
+        x, y = y, x
+    if y.largest == 0:
+        return x
+    bound = 1 << y.largest.bit_length()
+    parts = _divide(x, bound)
+    if parts is None:
+        return None
+    quotient, remainder = parts
+    if not remainder.terms and not y.terms:
+        mixed = Linear(remainder.constant ^ y.constant, ())
+    else:
+        mixed = Linear(0, ((1, Xor(remainder, y, bound)),))
+    return _sum(quotient.constant * bound + mixed.constant, (*_times(quotient, bound).terms, *mixed.terms))
+
+
+def _shrunk(x: Linear, unit: int) -> Linear:
+    return Linear(x.constant // unit, tuple((c // unit, atom) for c, atom in x.terms))
+
+
+# --- what equal values say -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What conditions say about digits, wherever they hold.
+
+    Attributes:
+        bounds: Sums of terms with the largest value that they take together.
+        fixed: Digits that have one value.
+    """
+
+    bounds: tuple[tuple[tuple[tuple[int, Digit | Xor], ...], int], ...] = ()
+    fixed: frozenset[Digit] = frozenset()
+
+    def most(self, atom: Digit | Xor) -> int:
+        """A bound on one atom: a string of at most m has ``(string / div) % mod`` of at most m / div."""
+        found = atom.mod - 1
+        for bounded, most in self.bounds:
+            c, whole = bounded[0]
+            if len(bounded) > 1 or not (isinstance(atom, Digit) and isinstance(whole, Digit)):
+                continue
+            if whole.string == atom.string and whole.div == 1 and _is_top(whole):
+                found = min(found, most // c // atom.div)
+        return found
+
+    def largest(self, terms: tuple[tuple[int, Digit | Xor], ...]) -> Iterator[tuple[int, int]]:
+        """Bounds of sums of the last terms: how many, and their largest sum."""
+        for bounded, most in self.bounds:
+            tail = terms[-len(bounded) :]
+            factor = tail[0][0] // bounded[0][0]
+            if tail == tuple((factor * c, atom) for c, atom in bounded):
+                yield len(bounded), factor * most
+
+
+NO_FACTS = Facts()
+
+
+def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
+    """What some conditions say.
+
+    Sound: ``a < c`` bounds the digits of a together and makes those 0 whose coefficient is c or more, and ``a == c``
+    fixes them where that decodes.
+    """
+    bounds: list[tuple[tuple[tuple[int, Digit | Xor], ...], int]] = []
+    fixed: set[Digit] = set()
+    for guard in guards:
+        match guard:
+            case IntBin(IntOp.LT, a, Int(most)):
+                x = linear(a, extents)
+                if x is not None and x.terms:
+                    rest = max(most - 1 - x.constant, 0)
+                    bounds.append((x.terms, rest))
+                    fixed |= {atom for c, atom in x.terms if c > rest and isinstance(atom, Digit)}
+            case IntBin(IntOp.EQ, a, Int()) | IntBin(IntOp.EQ, Int(), a):
+                x = linear(a, extents)
+                if x is not None and decodes(x):
+                    fixed |= {atom for _, atom in x.terms if isinstance(atom, Digit)}
+            case _:
+                pass
+    return Facts(tuple(bounds), frozenset(fixed))
+
+
+def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
+    """Whether ranges of ``width`` from two values meet only if all atoms are equal.
+
+    Sound: with each coefficient above the largest sum of what lies below it, the value plus an offset below ``width``
+    has one decomposition (mixed radix); ``given`` holds of both values.
+    """
+    below = [width - 1]
+    for position, (c, atom) in enumerate(x.terms):
+        if c <= below[-1]:
+            return False
+        bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]
+        below.append(min([below[-1] + c * given.most(atom), *bounds]))
+    return True
+
+
+def determined(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
+    """The variables that are known once all atoms are, and the digits that ``given`` fixes.
+
+    Sound: a variable is known if known digits of a string cover its place; an exclusive or with one side known gives
+    the other side, and its atoms if that decodes.
+    """
+    digits = {atom for _, atom in x.terms if isinstance(atom, Digit)} | given.fixed
+    mixed = [atom for _, atom in x.terms if isinstance(atom, Xor)]
+    grown = True
+    while grown:
+        grown = False
+        for atom in list(mixed):
+            for side, other in ((atom.a, atom.b), (atom.b, atom.a)):
+                if _known(side, digits) and decodes(other):
+                    digits |= {inner for _, inner in other.terms if isinstance(inner, Digit)}
+                    mixed += [inner for _, inner in other.terms if isinstance(inner, Xor)]
+                    mixed.remove(atom)
+                    grown = True
+                    break
+    found: set[str] = set()
+    for string in {digit.string for digit in digits}:
+        if _covered(string, 1, prod(extent for _, extent in string), digits):
+            found |= {name for name, _ in string}
+        start = 1
+        for name, extent in string:
+            if _covered(string, start, start * extent, digits):
+                found.add(name)
+            start *= extent
+    return frozenset(found)
+
+
+def _known(side: Linear, digits: set[Digit]) -> bool:
+    for _, atom in side.terms:
+        match atom:
+            case Digit(string, div, mod) if _covered(string, div, div * mod, digits):
+                pass
+            case _:
+                return False
+    return True
+
+
+def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
+    """Whether the string's places from ``start`` to ``end`` are known."""
+    size = prod(extent for _, extent in string)
+    own = [digit for digit in digits if digit.string == string]
+    here = start
+    while here < min(end, size):
+        after = [
+            digit.div * digit.mod
+            for digit in own
+            if here % digit.div == 0
+            and digit.div * digit.mod > here
+            and (digit.div * digit.mod % here == 0 or _is_top(digit))
+        ]
+        if not after:
+            return False
+        here = max(after)
+    return True
+
+
+def separate(x: Linear, y: Linear, width: int) -> bool:
+    """Whether two accesses never meet because their constants differ at places that no atom reaches.
+
+    Sound: both have the same coefficients and sizes of atoms, each place a multiple of the one below; then value plus
+    offset is written uniquely as atoms, offset and the places between, and the constants' difference sits between.
+    """
+    shape = [(c, atom.mod) for c, atom in x.terms]
+    difference = abs(x.constant - y.constant)
+    if shape != [(c, atom.mod) for c, atom in y.terms] or difference == 0:
+        return False
+    end = 1
+    for c, mod in [(1, width), *shape]:
+        if c % end or difference // c % mod:
+            return False
+        end = c * mod
+    return True
