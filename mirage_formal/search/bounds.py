@@ -96,9 +96,11 @@ class SearchSpace:
     """All bounds of a search.
 
     Operator limits do not count inputs (the reference system does count them). ``keep`` is how many candidates are
-    reported. ``fold_tiles`` says whether the guided engine also splits one index of a tile for a reduction to dimx; the
-    indices that an earlier kernel concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of
-    both kinds of extents; ``extents`` says which are in force.
+    reported. ``max_axes_per_split`` is how many axes of the program the guided engine lets the loop run through, in
+    inputs that meet only behind accumulators, and in how many ways it splits one axis. ``fold_tiles`` says whether the
+    guided engine also splits one index of a tile for a reduction to dimx; the indices that an earlier kernel
+    concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both kinds of extents;
+    ``extents`` says which are in force.
     """
 
     name: str
@@ -109,6 +111,7 @@ class SearchSpace:
     max_graph_defined: int
     max_block_inputs: int
     max_reread: int
+    max_axes_per_split: int
     fold_tiles: bool
     max_block_outputs: int
     extents: Extents

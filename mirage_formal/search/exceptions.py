@@ -16,7 +16,6 @@ import numpy as np
 
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.ir.ops import SPECS, OpKind
-from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.semantics.reference import FloatDomain, Floats
 from mirage_formal.semantics.walk import evaluate, trace
 
@@ -31,7 +30,6 @@ class Reason(StrEnum):
     ONLY_COPIES = "only_copies"
     RECOMPUTES = "recomputes"
     CANCELS = "cancels"
-    SPLITS_TWO_AXES = "splits_two_axes"
 
 
 class _Uncancelled(FloatDomain):
@@ -108,35 +106,13 @@ def only_copies(candidate: KernelGraph) -> bool:
     )
 
 
-def splits_two_axes(program: KernelGraph, candidate: KernelGraph) -> bool:
-    """Whether one grid axis or the loop of some kernel runs through two different axes of the program.
-
-    Definition: two program inputs that one kernel reads are split by the same grid axis, or by the loop, along dims
-    that ProgramAxes does not identify. Right results come of it only where the parts of the block graph that hold
-    these inputs meet behind accumulators (horizontal fusion), which guided search leaves to a merging pass.
-    """
-    dims = ProgramAxes(program).dims
-    count = len(program.inputs)
-    for op in candidate.ops:
-        if not isinstance(op, GraphDefined):
-            continue
-        read = [(n, i) for n, i in zip(op.operands, op.graph.inputs, strict=True) if n < count]
-        for axis in range(4):
-            split = [(n, i.imap[axis] if axis < 3 else i.fmap) for n, i in read]
-            if len({dims[n][dim] for n, dim in split if dim is not None}) > 1:
-                return True
-    return False
-
-
 def reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
     """The first of the predicates, in the order of Reason, that holds; None if none does."""
     if only_copies(candidate):
         return Reason.ONLY_COPIES
     if recomputes(candidate):
         return Reason.RECOMPUTES
-    if cancels(program, candidate):
-        return Reason.CANCELS
-    return Reason.SPLITS_TWO_AXES if splits_two_axes(program, candidate) else None
+    return Reason.CANCELS if cancels(program, candidate) else None
 
 
 #: A tensor of a candidate: (None, number) in device memory, (operator index, number) in a block graph.

@@ -17,7 +17,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, add, div, mul, postorder, sum_, unary
+from mirage_formal.smt.terms import (
+    Add,
+    Const,
+    Div,
+    Expr,
+    Mul,
+    Sum,
+    Unary,
+    Var,
+    add,
+    children,
+    div,
+    mul,
+    postorder,
+    sum_,
+    unary,
+)
 
 #: (n, atoms in ascending order, denominator); the denominator ONE means that there is none.
 Monomial = tuple[int, tuple[int, ...], int]
@@ -126,7 +142,8 @@ class NormalForms:
         """The normal form of a term."""
         found = self._forms.get(e)
         if found is None:
-            for node in postorder([e]):
+            ready = all(child in self._forms for child in children(e))
+            for node in [e] if ready else postorder([e]):
                 if node not in self._forms:
                     self._forms[node] = self._build(node)
             found = self._forms[e]

@@ -22,7 +22,23 @@ from mirage_formal.smt.axioms import Binding
 from mirage_formal.smt.certificate import Certificate
 from mirage_formal.smt.rewrite import certify
 from mirage_formal.smt.session import Answer, AxiomSession
-from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, add, div, mul, postorder, sum_, unary
+from mirage_formal.smt.terms import (
+    Add,
+    Const,
+    Div,
+    Expr,
+    Mul,
+    Sum,
+    Unary,
+    Var,
+    add,
+    children,
+    div,
+    mul,
+    postorder,
+    sum_,
+    unary,
+)
 
 #: Monomials of a target, or of anything nested in it, above which the oracle does not multiply out.
 MAX_MONOMIALS: Final = 4096
@@ -77,7 +93,9 @@ class _Profiles:
     def of(self, e: Expr) -> _Profile:
         found = self._known.get(e)
         if found is None:
-            for node in postorder([e]):
+            # A search asks about terms over terms that it has asked about; a walk to the leaves would cost most of it.
+            ready = all(child in self._known for child in children(e))
+            for node in [e] if ready else postorder([e]):
                 if node not in self._known:
                     self._known[node] = self._build(node)
             found = self._known[e]
@@ -143,6 +161,10 @@ class NormalFormOracle:
         if found is Answer.UNKNOWN:
             self.unknown += 1
         return found
+
+    def form(self, e: Expr) -> int | None:
+        """The normal form's number; None where one of the targets is too large to decide by normal forms."""
+        return None if None in self._limits else self._forms.of(e)
 
     def _decide(self, e: Expr) -> Answer:
         out = Answer.REFUTED

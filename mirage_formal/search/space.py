@@ -80,6 +80,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     limits: _Limits
     free: _Rules
     paper: _Rules
+    max_axes_per_split: _Positive = 1
 
 
 def preset_names() -> tuple[str, ...]:
@@ -133,6 +134,7 @@ def parse_space(text: str, name: str, where: str) -> SearchSpace:
         max_graph_defined=file.max_graph_defined,
         max_block_inputs=file.max_block_inputs,
         max_reread=file.max_reread,
+        max_axes_per_split=file.max_axes_per_split,
         fold_tiles=file.fold_tiles,
         max_block_outputs=file.max_block_outputs,
         extents=file.extents,

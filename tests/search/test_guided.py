@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import faults
 from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
@@ -158,11 +158,53 @@ def test_units_and_runs_are_deterministic() -> None:
     assert [r.stats for r in first] == [r.stats for r in reversed(again)]
 
 
-def test_an_axis_in_two_dims_of_one_tensor_is_refused_with_a_hint() -> None:
-    x = _input("X", 4, 4)
-    program = KernelGraph((x,), (Op(OpKind.TRANSPOSE, (0,), Attrs(perm=(1, 0))), Op(OpKind.MATMUL, (0, 1))), (2,))
-    with pytest.raises(UnsupportedError, match="one index runs through two dims"):
-        GuidedEngine().units(program, load_space("tiny"), SearchOptions())
+def test_an_axis_may_run_through_two_dims_of_the_program() -> None:
+    # Scores of self-attention from one tensor: S = exp(X X^T), row by row.
+    ops = (
+        Op(OpKind.TRANSPOSE, (0,), Attrs(perm=(1, 0))),
+        Op(OpKind.MATMUL, (0, 1)),
+        Op(OpKind.EXP, (2,)),
+        Op(OpKind.SUM, (3,), Attrs(dim=1)),
+        Op(OpKind.DIV, (3, 4)),
+    )
+    program = KernelGraph((_input("X", 4, 6),), ops, (5,))
+    tiny = load_space("tiny").with_overrides(max_kernel_ops=2)
+    assert not _search(program, tiny, best=None)  # no operator of the presets transposes
+    found = _search(program, replace(tiny, kernel_ops=(*tiny.kernel_ops, OpKind.TRANSPOSE)), best=None)
+    array = 0.3 * np.random.default_rng(5).normal(size=(4, 6))
+    assert any(2 in graph.ops[1].graph.grid for graph in found.values())  # type: ignore[union-attr]
+    for graph in found.values():
+        assert faults(graph) == []
+        np.testing.assert_allclose(run(graph, [array])[0], run(program, [array])[0], rtol=1e-9)
+
+
+COPIED: dict[str, Callable[[], KernelGraph]] = {
+    "norm": lambda: rms_linear(4, 16, 12),
+    "mlp": lambda: gated(4, 8, 12),
+    "products": lambda: KernelGraph(
+        (_input("A", 4, 2), _input("B", 2, 4)),
+        (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.MATMUL, (2, 0))),
+        (3,),
+    ),
+    "sums": lambda: KernelGraph(
+        (_input("X", 2, 4), _input("Y", 2, 6)),
+        (
+            Op(OpKind.SUM, (0,), Attrs(dim=1)),
+            Op(OpKind.SUM, (1,), Attrs(dim=1)),
+            Op(OpKind.MUL, (2, 3)),
+        ),
+        (4,),
+    ),
+}
+
+
+@pytest.mark.parametrize("off", ["ties", "apart", "diagonal"])
+@pytest.mark.parametrize("name", COPIED)
+def test_switching_a_filter_of_copies_off_changes_no_candidate(name: str, off: str) -> None:
+    space = load_space("tiny").with_overrides(max_block_ops=6 if name == "mlp" else 4)
+    on = _search(COPIED[name](), space, best=None)
+    assert on
+    assert _search(COPIED[name](), space, best=None, off=frozenset({off})).keys() == on.keys()
 
 
 def test_a_tensor_that_cannot_contribute_is_pruned_and_a_wrong_sum_never_reaches_the_goal() -> None:

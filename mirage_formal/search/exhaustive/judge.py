@@ -42,6 +42,10 @@ class Judge:
         """
         return not self._prune or self._oracle.contains(expr) is not Answer.REFUTED
 
+    def form(self, expr: Expr) -> int | None:
+        """A number that only expressions of one normal form share, if that is all that the judge looks at."""
+        return self._exact.form(expr) if self._prune and self._oracle is self._exact else None
+
     def reaches(self, output: int, expr: Expr) -> bool:
         """Whether this expression may be that of an output of the program.
 

@@ -117,11 +117,13 @@ class Terms:
     """The abstract expressions of results, judged, with a memo that serves all configurations.
 
     A term depends on its operands' terms alone if the operator is elementwise, and otherwise on their shapes and on
-    whether they depend on the loop; grid axes never enter it.
+    whether they depend on the loop; grid axes never enter it. Of terms with one normal form the first one stands for
+    all: the judge decides by normal forms, which are made of the operands' normal forms, so it cannot tell them apart.
     """
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
+        self._first: dict[int, Expr] = {}
         self._known: dict[tuple[object, ...], Expr | None] = {}
 
     def term(
@@ -138,8 +140,12 @@ class Terms:
             key = (kind, attrs, terms, context, *(x.shape for x in operands), *(x.lead[LOOP_AXIS:] for x in operands))
         if key not in self._known:
             term = self._compute(kind, attrs, operands, context)
-            self._known[key] = term if self._judge.keeps(term) else None
+            self._known[key] = self._representative(term) if self._judge.keeps(term) else None
         return self._known[key]
+
+    def _representative(self, term: Expr) -> Expr:
+        form = self._judge.form(term)
+        return term if form is None else self._first.setdefault(form, term)
 
     def _compute(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None) -> Expr:
         values = []

@@ -2,18 +2,23 @@
 
 Union-find over digit strings: a dim is a list of axes, most significant first (several after a reshape, none for
 extent 1). Contractions, elementwise operators and norms unify dims; a reshape splits axes where its cuts require it.
+
+An axis may run through two dims of one tensor (X X, or (A B)(A X)): such an axis has several copies, and each dim of a
+tensor runs through its own one (see views.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import combinations, product
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.ir.ops import OpKind
+from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import full_mask
+from mirage_formal.semantics.index.parts import axis_of, mask, whole
 
 AxisDims = tuple[tuple[int, ...], ...]
 
@@ -79,10 +84,10 @@ class ProgramAxes:
         norms: (kind, eps) of the norms that occur.
         kinds: All operator kinds that occur, macro operators expanded.
         bound: Axes that some operator reduces.
+        free: Axes of the program's output.
 
     Raises:
-        UnsupportedError: The program has a graph-defined kernel, several outputs, an operator outside this engine, or
-            a tensor in which one axis occurs twice.
+        UnsupportedError: The program has a graph-defined kernel, several outputs, or an operator outside this engine.
     """
 
     def __init__(self, program: KernelGraph) -> None:
@@ -105,6 +110,8 @@ class ProgramAxes:
                 raise _unsupported("expected predefined operators only, got a graph-defined kernel")
             strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
         self._name_axes(strings, reduced)
+        if self.kinds & {OpKind.ADD, OpKind.SUB} and self._merge_summed(strings):
+            self._name_axes(strings, reduced)
 
     def _apply(self, op: Op, operands: list[list[list[int]]], reduced: list[list[int]]) -> list[list[int]]:
         unify, a = self._indices.unify, operands[0]
@@ -176,9 +183,29 @@ class ProgramAxes:
             self.kinds.add(OpKind.ADD)
         return a
 
+    def _merge_summed(self, strings: list[list[list[int]]]) -> bool:
+        """Unify axes of equal extent that are only summed over, in different tensors: sum x + sum y = sum (x + y).
+
+        Returns:
+            Whether there were any.
+        """
+        held = [{i for dim in tensor for i in self._indices.resolve(dim)} for tensor in strings]
+        merged = False
+        for a, b in combinations(sorted(set().union(*held)), 2):
+            (x,), (y,) = self._indices.resolve([a]), self._indices.resolve([b])
+            summed = {x, y}.isdisjoint(self._output_indices) and {x, y} <= self._reduced_indices
+            if x == y or not summed or self._indices.extent[x] != self._indices.extent[y]:
+                continue
+            if not any({x, y} <= {r for i in some for r in self._indices.resolve([i])} for some in held):
+                self._indices.unify([x], [y])
+                merged = True
+        return merged
+
     def _name_axes(self, strings: list[list[list[int]]], reduced: list[list[int]]) -> None:
         names: dict[int, int] = {}
         dims: list[AxisDims] = []
+        self._reduced_indices = {i for d in reduced for i in self._indices.resolve(d)}
+        self._output_indices = {i for d in strings[self.program.outputs[0]] for i in self._indices.resolve(d)}
         for tensor in strings:
             dims.append(tuple(tuple(names.setdefault(i, len(names)) for i in self._indices.resolve(d)) for d in tensor))
         self.dims = tuple(dims)
@@ -186,89 +213,157 @@ class ProgramAxes:
         self.bound = frozenset(names[i] for d in reduced for i in self._indices.resolve(d) if i in names)
         self.output = self.dims[self.program.outputs[0]]
         self.free = frozenset(axis for dim in self.output for axis in dim)
-        for number, tensor_dims in enumerate(self.dims):
-            flat = [axis for dim in tensor_dims for axis in dim]
-            if len(set(flat)) != len(flat):
-                raise _unsupported(f"one index runs through two dims of tensor {number} (such as X times X transposed)")
 
-    def variable(self, algebra: Algebra, number: int) -> int:
-        """Normal form of program input ``number``."""
-        free = 0
+    def repeats(self, algebra: Algebra, target: int) -> int:
+        """The most dims of one tensor, of the program or of a product of its tensors, that one axis can run through.
+
+        It is 1 for most programs, which then need no copies of axes. A tensor that is part of the target holds an axis
+        twice only if some term of the target has two copies of it. (Two indices that meet only in a product of
+        denominators, x / y / z as x / (y * z), are bound in y or z before they meet.)
+        """
+        twice = {axis for axis, copies in enumerate(algebra.copies(target, products=False)) if copies > 1}
+        return _repeats(set(self.dims), self.bound, twice) if twice else 1
+
+    def tensor(self, algebra: Algebra, number: int) -> tuple[int, Dims]:
+        """Normal form and dims of program input ``number``; its axes take their copies in the order of its dims."""
+        seen: dict[int, int] = {}
+        dims = []
         for dim in self.dims[number]:
+            parts = []
             for axis in dim:
-                free |= full_mask(axis)
-        return algebra.variable(self.program.inputs[number].name, free)
+                copy = seen[axis] = seen.get(axis, -1) + 1
+                parts.append(whole(axis + copy * algebra.width))
+            dims.append(tuple(parts))
+        axes = tuple(axis_of(part) for dim in dims for part in dim)
+        return algebra.variable(self.program.inputs[number].name, axes), tuple(dims)
 
-    def target(self, algebra: Algebra, frame: tuple[int, ...]) -> int:
-        """Normal form of the output where axis a is made of the parts in ``frame[a]``."""
-        values: list[int] = [self.variable(algebra, i) for i in range(len(self.program.inputs))]
-        for number, op in numbered(len(values), self.program.ops):
+    def target(self, algebra: Algebra) -> tuple[int, Dims]:
+        """Normal form and dims of the program's output, unsplit; its axes take their copies in the order of its dims.
+
+        Sums over whole axes have one normal form however a kernel splits them, so this is the target in every frame.
+        """
+        inputs = len(self.program.inputs)
+        values = [self.tensor(algebra, i) for i in range(inputs)]
+        count = algebra.width * (1 + max(len(dims) for dims in self.dims) * 3)
+        walk = _Walk(self, algebra, tuple(1 << whole(axis) for axis in range(count)))
+        for number, op in numbered(inputs, self.program.ops):
             assert isinstance(op, Op)
-            values.append(self._value(algebra, frame, op, values, number))
+            values.append(walk.value(op, [values[i] for i in op.operands], number))
         return values[self.program.outputs[0]]
 
-    def _value(self, algebra: Algebra, frame: tuple[int, ...], op: Op, values: list[int], number: int) -> int:
-        x = values[op.operands[0]]
-        y = values[op.operands[1]] if len(op.operands) > 1 else None
-        dims = self.dims[op.operands[0]]
-        out: int | None
+
+def _repeats(held: set[AxisDims], bound: frozenset[int], twice: set[int]) -> int:
+    """The most dims of one tensor that one of the axes in ``twice`` can run through.
+
+    Dims that products, broadcasts and sums over reduced axes can make of the dims in ``held``, whatever their values:
+    more than any candidate holds, so an axis that is never found twice needs no copies.
+    """
+    for _ in range(8):  # paths of products get no longer: each adds a pair of dims, and the bound is only on time
+        fresh: set[AxisDims] = set()
+        for a in held:
+            fresh |= {(*a[:i], (), *a[i + 1 :]) for i, dim in enumerate(a) if dim and bound.issuperset(dim)}
+        for a, b in product(held, held):
+            if len(a) != len(b):
+                continue
+            if all(not x or not y or x == y for x, y in zip(a, b, strict=True)):
+                fresh.add(tuple(x or y for x, y in zip(a, b, strict=True)))
+            if len(a) > 1 and a[-1] == b[-2]:
+                fresh.add((*(x or y for x, y in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1]))
+        if fresh <= held:
+            break
+        held = held | fresh
+    return max(1, *(sum(dims, ()).count(axis) for dims in held for axis in twice))
+
+
+class _Walk:
+    """Evaluates a program in normal forms."""
+
+    def __init__(self, axes: ProgramAxes, algebra: Algebra, frame: tuple[int, ...]) -> None:
+        self._axes = axes
+        self._algebra = algebra
+        self._frame = frame
+        self._views = Views(algebra, lambda axis: range(axis % algebra.width, len(frame), algebra.width))
+
+    def value(self, op: Op, operands: list[tuple[int, Dims]], number: int) -> tuple[int, Dims]:
+        """Normal form and dims of tensor ``number``, a result of ``op``."""
+        form, dims = self._value(op, operands)
+        if form is None:
+            raise _unsupported(f"tensor {number} has no normal form")
+        return self._views.canonical(form, dims)
+
+    def _value(self, op: Op, operands: list[tuple[int, Dims]]) -> tuple[int | None, Dims]:
+        algebra = self._algebra
+        x, dims = operands[0]
         match op.kind:
             case OpKind.MATMUL:
-                assert y is not None
-                out = algebra.sum(parts_of(frame, dims[-1]), algebra.mul(x, y))
+                y, dims2 = self._views.contracted(dims, *operands[1])
+                product = algebra.mul(x, y)
+                total = None if product is None else algebra.sum(mask(dims[-1]), product, self._frame)
+                return total, (*dims[:-1], dims2[-1])
             case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.DIV:
-                assert y is not None
-                out = binary(algebra, op.kind, x, y)
+                y, joined = self._views.joined(dims, *operands[1])
+                return binary(algebra, op.kind, x, y), joined
             case OpKind.SQUARE:
-                out = algebra.mul(x, x)
+                return algebra.mul(x, x), dims
             case OpKind.SCALE:
                 assert op.attrs.factor is not None
-                out = algebra.mul(algebra.constant(op.attrs.factor), x)
+                return algebra.mul(algebra.constant(op.attrs.factor), x), dims
             case OpKind.SUM | OpKind.MEAN | OpKind.SOFTMAX | OpKind.RMS_NORM | OpKind.LAYER_NORM:
-                assert op.attrs.dim is not None
-                operands = [values[i] for i in op.operands]
-                out = self._reduction(algebra, op, parts_of(frame, dims[op.attrs.dim]), operands)
-            case OpKind.TRANSPOSE | OpKind.RESHAPE:
-                out = x
+                return self._reduction(op, operands)
+            case OpKind.TRANSPOSE:
+                assert op.attrs.perm is not None
+                return x, tuple(dims[i] for i in op.attrs.perm)
+            case OpKind.RESHAPE:
+                return x, self._reshaped(op, dims)
             case _:
-                out = algebra.apply(op.kind.value, x)
-        if out is None:
-            raise _unsupported(f"tensor {number} reduces or divides over an index that it does not depend on")
-        return out
+                return algebra.apply(op.kind.value, x), dims
 
-    def _reduction(self, algebra: Algebra, op: Op, parts: int, values: list[int]) -> int | None:
-        x = values[0]
-        assert op.attrs.dim is not None
+    def _reshaped(self, op: Op, dims: Dims) -> Dims:
+        """The same indices in the order of the new dims."""
+        assert op.attrs.shape is not None
+        flat = [part for dim in dims for part in dim]
+        extents = self._axes.extents
+        out: list[tuple[int, ...]] = []
+        for extent in op.attrs.shape:
+            dim: list[int] = []
+            length = 1
+            while length < extent:
+                dim.append(flat.pop(0))
+                length *= extents[axis_of(dim[-1]) % self._algebra.width]
+            out.append(tuple(dim))
+        return tuple(out)
+
+    def _reduction(self, op: Op, operands: list[tuple[int, Dims]]) -> tuple[int | None, Dims]:
+        algebra, frame = self._algebra, self._frame
+        x, dims = operands[0]
+        dim = op.attrs.dim
+        assert dim is not None
+        parts = mask(dims[dim])
+        without = (*dims[:dim], (), *dims[dim + 1 :])
+        if not parts and op.kind not in (OpKind.SUM, OpKind.MEAN):
+            return None, dims
         match op.kind:
             case OpKind.SUM:
-                return algebra.sum(parts, x)
+                return algebra.sum(parts, x, frame), without
             case OpKind.MEAN:
-                total = algebra.sum(parts, x)
+                total = algebra.sum(parts, x, frame)
                 extent = 1
-                for axis in self.dims[op.operands[0]][op.attrs.dim]:
-                    extent *= self.extents[axis]
-                return None if total is None else algebra.mul(algebra.constant(Fraction(1, extent)), total)
+                for part in dims[dim]:
+                    extent *= self._axes.extents[axis_of(part) % algebra.width]
+                return (None if total is None else algebra.mul(algebra.constant(Fraction(1, extent)), total)), without
             case OpKind.SOFTMAX:
                 e = algebra.apply(OpKind.EXP.value, x)
-                total = algebra.sum(parts, e)
-                return None if total is None else algebra.div(e, total)
+                total = algebra.sum(parts, e, frame)
+                return (None if total is None else algebra.div(e, total)), dims
             case OpKind.RMS_NORM:
-                out = rms_norm(algebra, parts, x, op.attrs.eps)
+                out = rms_norm(algebra, parts, x, op.attrs.eps, frame)
             case _:
-                out = algebra.layer_norm(parts, x, op.attrs.eps)
-        if out is not None and len(values) > 1:
-            out = algebra.mul(out, values[1])
-        if out is not None and len(values) > 2:
-            out = algebra.add(out, values[2])
-        return out
-
-
-def parts_of(frame: tuple[int, ...], dim: tuple[int, ...]) -> int:
-    """Mask of all parts of the axes of a dim."""
-    out = 0
-    for axis in dim:
-        out |= frame[axis]
-    return out
+                out = algebra.layer_norm(parts, x, op.attrs.eps, frame)
+        for kind, operand in zip((OpKind.MUL, OpKind.ADD), operands[1:], strict=False):
+            if out is not None:
+                y, _ = self._views.joined(dims, *operand)
+                out = binary(algebra, kind, out, y)
+        return out, dims
 
 
 def binary(algebra: Algebra, kind: OpKind, a: int, b: int) -> int | None:
@@ -276,19 +371,20 @@ def binary(algebra: Algebra, kind: OpKind, a: int, b: int) -> int | None:
     if kind is OpKind.ADD:
         return algebra.add(a, b)
     if kind is OpKind.SUB:
-        return algebra.add(a, algebra.mul(algebra.constant(MINUS_ONE), b))
+        negative = algebra.mul(algebra.constant(MINUS_ONE), b)
+        return None if negative is None else algebra.add(a, negative)
     return algebra.mul(a, b) if kind is OpKind.MUL else algebra.div(a, b)
 
 
-def rms_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None) -> int | None:
+def rms_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
     """Normal form of rms_norm over ``parts``: the norm stays an opaque factor."""
-    norm = algebra.root_mean_square(parts, a, eps)
+    norm = algebra.root_mean_square(parts, a, eps, frame)
     return None if norm is None else algebra.div(a, norm)
 
 
-def layer_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None) -> int | None:
+def layer_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
     """Normal form of layer_norm over ``parts``, opaque."""
-    return algebra.layer_norm(parts, a, eps)
+    return algebra.layer_norm(parts, a, eps, frame)
 
 
 def _unsupported(what: str) -> UnsupportedError:

@@ -7,12 +7,15 @@ of its operands. Extents never occur: a reduction binds parts, and "all parts bo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
-from mirage_formal.search.guided.structure import Dims, Frame
+from mirage_formal.search.guided.structure import Frame, Structure
+from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.semantics.index.algebra import Algebra
 from mirage_formal.semantics.index.parts import Parts, axis_of, mask
 
@@ -26,6 +29,27 @@ class Producer:
     kind: OpKind
     operands: tuple[int, ...]
     attrs: Attrs = NO_ATTRS
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the closure of one kernel depends on beside its inputs.
+
+    Attributes:
+        frame: The parts of each axis inside the kernel.
+        loop: Masks of the loop's parts.
+        same: Masks of parts that are one index of the kernel under several names.
+        target: Normal form of the program's output.
+        views: Renames axes to their twins; None where no axis has twins.
+        loose: Whether the loop runs through several axes of the program, so that terms are summed over different ones.
+    """
+
+    frame: Frame
+    loop: tuple[int, ...]
+    same: tuple[tuple[int, ...], ...]
+    target: int
+    views: Views | None
+    loose: bool
 
 
 @dataclass(slots=True)
@@ -54,14 +78,19 @@ class Closer:
     """Builds closures for one program, operator list and algebra.
 
     Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
-    operator's operands then satisfy the same test, so no cancellation-free candidate is lost.
+    operator's operands then satisfy the same test, so no cancellation-free candidate is lost. A class with a term that
+    depends on the loop or on a grid axis through two indices is dropped as well: it is a diagonal of their product, and
+    the indices of the target are independent.
     """
 
-    def __init__(self, axes: ProgramAxes, algebra: Algebra, block_ops: frozenset[OpKind], prune: bool) -> None:
+    def __init__(
+        self, axes: ProgramAxes, algebra: Algebra, block_ops: frozenset[OpKind], options: SearchOptions
+    ) -> None:
         self._axes = axes
         self._algebra = algebra
         self._ops = block_ops
-        self._prune = prune
+        self._prune = options.prune
+        self._independent = "diagonal" not in options.off
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
         self._constants = sorted(axes.constants) if OpKind.SCALE in block_ops else []
@@ -71,8 +100,16 @@ class Closer:
         )
         self._plain_rms = (OpKind.RMS_NORM, None) in axes.norms
 
-    def close(self, inputs: list[tuple[int, Dims]], frame: Frame, loop: int, target: int, depth: int) -> Closure:
-        """Close the input classes (normal form, block dims) within ``depth`` operator levels."""
+    def close(
+        self, inputs: list[tuple[int, Dims]], structure: Structure, frame: Frame, target: int, depth: int
+    ) -> Closure:
+        """Close the input classes (normal form, block dims) within ``depth`` operator levels.
+
+        ``frame`` is the frame inside the kernel.
+        """
+        names = structure.names
+        views = Views(self._algebra, names.peers) if names.twins > 1 else None
+        context = _Context(frame, structure.loop_parts, structure.same, target, views, len(structure.loops) > 1)
         out = Closure(len(inputs), [], {}, [])
         for form, dims in inputs:
             out.index[form, dims, False] = len(out.classes)
@@ -83,22 +120,29 @@ class Closer:
             level += 1
             end = len(out.classes)
             for number in range(done, end):
-                self._extend(out, number, frame, loop, target)
+                self._extend(out, number, context)
             done = end
         return out
 
-    def _extend(self, out: Closure, number: int, frame: Frame, loop: int, target: int) -> None:
-        for cls, producer in self._unary(out, number, frame, loop):
-            self._put(out, cls, producer, target)
+    def _extend(self, out: Closure, number: int, context: _Context) -> None:
+        for cls, producer in self._unary(out, number, context):
+            self._put(out, cls, producer, context)
         for other in range(number + 1):
-            for cls, producer in self._binary(out, number, other):
-                self._put(out, cls, producer, target)
+            for cls, producer in self._binary(out, number, other, context):
+                self._put(out, cls, producer, context)
 
-    def _put(self, out: Closure, cls: BlockClass, producer: Producer, target: int) -> None:
+    def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
         out.tried += 1
+        if context.views is not None:
+            # Where a block's place in the grid holds the name, the class is a diagonal and keeps the name that it has.
+            with suppress(ValueError):
+                cls = (*context.views.canonical(cls[0], cls[1]), cls[2])
         number = out.index.get(cls)
         if number is None:
-            if self._prune and not self._algebra.within(cls[0], target):
+            if self._prune and not self._algebra.within(cls[0], context.target, loose=context.loose):
+                out.index[cls] = -1
+                return
+            if context.same and self._independent and self._diagonal(cls[0], context.same):
                 out.index[cls] = -1
                 return
             number = out.index[cls] = len(out.classes)
@@ -107,21 +151,30 @@ class Closer:
         if number >= 0:
             out.producers[number].append(producer)
 
-    def _unary(self, out: Closure, number: int, frame: Frame, loop: int) -> Iterator[tuple[BlockClass, Producer]]:
+    def _diagonal(self, form: int, same: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether a term depends on one index of the kernel under two names."""
         algebra = self._algebra
+        frees = [algebra.monomial_free[monomial] for monomial, _ in algebra.polynomials[form]]
+        return any(sum(part & free != 0 for part in group) > 1 for free in frees for group in same)
+
+    def _unary(self, out: Closure, number: int, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra, frame = self._algebra, context.frame
         form, dims, after = out.classes[number]
         for kind in self._functions:
             yield (algebra.apply(kind.value, form), dims, after), Producer(kind, (number,))
         if OpKind.SQUARE in self._ops:
-            yield (algebra.mul(form, form), dims, after), Producer(OpKind.SQUARE, (number,))
+            squared = algebra.mul(form, form)
+            if squared is not None:
+                yield (squared, dims, after), Producer(OpKind.SQUARE, (number,))
         for value in self._constants:
-            attrs = Attrs(factor=value)
-            yield (algebra.mul(algebra.constant(value), form), dims, after), Producer(OpKind.SCALE, (number,), attrs)
+            scaled = algebra.mul(algebra.constant(value), form)
+            if scaled is not None:
+                yield (scaled, dims, after), Producer(OpKind.SCALE, (number,), Attrs(factor=value))
         for dim, parts in enumerate(dims):
             if parts:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
         if not after:
-            yield from self._accumulators(form, dims, number, frame, loop)
+            yield from self._accumulators(form, dims, number, context)
 
     def _reductions(
         self, out: Closure, number: int, dim: int, parts: int, frame: Frame
@@ -132,16 +185,16 @@ class Closer:
         norms = self._norms if not self._prune or _entire(dims[dim], parts, frame) else []
         for kind, eps in norms:
             norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
-            normed = norm(algebra, parts, form, eps)
+            normed = norm(algebra, parts, form, eps, frame)
             if normed is not None:
                 yield (normed, dims, after), Producer(kind, (number,), Attrs(dim=dim, eps=eps))
         if OpKind.SUM in self._ops:
-            total = algebra.sum(parts, form)
+            total = algebra.sum(parts, form, frame)
             if total is not None:
                 yield (total, _without(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
         if OpKind.SUM_TO_DIMX in self._ops:
             for cut in range(1, len(dims[dim])):
-                folded = algebra.sum(mask(dims[dim][:cut]), form)
+                folded = algebra.sum(mask(dims[dim][:cut]), form, frame)
                 if folded is not None:
                     kept = (*dims[:dim], dims[dim][cut:], *dims[dim + 1 :])
                     yield (folded, kept, after), Producer(OpKind.SUM_TO_DIMX, (number,), Attrs(dim=dim))
@@ -153,53 +206,65 @@ class Closer:
     def _mean(self, form: int, parts: int, frame: Frame) -> int | None:
         """Mean over parts that make up a whole axis whose 1/n the program uses."""
         for axis, full in enumerate(frame):
-            value = Fraction(1, self._axes.extents[axis])
+            value = Fraction(1, self._axes.extents[axis % self._algebra.width])
             if full == parts and value in self._axes.constants:
-                total = self._algebra.sum(parts, form)
+                total = self._algebra.sum(parts, form, frame)
                 return None if total is None else self._algebra.mul(self._algebra.constant(value), total)
         return None
 
     def _accumulators(
-        self, form: int, dims: Dims, number: int, frame: Frame, loop: int
+        self, form: int, dims: Dims, number: int, context: _Context
     ) -> Iterator[tuple[BlockClass, Producer]]:
-        algebra, ops = self._algebra, self._ops
-        if loop and not algebra.free[form] & loop:
+        algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
+        if loop and not any(algebra.free[form] & part for part in loop):
             return  # a loop-invariant tensor would be multiplied by the loop range
         found: list[tuple[int | None, Dims, OpKind]] = []
         last = mask(dims[-1])
         if OpKind.ACCUM_SUM in ops:
-            found.append((algebra.sum(loop, form), dims, OpKind.ACCUM_SUM))
+            found.append((algebra.sum(0, form, frame, loop), dims, OpKind.ACCUM_SUM))
         if last:
             short = _without(dims, len(dims) - 1)
             if OpKind.ACCUM_SUM_LAST in ops:
-                found.append((algebra.sum(loop | last, form), short, OpKind.ACCUM_SUM_LAST))
-            if OpKind.ACCUM_MEAN_LAST in ops:
-                found.append((self._mean(form, loop | last, frame), short, OpKind.ACCUM_MEAN_LAST))
-            entire = not self._prune or _entire(dims[-1], loop | last, frame)
-            if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms and entire:
-                norm = algebra.root_mean_square(loop | last, form, None)
-                found.append((norm, short, OpKind.ACCUM_RMS_LAST))
+                found.append((algebra.sum(last, form, frame, loop), short, OpKind.ACCUM_SUM_LAST))
+            for parts in [last | part for part in loop] or [last]:
+                if OpKind.ACCUM_MEAN_LAST in ops:
+                    found.append((self._mean(form, parts, frame), short, OpKind.ACCUM_MEAN_LAST))
+                entire = not self._prune or _entire(dims[-1], parts, frame)
+                if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms and entire:
+                    norm = algebra.root_mean_square(parts, form, None, frame)
+                    found.append((norm, short, OpKind.ACCUM_RMS_LAST))
             if OpKind.ACCUM_SUM_TO_DIMX in ops:
                 for cut in range(1, len(dims[-1])):
-                    folded = algebra.sum(loop | mask(dims[-1][:cut]), form)
+                    folded = algebra.sum(mask(dims[-1][:cut]), form, frame, loop)
                     found.append((folded, (*dims[:-1], dims[-1][cut:]), OpKind.ACCUM_SUM_TO_DIMX))
         for value, new_dims, kind in found:
             if value is not None:
                 yield (value, new_dims, True), Producer(kind, (number,))
 
-    def _binary(self, out: Closure, number: int, other: int) -> Iterator[tuple[BlockClass, Producer]]:
+    def _binary(
+        self, out: Closure, number: int, other: int, context: _Context
+    ) -> Iterator[tuple[BlockClass, Producer]]:
         form, dims, after = out.classes[number]
         form2, dims2, after2 = out.classes[other]
         if after != after2 or len(dims) != len(dims2):
             return
-        joined = _join(dims, dims2)
-        if joined is not None:
-            yield from self._elementwise(number, other, form, form2, joined, after)
+        views = context.views
+        if views is None:
+            joined = _join(dims, dims2)
+            if joined is not None:
+                yield from self._elementwise(number, other, form, form2, joined, after)
+        elif _fits(dims, dims2):
+            try:
+                viewed, joined = views.joined(dims, form2, dims2)
+            except ValueError:
+                pass
+            else:
+                yield from self._elementwise(number, other, form, viewed, joined, after)
         if OpKind.MATMUL not in self._ops or len(dims) < 2 or any(dims[:-2]) or any(dims2[:-2]):
             return
-        yield from self._matmul((form, dims, number), (form2, dims2, other), after)
+        yield from self._matmul((form, dims, number), (form2, dims2, other), after, context)
         if number != other:
-            yield from self._matmul((form2, dims2, other), (form, dims, number), after)
+            yield from self._matmul((form2, dims2, other), (form, dims, number), after, context)
 
     def _elementwise(
         self, a: int, b: int, form: int, form2: int, dims: Dims, after: bool
@@ -216,13 +281,21 @@ class Closer:
                     yield (value, dims, after), Producer(kind, (b, a))
 
     def _matmul(
-        self, left: tuple[int, Dims, int], right: tuple[int, Dims, int], after: bool
+        self, left: tuple[int, Dims, int], right: tuple[int, Dims, int], after: bool, context: _Context
     ) -> Iterator[tuple[BlockClass, Producer]]:
         a, dims_a, i = left
         b, dims_b, j = right
-        if dims_a[-1] != dims_b[-2] or _axes(dims_a[-2]) & _axes(dims_b[-1]):
+        if context.views is not None:
+            if len(dims_a[-1]) != len(dims_b[-2]):
+                return
+            try:
+                b, dims_b = context.views.contracted(dims_a, b, dims_b)
+            except ValueError:
+                return
+        elif dims_a[-1] != dims_b[-2] or _axes(dims_a[-2]) & _axes(dims_b[-1]):
             return
-        value = self._algebra.sum(mask(dims_a[-1]), self._algebra.mul(a, b))
+        product = self._algebra.mul(a, b)
+        value = None if product is None else self._algebra.sum(mask(dims_a[-1]), product, context.frame)
         if value is not None:
             yield (value, (*dims_a[:-1], dims_b[-1]), after), Producer(OpKind.MATMUL, (i, j))
 
@@ -237,6 +310,11 @@ def _entire(dim: Parts, parts: int, frame: Frame) -> bool:
     for part in dim:
         full |= frame[axis_of(part)]
     return parts == full
+
+
+def _fits(a: Dims, b: Dims) -> bool:
+    """Whether the dims could be those of an elementwise operator's operands under some names."""
+    return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
 
 
 def _axes(parts: Parts) -> set[int]:

@@ -7,19 +7,17 @@ from mirage_formal.ir.types import Dim3
 from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.kernels import Kernel
-from mirage_formal.search.guided.structure import KTensor
 
 
 def block_graph(
     kernel: Kernel,
     dag: Dag,
-    tensors: tuple[KTensor, ...],
     assignment: Assignment,
     block: Dim3,
     dimx: tuple[int, ...],
 ) -> BlockGraph:
     """The block graph of one DAG of a kernel under an assignment."""
-    producers = dict(dag)
+    producers, tensors = dict(dag), kernel.read
     numbers = {i: i for i in range(len(tensors))}
     ops: list[Op] = []
 
@@ -37,13 +35,13 @@ def block_graph(
     )
     kept = dimx_of(kernel, dag, assignment.extents, dimx)
     assert kept is not None, "checked by Assigner.fits"
-    loop = kernel.structure.loop
+    loops = kernel.structure.loops
     return BlockGraph(
         grid=assignment.grid,
         block=block,
         forloop_range=assignment.loop,
         reduction_dimx=kept,
-        inputs=tuple(InputIterator(input_map(t.dims, assignment.axis), loop_dim(t.dims, loop)) for t in tensors),
+        inputs=tuple(InputIterator(input_map(t.dims, assignment.axis), loop_dim(t.dims, loops)) for t in tensors),
         ops=tuple(ops),
         outputs=savers,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -51,8 +51,8 @@ class GuidedEngine:
             None instantiates all, which only small spaces allow.
 
     Left out by construction: graphs that cancel (x * y / x), compute one value twice, only copy, or rescale by
-    constants that the program does not contain; one grid axis or loop on two axes of the program; disconnected block
-    graphs; axes that occur twice in one tensor; programs with several outputs.
+    constants that the program does not contain; disconnected block graphs; programs with several outputs; and what
+    docs/search.md names.
     """
 
     name = "guided"
@@ -117,12 +117,12 @@ class _Builder:
         dtype = self._axes.program.inputs[0].tensor.dtype
         self._assigner = Assigner(space, dtype.bytes)
         self._small = Assigner(_unbounded(space), dtype.bytes)
-        self._cache: dict[tuple[int, tuple[KTensor, ...], tuple[tuple[int, int], ...]], list[_Choice]] = {}
+        self._cache: dict[tuple[int, tuple[tuple[int, int], ...]], list[_Choice]] = {}
         self._kernels: list[Kernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
         """µGraphs of the paths: all of them, or the best of each sequence of kernel kinds by rough weight."""
-        extents: Extents = {whole(a): n for a, n in enumerate(self._axes.extents)}
+        extents = self._extents(self._axes.extents)
         groups: dict[tuple[bool, ...], list[tuple[float, int, int, tuple[_Choice | None, ...]]]] = {}
         for number, path in enumerate(paths):
             group = groups.setdefault(tuple(isinstance(step, DefinedStep) for step in path), [])
@@ -135,6 +135,11 @@ class _Builder:
             for _, number, _, choices in group:
                 yield self._emit(paths[number], choices, self._assigner)
 
+    def _extents(self, sizes: Sequence[int]) -> Extents:
+        """Extents of unsplit axes; copies of one axis have one extent."""
+        names = self._solver.names
+        return {whole(a): sizes[names.base(a)] for a in range(names.count)} if sizes else {}
+
     def scaled(self, path: Path) -> tuple[KernelGraph, KernelGraph] | None:
         """The program and a candidate of this path at small extents; None where constants depend on extents."""
         axes = self._axes
@@ -142,7 +147,7 @@ class _Builder:
             return None
         sizes = sorted(set(axes.extents))
         for step in (12, 24, 48):
-            small = {whole(a): step * (1 + sizes.index(n)) for a, n in enumerate(axes.extents)}
+            small = self._extents([step * (1 + sizes.index(n)) for n in axes.extents])
             choices = self._any(path, 0, small)
             if choices is not None:
                 inputs = tuple(
@@ -163,10 +168,9 @@ class _Builder:
         if not isinstance(step, DefinedStep):
             rest = self._any(path, at + 1, extents, (*tensors, *step.outputs))
             return None if rest is None else (None, *rest)
-        read = step.read
         for kernel in step.kernels:
             for dag in self._solver.dags(kernel)[:1]:
-                for assignment in self._small.assignments(kernel, read, extents):
+                for assignment in self._small.assignments(kernel, extents):
                     if not self._small.folds(kernel, dag, assignment):
                         continue
                     rest = self._any(path, at + 1, assignment.extents, (*tensors, *step.outputs))
@@ -184,28 +188,22 @@ class _Builder:
         if not isinstance(step, DefinedStep):
             yield from self._extend(path, at + 1, (*tensors, *step.outputs), extents, (*done, None))
             return
-        read = step.read
         for kernel in step.kernels:
-            for choice in self._choices(kernel, read, step.outputs, extents):
+            for choice in self._choices(kernel, step.outputs, extents):
                 inner = choice.assignment.extents
                 yield from self._extend(path, at + 1, (*tensors, *step.outputs), inner, (*done, choice))
 
-    def _choices(
-        self, kernel: Kernel, tensors: tuple[KTensor, ...], outputs: tuple[KTensor, ...], extents: Extents
-    ) -> list[_Choice]:
-        leaves = sorted({leaf for t in tensors for leaf in t.leaves})
-        key = (id(kernel), tensors, tuple((leaf, extents[leaf]) for leaf in leaves))
+    def _choices(self, kernel: Kernel, outputs: tuple[KTensor, ...], extents: Extents) -> list[_Choice]:
+        key = (id(kernel), tuple((leaf, extents[leaf]) for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
         if found is None:
             self._kernels.append(kernel)  # keeps the identity in the key alive
-            found = self._cache[key] = self._best_choices(kernel, tensors, outputs, extents)
+            found = self._cache[key] = self._best_choices(kernel, outputs, extents)
         return found
 
-    def _best_choices(
-        self, kernel: Kernel, tensors: tuple[KTensor, ...], outputs: tuple[KTensor, ...], extents: Extents
-    ) -> list[_Choice]:
+    def _best_choices(self, kernel: Kernel, outputs: tuple[KTensor, ...], extents: Extents) -> list[_Choice]:
         dags = sorted(self._solver.dags(kernel), key=len)
-        assignments = sorted(self._assigner.assignments(kernel, tensors, extents), key=lambda a: a.weight)
+        assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
         # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
         visible = [leaf for tensor in outputs for leaf in tensor.leaves if not is_whole(leaf)]
         out: list[_Choice] = []
@@ -227,11 +225,9 @@ class _Builder:
         for step, choice in zip(path, choices, strict=True):
             if isinstance(step, DefinedStep):
                 assert choice is not None
-                read = step.read
                 block = block_graph(
                     choice.kernel,
                     choice.dag,
-                    read,
                     choice.assignment,
                     self._space.block_dims[0],
                     assigner.folds_to,

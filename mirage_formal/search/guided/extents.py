@@ -12,7 +12,8 @@ from mirage_formal.ir.ops import IN_PLACE, OpKind
 from mirage_formal.ir.types import Dim3, DimMap, Shape
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.kernels import Kernel
-from mirage_formal.search.guided.structure import Dims, F, G, KTensor, L, T
+from mirage_formal.search.guided.structure import F, G, KTensor, L, T
+from mirage_formal.search.guided.views import Dims
 from mirage_formal.search.space import SearchSpace, divisors
 from mirage_formal.semantics.index.parts import Split, child
 
@@ -58,9 +59,9 @@ class Assigner:
         """Widths that a fold may keep."""
         return self._space.reduction_dimx
 
-    def assignments(self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents) -> Iterator[Assignment]:
+    def assignments(self, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
         """All assignments of a kernel whose input tensors have the extents ``outer``, before ``fits``."""
-        structure = kernel.structure
+        structure, tensors = kernel.structure, kernel.read
         leaves = [leaf for leaf, _ in structure.splits]
         loops = self._space.forloop_ranges
         choices = [_options(split, outer[leaf], loops, self._space.reduction_dimx) for leaf, split in structure.splits]
@@ -68,14 +69,18 @@ class Assigner:
         for values in product(*choices):
             extents = dict(outer)
             grid_extents: dict[int, int] = {}
-            loop = 1
+            ranges = set()
             for leaf, (_, split), numbers in zip(leaves, structure.splits, values, strict=True):
                 for kind, number in zip(split, numbers, strict=True):
-                    extents[child(leaf, kind, structure.level)] = number
+                    for twin in structure.names.twin_parts(leaf):
+                        extents[child(twin, kind, structure.level)] = number
                     if kind is G:
                         grid_extents[leaf] = number
                     elif kind is L:
-                        loop = number
+                        ranges.add(number)
+            if len(ranges) > 1:
+                continue
+            loop = ranges.pop() if ranges else 1
             blocks = prod(grid_extents.values())
             if (
                 self._space.grids is None
@@ -121,7 +126,7 @@ class Assigner:
             if imap not in self._space.imap_candidates(grid, shape):
                 return False
             tile = tuple(n // prod(grid[a] for a in range(3) if imap[a] == d) for d, n in enumerate(shape))
-            fmap = loop_dim(tensor.dims, kernel.structure.loop)
+            fmap = loop_dim(tensor.dims, kernel.structure.loops)
             if fmap not in self._space.fmap_candidates(tile):
                 return False
             if fmap is not None:
@@ -137,7 +142,7 @@ class Assigner:
         traffic = 0.0
         for tensor in tensors:
             tile = prod(extents[p] for leaf in tensor.leaves for p in structure.local(leaf))
-            chunks = loop if structure.loop in tensor.leaves else 1
+            chunks = loop if any(leaf in structure.loops for leaf in tensor.leaves) else 1
             traffic += self._bytes * tile * chunks * blocks
         for goal in kernel.goals:
             _, dims, _ = kernel.solved.closure.classes[goal]
@@ -217,6 +222,6 @@ def output_map(placement: tuple[tuple[int, int], ...], axis: Mapping[int, int]) 
     return (out[0], out[1], out[2])
 
 
-def loop_dim(dims: Dims, loop: int | None) -> int | None:
-    """fmap of an input: the dim that holds the loop's leaf."""
-    return next((i for i, dim in enumerate(dims) if loop in dim), None)
+def loop_dim(dims: Dims, loops: tuple[int, ...]) -> int | None:
+    """fmap of an input: the dim that holds a leaf of the loop."""
+    return next((i for i, dim in enumerate(dims) if any(leaf in dim for leaf in loops)), None)

@@ -1,10 +1,13 @@
 """Graph-defined kernels as problems over classes: the last kernel reaches the target, an earlier one any useful set.
 
-Two sharings and one filter keep this small; each can be switched off and a test compares the results:
+A sharing and some filters keep this small; each can be switched off and a test compares the results:
 
 - "share": a grid part on an axis that the program never reduces does not change the closure, so structures that differ
   only there share one.
 - "filter": before the structures of a last kernel are enumerated, its most permissive ones are tried.
+- "ties": inputs that share an index wherever they occur in the target are split alike along it (ties.py).
+- "apart": copies of one axis are split in different ways (structure.py).
+- "diagonal": no tensor depends on the loop or a grid axis through two indices at once (closure.py).
 """
 
 from __future__ import annotations
@@ -18,10 +21,23 @@ from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.closure import Closer, Closure
 from mirage_formal.search.guided.extract import Dag, costs, extract, reachable_inputs
-from mirage_formal.search.guided.structure import Dims, Frame, G, KTensor, L, Structure, StructureRules, T, leaves_of
+from mirage_formal.search.guided.structure import (
+    Frame,
+    G,
+    KTensor,
+    L,
+    Names,
+    Reader,
+    Structure,
+    StructureRules,
+    T,
+    leaves_of,
+)
+from mirage_formal.search.guided.ties import ties
+from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.search.space import SearchSpace
-from mirage_formal.semantics.index.algebra import Algebra, Renaming
-from mirage_formal.semantics.index.parts import Parts, Split, axis_of, child, mask, whole
+from mirage_formal.semantics.index.algebra import Algebra
+from mirage_formal.semantics.index.parts import SLOTS, Parts, Split, axis_of, child, mask, whole
 
 #: For each grid leaf the output dim that concatenates it.
 Placement = tuple[tuple[int, int], ...]
@@ -31,7 +47,6 @@ Placement = tuple[tuple[int, int], ...]
 class Solved:
     """The closure of one kernel, with what is derived from it on demand."""
 
-    target: int
     closure: Closure
     cost: list[int]
     reach: list[int]
@@ -40,8 +55,9 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class LastKernel:
-    """A kernel that computes the program's output: its structure and goal class."""
+    """A kernel that computes the program's output: its inputs as it reads them, its structure and goal class."""
 
+    read: tuple[KTensor, ...]
     structure: Structure
     solved: Solved
     goals: tuple[int, ...]
@@ -53,6 +69,7 @@ class LastKernel:
 class FirstKernel:
     """A kernel that computes intermediate tensors: goal class and placement of each, in the order of the outputs."""
 
+    read: tuple[KTensor, ...]
     structure: Structure
     solved: Solved
     goals: tuple[int, ...]
@@ -71,36 +88,77 @@ class KernelSolver:
     def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: Tally) -> None:
         self.axes = axes
         self.space = space
-        self.algebra = Algebra()
+        self.algebra = algebra = Algebra(len(axes.extents))
         self.tally = tally
         self._share = "share" not in options.off
         self._filter = "filter" not in options.off
         ops = frozenset(space.block_ops)
-        self._closer = Closer(axes, self.algebra, ops, options.prune)
-        self._rules = StructureRules(
-            axes.free, axes.bound, space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
-        )
-        self._targets: dict[Frame, int] = {}
+        self._closer = Closer(axes, algebra, ops, options)
+        most = space.max_axes_per_split
+        self.target, self.goal = axes.target(algebra)
+        repeats = axes.repeats(algebra, self.target)
+        self.names = Names(algebra.width, max(most, min(repeats, 2)), 1 if repeats == 1 else repeats + 1)
+        folds = space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
+        self._rules = StructureRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
+        self.inputs = tuple(KTensor(*axes.tensor(algebra, i)) for i in range(len(axes.program.inputs)))
+        tied = self.names.ways > 1 and "ties" not in options.off
+        places = ties(algebra, self.target, self.inputs) if tied else {}
+        self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[int, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
         self._last: dict[tuple[int, tuple[KTensor, ...], Frame], list[LastKernel]] = {}
         self._first: dict[tuple[int, tuple[KTensor, ...], Frame], dict[OutputSet, list[FirstKernel]]] = {}
-        self.inputs = tuple(
-            KTensor(axes.variable(self.algebra, i), tuple(tuple(whole(a) for a in dim) for dim in axes.dims[i]))
-            for i in range(len(axes.program.inputs))
-        )
-        self.frame: Frame = tuple(1 << whole(a) for a in range(len(axes.extents)))
+        self.frame: Frame = tuple(1 << whole(a) for a in range(self.names.count))
         self._raw = {tensor.form for tensor in self.inputs}
 
-    def target(self, frame: Frame) -> int:
-        """Normal form of the program's output in a frame."""
-        found = self._targets.get(frame)
-        if found is None:
-            found = self._targets[frame] = self.axes.target(self.algebra, frame)
-        return found
+    def views(self, frame: Frame) -> Views:
+        """Views of device tensors: an axis that an earlier kernel left split keeps its name."""
+        names = self.names
 
-    def goal_dims(self, leaves: tuple[int, ...]) -> Dims:
-        """Dims of the program's output over the leaves at hand."""
-        return tuple(tuple(leaf for a in dim for leaf in leaves if axis_of(leaf) == a) for dim in self.axes.output)
+        def peers(axis: int) -> list[int]:
+            if frame[axis] != 1 << whole(axis):
+                return [axis]
+            copies = range(names.base(axis), names.count, names.width)
+            return [copy for copy in copies if frame[copy] == 1 << whole(copy)]
+
+        return Views(self.algebra, peers)
+
+    def device_tensor(self, form: int, dims: Dims, frame: Frame) -> KTensor | None:
+        """A device tensor in its canonical view; None if an axis has too few copies for it."""
+        if self.names.single:
+            return KTensor(form, dims)
+        try:
+            return KTensor(*self.views(frame).canonical(form, dims))
+        except ValueError:
+            return None
+
+    def _goals(self, leaves: tuple[int, ...]) -> Iterator[tuple[int, Dims]]:
+        """The program's output over the leaves at hand, whose axes it may run through in several ways."""
+        names = self.names
+        held: dict[int, list[int]] = {}
+        for leaf in leaves:
+            held.setdefault(axis_of(leaf), []).append(leaf)
+        axes = [axis_of(part) for dim in self.goal for part in dim]
+        choices = [[a for a in held if names.base(a) == names.base(axis)] for axis in axes]
+        for chosen in product(*choices):
+            used: dict[int, int] = {}
+            final = []
+            for axis in chosen:
+                twin = used[axis] = used.get(axis, -1) + 1
+                final.append(axis + twin * names.width * names.ways)
+            if any(twin >= names.twins for twin in used.values()):
+                continue
+            name = dict(zip(axes, final, strict=True))
+            pairs = tuple((a, b) for a, b in name.items() if a != b)
+            dims = tuple(
+                tuple(
+                    leaf + (name[axis_of(part)] - axis) * SLOTS
+                    for part in dim
+                    for axis in [name[axis_of(part)] % (names.width * names.ways)]
+                    for leaf in held[axis]
+                )
+                for dim in self.goal
+            )
+            yield self.algebra.substitute(self.target, pairs), dims
 
     def dags(self, kernel: Kernel) -> list[Dag]:
         """All operator DAGs of a kernel within the operator limit."""
@@ -117,16 +175,17 @@ class KernelSolver:
         """The structure without grid parts of axes that the program never reduces."""
         if not self._share:
             return structure
+        bound, base = self.axes.bound, self.names.base
         splits = tuple(
-            (leaf, split if axis_of(leaf) in self.axes.bound else tuple(k for k in split if k is not G))
+            (leaf, split if base(axis_of(leaf)) in bound else tuple(k for k in split if k is not G))
             for leaf, split in structure.splits
         )
-        return Structure(structure.level, splits, structure.loop)
+        return Structure(structure.level, splits, structure.loops, structure.names)
 
     def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
         """Closure of a kernel under a structure; None where the structure does not fit its inputs."""
         self.tally.add("structures")
-        if any(structure.block_dims(tensor.dims) is None for tensor in tensors):
+        if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
             return None
         shared = self._shared(structure)
         key = (structure.level, tensors, frame, shared)
@@ -145,11 +204,10 @@ class KernelSolver:
         if len(set(inputs)) < len(inputs):
             return None
         inner = structure.frame(frame)
-        target = self.target(inner)
-        closure = self._closer.close(inputs, inner, structure.loop_mask, target, self.space.max_block_ops)
+        closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops)
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
-        return Solved(target, closure, costs(closure), reachable_inputs(closure))
+        return Solved(closure, costs(closure), reachable_inputs(closure))
 
     # --- the last kernel ---------------------------------------------------------------------------------------
 
@@ -158,59 +216,74 @@ class KernelSolver:
         key = (level, tensors, frame)
         found = self._last.get(key)
         if found is None:
-            found = self._last[key] = list(self._last_kernels(tensors, frame, level))
+            readings = list(self._reader.readings(tensors, frame, self.algebra))
+            found = self._last[key] = []
+            for read in readings:
+                if self._filter and len(readings) == 1 and not self._may_reach(read, frame, level):
+                    self.tally.prune("filter")
+                    continue
+                found += self._last_kernels(read, frame, level)
         return found
 
     def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame, level: int) -> Iterator[LastKernel]:
-        leaves = leaves_of(tensors)
-        goal = self.goal_dims(leaves)
-        need = (1 << len(tensors)) - 1
-        if self._filter and not self._may_reach(tensors, frame, level, leaves, goal):
-            self.tally.prune("filter")
-            return
-        for structure in self._rules.structures(level, leaves, last=True):
-            tile = structure.block_dims(goal)
-            if tile is None or any(L in structure.split(leaf) for dim in goal for leaf in dim):
-                continue
-            solved = self._solve(tensors, frame, structure)
-            if solved is None:
-                continue
-            number = solved.closure.index.get((solved.target, tile, True), -1)
-            if number < 0 or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
-                continue
-            placement = tuple((leaf, _dim_with(goal, leaf)) for leaf in structure.grid_leaves)
-            if any(dim < 0 for _, dim in placement):
-                continue
-            kernel = LastKernel(structure, solved, (number,), (placement,))
-            if self.dags(kernel):
-                yield kernel
+        goals = list(self._goals(self._leaves(tensors)))
+        for structure in self._rules.structures(level, tensors, last=True):
+            for form, goal in goals:
+                kernel = self._last_kernel(tensors, frame, structure, form, goal)
+                if kernel is not None and self.dags(kernel):
+                    yield kernel
 
-    def _may_reach(
-        self, tensors: tuple[KTensor, ...], frame: Frame, level: int, leaves: tuple[int, ...], goal: Dims
-    ) -> bool:
+    def _leaves(self, tensors: tuple[KTensor, ...]) -> tuple[int, ...]:
+        return tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
+
+    def _last_kernel(
+        self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: int, goal: Dims
+    ) -> LastKernel | None:
+        tile = structure.block_dims(goal)
+        if tile is None or not structure.opens(goal):
+            return None
+        if any(L in structure.split(leaf) for dim in goal for leaf in dim):
+            return None
+        placement = tuple((leaf, _dim_with(goal, leaf)) for leaf in structure.grid_leaves)
+        if any(dim < 0 for _, dim in placement):
+            return None
+        solved = self._solve(tensors, frame, structure)
+        if solved is None:
+            return None
+        number = solved.closure.index.get((form, tile, True), -1)
+        need = (1 << len(tensors)) - 1
+        if number < 0 or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
+            return None
+        return LastKernel(tensors, structure, solved, (number,), (placement,))
+
+    def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame, level: int) -> bool:
         """Whether some most permissive structure reaches the target.
 
         Sound: putting an unreduced free axis wholly on the grid removes the only constraint that its tile could add
         (a dim that must be empty), and keeping any other axis unsplit leaves every operator of a split one available;
         the loop range may be the whole axis, so each such loop is tried as well. Checked by the on/off test.
         """
-        grid_only = [leaf for leaf in leaves if axis_of(leaf) in self.axes.free - self.axes.bound]
-        base: dict[int, Split] = {leaf: ((G,) if leaf in grid_only else (T,)) for leaf in leaves}
-        tries: list[tuple[dict[int, Split], int | None]] = [(base, None)]
+        base_of = self.names.base
+        leaves = self._leaves(tensors)
+        grid_only = self.axes.free - self.axes.bound
+        base: dict[int, Split] = {leaf: ((G,) if base_of(axis_of(leaf)) in grid_only else (T,)) for leaf in leaves}
         need = (1 << len(tensors)) - 1
-        tries += [({**base, leaf: (L,)}, leaf) for leaf in leaves if axis_of(leaf) in self.axes.bound]
-        for splits, loop in tries:
-            structure = self._shared(Structure(level, tuple(sorted(splits.items())), loop))
-            key = (level, tensors, frame, structure)
-            if key not in self._solved:
-                self._solved[key] = self._close(tensors, frame, structure)
-            solved = self._solved[key]
-            tile = tuple(tuple(p for leaf in dim for p in structure.local(leaf)) for dim in goal)
-            if solved is None:
-                continue
-            number = solved.closure.index.get((solved.target, tile, True), -1)
-            if number >= 0 and solved.reach[number] == need:
-                return True
+        for loops in self._rules.loop_groups(tensors):
+            ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
+            for splits in product(ways, repeat=len(loops)):
+                every = {**base, **dict(zip(loops, splits, strict=True))}
+                structure = self._shared(Structure(level, tuple(sorted(every.items())), loops, self.names))
+                key = (level, tensors, frame, structure)
+                if key not in self._solved:
+                    self._solved[key] = self._close(tensors, frame, structure)
+                solved = self._solved[key]
+                if solved is None:
+                    continue
+                for form, goal in self._goals(leaves):
+                    tile = tuple(tuple(p for leaf in dim for p in structure.local(leaf)) for dim in goal)
+                    number = solved.closure.index.get((form, tile, True), -1)
+                    if number >= 0 and solved.reach[number] == need:
+                        return True
         return False
 
     # --- an earlier kernel -------------------------------------------------------------------------------------
@@ -225,25 +298,29 @@ class KernelSolver:
         key = (level, tensors, frame)
         found = self._first.get(key)
         if found is None:
-            found = self._first[key] = self._output_sets(tensors, frame, level, part)
+            found = self._first[key] = {}
+            readings = self._reader.readings(tensors, frame, self.algebra)
+            every = ((r, s) for r in readings for s in self._rules.structures(level, r, last=False))
+            for number, (read, structure) in enumerate(every):
+                if number % part[1] == part[0]:
+                    self._add_outputs(found, tensors, read, frame, structure)
         return found
 
-    def _output_sets(
-        self, tensors: tuple[KTensor, ...], frame: Frame, level: int, part: tuple[int, int]
-    ) -> dict[OutputSet, list[FirstKernel]]:
-        out: dict[OutputSet, list[FirstKernel]] = {}
-        need = (1 << len(tensors)) - 1
-        for number, structure in enumerate(self._rules.structures(level, leaves_of(tensors), last=False)):
-            if number % part[1] != part[0]:
-                continue
-            solved = self._solve(tensors, frame, structure)
-            if solved is None:
-                continue
-            exports = self._exports(solved, structure, tensors)
-            for count in range(1, self.space.max_block_outputs + 1):
-                for chosen in combinations(exports, count):
-                    self._add_output_set(out, solved, structure, frame, tensors, need, chosen)
-        return out
+    def _add_outputs(
+        self,
+        out: dict[OutputSet, list[FirstKernel]],
+        tensors: tuple[KTensor, ...],
+        read: tuple[KTensor, ...],
+        frame: Frame,
+        structure: Structure,
+    ) -> None:
+        solved = self._solve(read, frame, structure)
+        if solved is None:
+            return
+        exports = self._exports(solved, structure, read)
+        for count in range(1, self.space.max_block_outputs + 1):
+            for chosen in combinations(exports, count):
+                self._add_output_set(out, solved, structure, frame, tensors, read, chosen)
 
     def _add_output_set(
         self,
@@ -252,14 +329,14 @@ class KernelSolver:
         structure: Structure,
         frame: Frame,
         tensors: tuple[KTensor, ...],
-        need: int,
+        read: tuple[KTensor, ...],
         chosen: tuple[tuple[int, KTensor, Placement], ...],
     ) -> None:
         numbers = [number for number, _, _ in chosen]
         used = 0
         for number in numbers:
             used |= solved.reach[number]
-        if used != need or len(set(numbers)) < len(numbers):
+        if used != (1 << len(tensors)) - 1 or len(set(numbers)) < len(numbers):
             return
         if max(solved.cost[n] for n in numbers) + len(numbers) - 1 > self.space.max_block_ops:
             return
@@ -267,6 +344,10 @@ class KernelSolver:
         if collapsed is None:
             return
         outputs, behind = collapsed
+        renamed = [self.device_tensor(o.form, o.dims, behind) for o in outputs]
+        outputs = [o for o in renamed if o is not None]
+        if len(outputs) < len(renamed):
+            return
         if len(set(outputs)) < len(outputs) or any(o in tensors for o in outputs):
             return
         if any(o.form in self._raw for o in outputs):
@@ -276,7 +357,7 @@ class KernelSolver:
         key = (tuple(outputs[i] for i in order), behind)
         goals = tuple(numbers[i] for i in order)
         placements = tuple(chosen[i][2] for i in order)
-        out.setdefault(key, []).append(FirstKernel(structure, solved, goals, placements))
+        out.setdefault(key, []).append(FirstKernel(read, structure, solved, goals, placements))
 
     def _exports(
         self, solved: Solved, structure: Structure, tensors: tuple[KTensor, ...]
@@ -327,30 +408,22 @@ def collapse(
     """Merge the parts of a leaf again where no output is partial on it; the frame behind keeps the others split."""
     behind = list(frame)
     merged: dict[int, Parts] = {}
-    renaming: list[tuple[int, int]] = []
     bounds = [algebra.bound_masks(o.form) for o in outputs]
     for leaf, _ in structure.splits:
-        children = structure.children(leaf)
-        whole_mask = mask(children)
-        if all(_entire(o.dims, children) for o in outputs) and not any(
-            b & whole_mask not in (0, whole_mask) for masks in bounds for b in masks
-        ):
-            merged[leaf] = children
-            renaming.append((whole_mask, 1 << leaf))
-        else:
-            axis = axis_of(leaf)
-            behind[axis] = behind[axis] & ~(1 << leaf) | whole_mask
-    out: list[KTensor] = []
-    for tensor in outputs:
-        form = algebra.rename(tensor.form, _only_bound(tuple(renaming)))
-        if form is None:
-            return None
-        out.append(KTensor(form, tuple(_merge(dim, merged) for dim in tensor.dims)))
-    return out, tuple(behind)
-
-
-def _only_bound(renaming: Renaming) -> Renaming:
-    return tuple((source, target) for source, target in renaming if source)
+        for twin in structure.names.twin_parts(leaf):
+            children = structure.children(twin)
+            whole_mask = mask(children)
+            if all(_entire(o.dims, children) for o in outputs) and not any(
+                b & whole_mask not in (0, whole_mask) for masks in bounds for b in masks
+            ):
+                merged[twin] = children
+            elif twin != leaf:
+                return None
+            else:
+                axis = axis_of(leaf)
+                behind[axis] = behind[axis] & ~(1 << leaf) | whole_mask
+    # Only indices that are bound in part have parts in a form, and those stay split.
+    return [KTensor(o.form, tuple(_merge(dim, merged) for dim in o.dims)) for o in outputs], tuple(behind)
 
 
 def _entire(dims: Dims, children: Parts) -> bool:

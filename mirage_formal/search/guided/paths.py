@@ -9,8 +9,9 @@ from itertools import combinations, product
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver
-from mirage_formal.search.guided.structure import Dims, Frame, KTensor, leaves_of
-from mirage_formal.semantics.index.parts import SLOTS, axis_of, is_whole, mask
+from mirage_formal.search.guided.structure import Frame, KTensor
+from mirage_formal.search.guided.views import Dims
+from mirage_formal.semantics.index.parts import SLOTS, axis_of, is_whole, mask, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,9 @@ class PredefinedStep:
 
 @dataclass(frozen=True, slots=True)
 class DefinedStep:
-    """A graph-defined kernel that reads its operands as ``read``; ``kernels`` compute the same outputs."""
+    """A graph-defined kernel; ``kernels`` compute the same outputs."""
 
     operands: tuple[int, ...]
-    read: tuple[KTensor, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[KTensor, ...]
 
@@ -57,7 +57,7 @@ class PathFinder:
         self._part = part
         self._space = solver.space
         self._inputs = len(solver.inputs)
-        self._goal = solver.goal_dims(leaves_of(solver.inputs))
+        self._goal = KTensor(solver.target, solver.goal)
 
     def paths(self) -> Iterator[Path]:
         """All paths; those without an earlier graph-defined kernel only in part 0."""
@@ -75,17 +75,14 @@ class PathFinder:
 
     def _visit(self, state: _State) -> Iterator[Path]:
         self._solver.tally.add("states")
-        target = self._solver.target(state.frame)
         last_unused = state.unused.bit_length() - 1
-        if state.path and state.unused.bit_count() == 1:
-            tensor = state.tensors[last_unused]
-            if tensor.form == target and tensor.dims == self._goal:
-                if self._mine(state.path):
-                    yield state.path
-                return
+        if state.path and state.unused.bit_count() == 1 and state.tensors[last_unused] == self._goal:
+            if self._mine(state.path):
+                yield state.path
+            return
         if state.steps_left == 0:
             return
-        yield from self._predefined(state, target)
+        yield from self._predefined(state)
         if state.defined_left:
             yield from self._defined(state)
 
@@ -96,10 +93,12 @@ class PathFinder:
 
     # --- predefined operators ----------------------------------------------------------------------------------
 
-    def _predefined(self, state: _State, target: int) -> Iterator[Path]:
-        for kind, operands, attrs, form, dims in self._applications(state.tensors):
-            tensor = KTensor(form, dims)
-            if tensor in state.tensors or not self._solver.algebra.within(form, target):
+    def _predefined(self, state: _State) -> Iterator[Path]:
+        for kind, operands, attrs, form, dims in self._applications(state.tensors, state.frame):
+            tensor = self._solver.device_tensor(form, dims, state.frame)
+            if tensor is None:
+                continue
+            if tensor in state.tensors or not self._solver.algebra.within(tensor.form, self._solver.target):
                 continue
             unused = state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors)
             if self._hopeless(unused.bit_count(), state.steps_left - 1):
@@ -121,12 +120,13 @@ class PathFinder:
         """Whether so many unused tensors cannot become one output in the steps left."""
         return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
 
-    def _applications(self, tensors: tuple[KTensor, ...]) -> Iterator[tuple[OpKind, tuple[int, ...], Attrs, int, Dims]]:
-        solver, algebra = self._solver, self._solver.algebra
+    def _applications(
+        self, tensors: tuple[KTensor, ...], frame: Frame
+    ) -> Iterator[tuple[OpKind, tuple[int, ...], Attrs, int, Dims]]:
         ops = self._space.kernel_ops
         for i, a in enumerate(tensors):
             for kind in ops:
-                for attrs, form, dims in self._unary(kind, a):
+                for attrs, form, dims in self._unary(kind, a, frame):
                     yield kind, (i,), attrs, form, dims
             for j, b in enumerate(tensors):
                 for kind in ops:
@@ -134,47 +134,71 @@ class PathFinder:
                         continue
                     if kind in (OpKind.SUB, OpKind.DIV) and i == j:
                         continue
-                    if kind is OpKind.SUB and kind not in solver.axes.kinds:
+                    if kind is OpKind.SUB and kind not in self._solver.axes.kinds:
                         continue
-                    dims2 = _binary_dims(kind, a.dims, b.dims)
-                    if dims2 is None:
-                        continue
-                    if kind is OpKind.MATMUL:
-                        value = algebra.sum(mask(a.dims[-1]), algebra.mul(a.form, b.form))
-                    else:
-                        value = binary(algebra, kind, a.form, b.form)
+                    value = self._pair(kind, a, b, frame)
                     if value is not None:
-                        yield kind, (i, j), NO_ATTRS, value, dims2
+                        yield kind, (i, j), NO_ATTRS, *value
 
-    def _unary(self, kind: OpKind, a: KTensor) -> Iterator[tuple[Attrs, int, Dims]]:
+    def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[int, Dims] | None:
+        """Form and dims of a two-operand predefined operator; None if it has none or takes one operand."""
+        algebra = self._solver.algebra
+        form, dims = b.form, b.dims
+        if kind not in _PAIRS or len(a.dims) != len(dims):
+            return None
+        if not self._solver.names.single:
+            views = self._solver.views(frame)
+            try:
+                if kind is OpKind.MATMUL:
+                    form, dims = views.contracted(a.dims, form, dims)
+                else:
+                    form, joined = views.joined(a.dims, form, dims)
+                    dims = tuple(y and x for x, y in zip(joined, dims, strict=True))
+            except ValueError:
+                return None
+        dims2 = _binary_dims(kind, a.dims, dims)
+        if dims2 is None:
+            return None
+        if kind is OpKind.MATMUL:
+            product = algebra.mul(a.form, form)
+            value = None if product is None else algebra.sum(mask(a.dims[-1]), product, frame)
+        else:
+            value = binary(algebra, kind, a.form, form)
+        return None if value is None else (value, dims2)
+
+    def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, int, Dims]]:
         algebra, axes = self._solver.algebra, self._solver.axes
         if kind in FUNCTIONS and kind in axes.functions:
             yield NO_ATTRS, algebra.apply(kind.value, a.form), a.dims
         elif kind is OpKind.SQUARE:
-            yield NO_ATTRS, algebra.mul(a.form, a.form), a.dims
+            squared = algebra.mul(a.form, a.form)
+            if squared is not None:
+                yield NO_ATTRS, squared, a.dims
         elif kind is OpKind.SCALE:
             for value in sorted(axes.constants):
-                yield Attrs(factor=value), algebra.mul(algebra.constant(value), a.form), a.dims
+                scaled = algebra.mul(algebra.constant(value), a.form)
+                if scaled is not None:
+                    yield Attrs(factor=value), scaled, a.dims
         elif kind is OpKind.TRANSPOSE:
             for perm in sorted(axes.permutations):
                 if len(perm) == len(a.dims):
                     yield Attrs(perm=perm), a.form, tuple(a.dims[i] for i in perm)
         elif kind in (OpKind.SUM, OpKind.RMS_NORM):
-            yield from self._along(kind, a)
+            yield from self._along(kind, a, frame)
 
-    def _along(self, kind: OpKind, a: KTensor) -> Iterator[tuple[Attrs, int, Dims]]:
+    def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, int, Dims]]:
         """Operators along one dim."""
         algebra = self._solver.algebra
         for dim, parts in enumerate(a.dims):
             if not parts:
                 continue
             if kind is OpKind.SUM:
-                total = algebra.sum(mask(parts), a.form)
+                total = algebra.sum(mask(parts), a.form, frame)
                 if total is not None:
                     yield Attrs(dim=dim), total, (*a.dims[:dim], (), *a.dims[dim + 1 :])
                 continue
             for norm, eps in sorted(self._solver.axes.norms, key=str):
-                normed = rms_norm(algebra, mask(parts), a.form, eps) if norm is kind else None
+                normed = rms_norm(algebra, mask(parts), a.form, eps, frame) if norm is kind else None
                 if normed is not None:
                     yield Attrs(dim=dim, eps=eps), normed, a.dims
 
@@ -197,9 +221,8 @@ class PathFinder:
         self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
         if not rest:
-            goal = (KTensor(self._solver.target(state.frame), self._goal),)
             kernels = self._solver.last(tensors, state.frame, state.level)
-            path = (*state.path, DefinedStep(operands, tensors, tuple(kernels), goal))
+            path = (*state.path, DefinedStep(operands, tuple(kernels), (self._goal,)))
             if kernels and self._mine(path):
                 yield path
         if state.steps_left > 1:
@@ -209,16 +232,38 @@ class PathFinder:
         """How a kernel may read a tensor that carries, unsplit, an axis which an earlier kernel left split.
 
         Reduced along that axis it must be read in the parts that the target binds; along an axis of the output it may
-        also be read as it is.
+        also be read as it is, and so it may where the axis has another copy.
         """
-        split = [leaf for leaf in tensor.leaves if is_whole(leaf) and frame[axis_of(leaf)] != 1 << leaf]
-        if not split:
+        names, axes = self._solver.names, self._solver.axes
+        split = {a for a in range(names.count) if frame[a] != 1 << whole(a)}
+        present = {axis_of(leaf) for leaf in tensor.leaves}
+        places = [leaf for leaf in tensor.leaves if is_whole(leaf)]
+        choices: list[list[int | None]] = []
+        for leaf in places:
+            axis = axis_of(leaf)
+            also = [a for a in split if names.base(a) == names.base(axis) and (a == axis or a not in present)]
+            keep = axis not in split or names.base(axis) in axes.free or names.count > names.width
+            choices.append([*also, *([None] if keep or not also else [])])
+        if not any(a is not None for options in choices for a in options):
             return [tensor]
-        parts = {leaf: tuple(p for p in range(leaf, leaf + SLOTS) if frame[axis_of(leaf)] >> p & 1) for leaf in split}
+        out = []
+        for chosen in product(*choices):
+            found = self._refined(tensor, frame, dict(zip(places, chosen, strict=True)))
+            if found is not None:
+                out.append(found)
+        return out
+
+    def _refined(self, tensor: KTensor, frame: Frame, chosen: dict[int, int | None]) -> KTensor | None:
+        """The tensor with some unsplit axes read as axes that are split."""
+        into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
+        if len(set(into.values())) < len(into):
+            return None
+        parts = {
+            leaf: tuple(p for p in range(whole(a), whole(a) + SLOTS) if frame[a] >> p & 1) for leaf, a in into.items()
+        }
         dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
-        refined = KTensor(tensor.form, dims)
-        free = self._solver.axes.free
-        return [refined, tensor] if all(axis_of(leaf) in free for leaf in split) else [refined]
+        pairs = tuple((axis_of(leaf), a) for leaf, a in into.items() if axis_of(leaf) != a)
+        return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
 
     def _earlier(
         self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
@@ -231,7 +276,7 @@ class PathFinder:
             unused = rest | ((1 << len(outputs)) - 1) << count
             if self._hopeless(unused.bit_count(), state.steps_left - 1):
                 continue
-            if any(o.form == self._solver.target(frame) and o.dims == self._goal for o in outputs):
+            if self._goal in outputs:
                 continue  # the last kernel of a shorter path
             if not self._readable(state, unused, outputs, frame):
                 continue
@@ -244,7 +289,7 @@ class PathFinder:
                     frame,
                     2,
                     state.read | set(operands),
-                    (*state.path, DefinedStep(operands, tensors, tuple(kernels), outputs)),
+                    (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
                 )
             )
 
@@ -253,6 +298,9 @@ class PathFinder:
         if state.defined_left > 1:
             return True
         return all(frame[a] == m for a, m in enumerate(state.frame))
+
+
+_PAIRS = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 
 def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:

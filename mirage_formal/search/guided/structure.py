@@ -2,22 +2,29 @@
 
 A structure says for each part that its input tensors carry (a leaf) how it is split: over the grid, over the loop,
 folded to reduction_dimx, or kept as a tile. Grid axes and the loop are thereby assigned to axes, and imap, fmap and
-omap follow.
+omap follow. The loop may run through several axes, of different input tensors.
+
+One axis may be split in several ways in different dims of the inputs: each way has a copy of the axis to itself
+(``Reader``), and each such copy has as many twins, split like it, as dims of one tensor can need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
+from itertools import combinations, product
 
-from mirage_formal.semantics.index.algebra import Renaming, rename_mask
-from mirage_formal.semantics.index.parts import Kind, Parts, Split, axis_of, child, mask
+from mirage_formal.search.guided.views import Dims
+from mirage_formal.semantics.index.algebra import Algebra
+from mirage_formal.semantics.index.masks import Renaming, rename_mask
+from mirage_formal.semantics.index.parts import SLOTS, Kind, Parts, Split, axis_of, child, mask, whole
 
-#: Dims of a tensor, each a list of parts, most significant first.
-Dims = tuple[Parts, ...]
 #: For each axis the mask of the parts it is made of at this point of the kernel graph.
 Frame = tuple[int, ...]
+
+#: A dim's axis in a program input: (normal form of the input, number of the axis in its dims).
+Place = tuple[int, int]
 
 G, L, F, T = Kind.GRID, Kind.LOOP, Kind.FOLD, Kind.TILE
 
@@ -36,19 +43,66 @@ class KTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """The copies of axes.
+
+    Attributes:
+        width: Base axes; axis ``width * copy + base`` is a copy of ``base``.
+        ways: In how many ways one axis may be split by one kernel; copies below this number are told apart by it.
+        twins: Copies that are split alike; copy number c has the twins c, c + ways, c + 2 * ways, ...
+    """
+
+    width: int
+    ways: int
+    twins: int
+
+    @property
+    def single(self) -> bool:
+        """Whether every axis has one name."""
+        return self.ways == self.twins == 1
+
+    @property
+    def count(self) -> int:
+        """Number of axes, copies included."""
+        return self.width * self.ways * self.twins
+
+    def base(self, axis: int) -> int:
+        """The base axis of an axis."""
+        return axis % self.width
+
+    def peers(self, axis: int) -> range:
+        """An axis and its twins."""
+        return range(axis % (self.width * self.ways), self.count, self.width * self.ways)
+
+    def first(self, part: int) -> int:
+        """The same part of the first twin."""
+        axis = axis_of(part)
+        return part + (axis % (self.width * self.ways) - axis) * SLOTS
+
+    def twin_parts(self, part: int) -> tuple[int, ...]:
+        """The same part of every twin of an axis, given that of the first one."""
+        return tuple(part + i * self.width * self.ways * SLOTS for i in range(self.twins))
+
+
+@dataclass(frozen=True)
 class Structure:
-    """How graph-defined kernel number ``level`` splits each leaf, and the leaf that the loop splits."""
+    """How graph-defined kernel number ``level`` splits each leaf, and the leaves that the loop splits.
+
+    Leaves are those of first twins; the others are split like them.
+    """
 
     level: int
     splits: tuple[tuple[int, Split], ...]
-    loop: int | None
+    loops: tuple[int, ...]
+    names: Names
+
+    @cached_property
+    def _by_leaf(self) -> dict[int, Split]:
+        return {twin: split for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
 
     def split(self, leaf: int) -> Split:
-        """The split of one leaf."""
-        for part, split in self.splits:
-            if part == leaf:
-                return split
-        raise KeyError(leaf)
+        """The split of one leaf, of whichever twin."""
+        return self._by_leaf[leaf]
 
     def children(self, leaf: int) -> Parts:
         """The parts that a leaf is split into."""
@@ -63,15 +117,23 @@ class Structure:
         """Leaves that a grid axis splits, in order."""
         return tuple(leaf for leaf, split in self.splits if G in split)
 
-    @property
-    def loop_mask(self) -> int:
-        """Mask of the loop part; 0 where the loop runs once."""
-        return 0 if self.loop is None else 1 << child(self.loop, L, self.level)
+    @cached_property
+    def loop_parts(self) -> tuple[int, ...]:
+        """Masks of the loop's parts, one for each index that it runs through; none where the loop runs once."""
+        return tuple(1 << child(twin, L, self.level) for leaf in self.loops for twin in self.names.twin_parts(leaf))
 
-    @property
+    @cached_property
+    def same(self) -> tuple[tuple[int, ...], ...]:
+        """Masks of parts that are one index of the kernel under several names, such as the loop's."""
+        grids = [
+            tuple(1 << child(twin, G, self.level) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
+        ]
+        return tuple(group for group in (self.loop_parts, *grids) if len(group) > 1)
+
+    @cached_property
     def renaming(self) -> Renaming:
         """Each leaf replaced by its children."""
-        return tuple((1 << leaf, mask(self.children(leaf))) for leaf, _ in self.splits)
+        return tuple((1 << leaf, mask(self.children(leaf))) for leaf in self._by_leaf)
 
     def frame(self, outer: Frame) -> Frame:
         """The frame inside the kernel."""
@@ -102,6 +164,14 @@ class Structure:
             out.append(tuple(tile))
         return tuple(out)
 
+    def opens(self, dims: Dims) -> bool:
+        """Whether an input with these dims has at most one dim for the loop and for each grid axis."""
+        if self.names.single and len(self.loops) < 2:
+            return True
+        leaves = [self.names.first(leaf) for dim in dims for leaf in dim]
+        split = [leaf for leaf in leaves if G in self.split(leaf)]
+        return sum(leaf in self.loops for leaf in leaves) <= 1 and len(set(split)) == len(split)
+
 
 def leaves_of(tensors: tuple[KTensor, ...]) -> tuple[int, ...]:
     """All leaves of some tensors, ascending."""
@@ -113,27 +183,58 @@ class StructureRules:
     """What structures may contain.
 
     Attributes:
-        free: Axes of the program's output.
-        bound: Axes that the program reduces.
+        free: Base axes of the program's output.
+        bound: Base axes that the program reduces.
         fold: Whether a fold part (for accum_sum_to_dimx) may be split off.
+        names: The copies of axes.
+        loops: Most axes that the loop runs through.
+        apart: Whether structures are left out that split two copies of one axis alike.
         max_grid: Most grid axes.
     """
 
     free: frozenset[int]
     bound: frozenset[int]
     fold: bool
+    names: Names
+    loops: int = 1
+    apart: bool = True
     max_grid: int = 3
 
-    def structures(self, level: int, leaves: tuple[int, ...], *, last: bool) -> Iterator[Structure]:
-        """All structures over these leaves; a last kernel may not split a reduced axis over the grid."""
-        loops: list[int | None] = [None, *(leaf for leaf in leaves if axis_of(leaf) in self.bound)]
-        for loop in loops:
-            for splits in product(*(self._options(leaf, leaf == loop, last) for leaf in leaves)):
+    def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[tuple[int, ...]]:
+        """What the loop may run through: nothing, one leaf, or leaves no two of which are in one input."""
+        first = self.names.first
+        held = [{first(leaf) for leaf in tensor.leaves} for tensor in tensors]
+        leaves = sorted({leaf for leaves in held for leaf in leaves if self._base(leaf) in self.bound})
+        for count in range(self.loops + 1):
+            for group in combinations(leaves, count):
+                if count < 2 or all(len(leaves & set(group)) < 2 for leaves in held):
+                    yield group
+
+    def structures(self, level: int, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
+        """All structures over the leaves of these tensors; a last kernel may not split a reduced axis over the grid."""
+        leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
+        for loops in self.loop_groups(tensors):
+            for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
                 if sum(G in s for s in splits) <= self.max_grid and sum(F in s for s in splits) <= 1:
-                    yield Structure(level, tuple(zip(leaves, splits, strict=True)), loop)
+                    structure = Structure(level, tuple(zip(leaves, splits, strict=True)), loops, self.names)
+                    if self._told_apart(structure):
+                        yield structure
+
+    def _base(self, leaf: int) -> int:
+        return self.names.base(axis_of(leaf))
+
+    def _told_apart(self, structure: Structure) -> bool:
+        """Whether the copies of one axis are split in different ways; without a grid part equal splits are one way.
+
+        Sound: with equal splits every operator of the structure is one of that in which the copies are one.
+        """
+        if self.names.ways == 1 or not self.apart:
+            return True
+        ways = [(self._base(leaf), leaf % SLOTS, split) for leaf, split in structure.splits if G not in split]
+        return len(set(ways)) == len(ways)
 
     def _options(self, leaf: int, loop: bool, last: bool) -> tuple[Split, ...]:
-        axis = axis_of(leaf)
+        axis = self._base(leaf)
         if loop:
             base: tuple[Split, ...] = ((L, T), (L,)) if last else ((L, T), (L,), (G, L, T), (G, L))
         else:
@@ -141,3 +242,114 @@ class StructureRules:
         if self.fold and axis in self.bound:
             base += tuple((*s[:-1], F, T) for s in base if T in s)
         return base
+
+
+class Reader:
+    """How a kernel may read its inputs where one axis may be split in several ways.
+
+    Every dim of an input takes one of the copies of its axis that are told apart by their split; a further dim of the
+    same tensor on the same copy takes a twin.
+
+    Args:
+        names: The copies of axes.
+        ties: For places (form of a program input, number of an axis in its dims) the places of other inputs that share
+            the index wherever the input occurs in the target; those of one kernel are split alike.
+        inputs: Forms of the program's inputs. Of other tensors it is not known where they meet, so an axis of theirs
+            is split in one way, unless one of them holds it twice.
+    """
+
+    def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[int]) -> None:
+        self._names = names
+        self._ties = ties
+        self._inputs = inputs
+
+    def readings(self, tensors: tuple[KTensor, ...], frame: Frame, algebra: Algebra) -> Iterator[tuple[KTensor, ...]]:
+        """Every choice of copies, up to exchanging copies that have no parts yet; the one with fewest comes first."""
+        names = self._names
+        if names.ways == 1:
+            yield tensors
+            return
+        taken = {a for a in range(names.width * names.ways) if frame[a] != 1 << whole(a)}
+        places = [
+            (i, axis)
+            for i, tensor in enumerate(tensors)
+            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves)
+            if axis not in taken
+        ]
+        groups = self._groups(tensors, places)
+        bases = [names.base(places[group[0]][1]) for group in groups]
+        for ways in product(*(self._ways(base, taken) for base in bases)):
+            if not _in_order(bases, ways, taken, names.width):
+                continue
+            chosen = {n: way for group, way in zip(groups, ways, strict=True) for n in group}
+            read = self._read(tensors, places, chosen, algebra)
+            if read is not None:
+                yield read
+
+    def _ways(self, base: int, taken: set[int]) -> list[int]:
+        return [way for way in range(self._names.ways) if base + way * self._names.width not in taken]
+
+    def _groups(self, tensors: tuple[KTensor, ...], places: list[tuple[int, int]]) -> list[list[int]]:
+        """Places that must be read through one copy."""
+        of = {
+            (tensor.form, n): (i, axis_of(leaf))
+            for i, tensor in enumerate(tensors)
+            for n, leaf in enumerate(tensor.leaves)
+        }
+        group = {place: number for number, place in enumerate(places)}
+        for key, place in of.items():
+            for other in self._ties.get(key, ()):
+                if place in group and of.get(other) in group:
+                    old, new = group[of[other]], group[place]
+                    group = {p: new if g == old else g for p, g in group.items()}
+        for one, other in combinations(places, 2):
+            made = any(tensors[i].form not in self._inputs for i, _ in (one, other))
+            if made and one[0] != other[0] and self._names.base(one[1]) == self._names.base(other[1]):
+                old, new = group[other], group[one]
+                if not self._repeated(places, group, old, new):
+                    group = {p: new if g == old else g for p, g in group.items()}
+        out: dict[int, list[int]] = {}
+        for number, place in enumerate(places):
+            out.setdefault(group[place], []).append(number)
+        return list(out.values())
+
+    def _repeated(
+        self, places: list[tuple[int, int]], group: Mapping[tuple[int, int], int], one: int, other: int
+    ) -> bool:
+        """Whether two groups hold places of one tensor."""
+        first = {i for i, axis in places if group[i, axis] == one}
+        return any(i in first for i, axis in places if group[i, axis] == other)
+
+    def _read(
+        self, tensors: tuple[KTensor, ...], places: list[tuple[int, int]], ways: Mapping[int, int], algebra: Algebra
+    ) -> tuple[KTensor, ...] | None:
+        names, out = self._names, []
+        for i, tensor in enumerate(tensors):
+            used: dict[int, int] = {}
+            renamed: dict[int, int] = {}
+            for number, (holder, axis) in enumerate(places):
+                if holder == i:
+                    first = names.base(axis) + ways[number] * names.width
+                    twin = used[first] = used.get(first, -1) + 1
+                    if twin >= names.twins:
+                        return None
+                    renamed[axis] = first + twin * names.width * names.ways
+            pairs = tuple((a, b) for a, b in renamed.items() if a != b)
+            dims = tuple(
+                tuple(p + (renamed.get(axis_of(p), axis_of(p)) - axis_of(p)) * SLOTS for p in d) for d in tensor.dims
+            )
+            out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
+        return tuple(out)
+
+
+def _in_order(bases: list[int], ways: tuple[int, ...], taken: set[int], width: int) -> bool:
+    """Whether the copies of each axis come into use in ascending order."""
+    next_way: dict[int, int] = {}
+    for base, way in zip(bases, ways, strict=True):
+        limit = next_way.get(base, 0)
+        while base + limit * width in taken:
+            limit += 1
+        if way > limit:
+            return False
+        next_way[base] = max(limit + 1 if way == limit else limit, next_way.get(base, 0))
+    return True

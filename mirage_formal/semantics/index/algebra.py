@@ -1,252 +1,39 @@
-"""Interned normal forms of tensor elements over named index parts.
+"""Which normal forms are part of a target: the pruning test of guided search.
 
-A polynomial is a multiset of monomials; a monomial is (mask of bound parts, atoms, denominators): the sum over the
-bound parts of the product of the atoms divided by the denominators. An atom is an input element, a rational constant,
-an opaque function of a polynomial, a norm factor, or a sum that was closed because its bound parts would have captured
-another factor's. Everything is interned, so equality is identity of integers.
-
-Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
-of sums over disjoint parts. No law cancels, so two elements with one normal form are equal for every extent.
+A form is part of the target if some context, a product with a monomial under further sums, turns it into terms of the
+target or of a polynomial nested in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fractions import Fraction
-from functools import reduce
+from collections.abc import Iterable, Iterator
+from itertools import permutations, product
 
-Atom = tuple[object, ...]
-Monomial = tuple[int, tuple[int, ...], tuple[int, ...]]
-Polynomial = tuple[tuple[int, int], ...]
-#: Replacement of bound parts: each (source mask, target mask); a source must be covered wholly or not at all.
-Renaming = tuple[tuple[int, int], ...]
+from mirage_formal.semantics.index.forms import Forms, Monomial
+from mirage_formal.semantics.index.masks import Renaming, Substitution, axes_in, move, rename_mask, without
+from mirage_formal.semantics.index.parts import full_mask
 
 
-class Algebra:
-    """Interner of atoms, monomials and polynomials; results are polynomial numbers, None where an operation has none.
+class Algebra(Forms):
+    """Normal forms with containment in a target.
 
-    Sound: equal numbers mean equal tensors for every choice of extents, because only laws valid for all real values
-    (denominators nonzero) build them, sums are refused over parts that the term does not depend on, and a product
-    whose factors would capture each other's bound parts closes them into atoms first.
+    Args:
+        width: Number of base axes.
     """
 
-    def __init__(self) -> None:
-        self._atom_ids: dict[Atom, int] = {}
-        self.atoms: list[Atom] = []
-        self.atom_free: list[int] = []
-        self._monomial_ids: dict[Monomial, int] = {}
-        self.monomials: list[Monomial] = []
-        self.monomial_free: list[int] = []
-        self._polynomial_ids: dict[Polynomial, int] = {(): 0}
-        self.polynomials: list[Polynomial] = [()]
-        self.free: list[int] = [0]
-        self._mul: dict[tuple[int, int], int] = {}
-        self._add: dict[tuple[int, int], int] = {}
-        self._sum: dict[tuple[int, int], int | None] = {}
-        self._div: dict[tuple[int, int], int | None] = {}
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
         self._renamed: dict[tuple[int, Renaming], int | None] = {}
-        self._nested: dict[int, tuple[int, ...]] = {}
-        self._within: dict[tuple[int, int], bool] = {}
+        self._nested: dict[tuple[int, bool], tuple[int, ...]] = {}
+        self._copies: dict[tuple[int, bool], tuple[int, ...]] = {}
+        self._within: dict[tuple[int, int, bool], bool] = {}
         self.queries = 0
         self.misses = 0
-
-    # --- interning ---------------------------------------------------------------------------------------------
-
-    def _atom(self, atom: Atom, free: int) -> int:
-        number = self._atom_ids.get(atom)
-        if number is None:
-            number = self._atom_ids[atom] = len(self.atoms)
-            self.atoms.append(atom)
-            self.atom_free.append(free)
-        return number
-
-    def _monomial(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> int:
-        key = (bound, atoms, denominators)
-        number = self._monomial_ids.get(key)
-        if number is None:
-            number = self._monomial_ids[key] = len(self.monomials)
-            self.monomials.append(key)
-            free = 0
-            for atom in atoms:
-                free |= self.atom_free[atom]
-            for denominator in denominators:
-                free |= self.free[denominator]
-            self.monomial_free.append(free & ~bound)
-        return number
-
-    def _polynomial(self, terms: dict[int, int]) -> int:
-        key = tuple(sorted(terms.items()))
-        number = self._polynomial_ids.get(key)
-        if number is None:
-            number = self._polynomial_ids[key] = len(self.polynomials)
-            self.polynomials.append(key)
-            free = 0
-            for monomial, _ in key:
-                free |= self.monomial_free[monomial]
-            self.free.append(free)
-        return number
-
-    def _single(self, atom: int) -> int:
-        return self._polynomial({self._monomial(0, (atom,), ()): 1})
-
-    # --- constructors ------------------------------------------------------------------------------------------
-
-    def variable(self, name: str, free: int) -> int:
-        """Element of input ``name``, whose index runs over the parts in ``free``."""
-        return self._single(self._atom(("input", name), free))
-
-    def constant(self, value: Fraction) -> int:
-        """A rational constant, kept as an atom: constants are never folded."""
-        return self._single(self._atom(("const", value), 0))
-
-    def apply(self, name: str, argument: int) -> int:
-        """An opaque elementwise function."""
-        return self._single(self._atom((name, argument), self.free[argument]))
-
-    def root_mean_square(self, parts: int, argument: int, eps: Fraction | None) -> int | None:
-        """sqrt(mean over ``parts`` of argument^2 (+ eps)), opaque; None if the argument does not depend on them all."""
-        if parts & ~self.free[argument] or not parts:
-            return None
-        return self._single(self._atom(("rms", argument, parts, eps), self.free[argument] & ~parts))
-
-    def layer_norm(self, parts: int, argument: int, eps: Fraction | None) -> int | None:
-        """Layer norm over ``parts``, opaque; the result still depends on them."""
-        if parts & ~self.free[argument] or not parts:
-            return None
-        return self._single(self._atom(("layer_norm", argument, parts, eps), self.free[argument]))
-
-    def add(self, a: int, b: int) -> int:
-        """a + b."""
-        if a > b:
-            a, b = b, a
-        found = self._add.get((a, b))
-        if found is None:
-            terms = dict(self.polynomials[a])
-            for monomial, count in self.polynomials[b]:
-                terms[monomial] = terms.get(monomial, 0) + count
-            found = self._add[a, b] = self._polynomial(terms)
-        return found
-
-    def mul(self, a: int, b: int) -> int:
-        """a * b, expanded."""
-        if a > b:
-            a, b = b, a
-        found = self._mul.get((a, b))
-        if found is None:
-            terms: dict[int, int] = {}
-            for m, c in self.polynomials[a]:
-                for n, d in self.polynomials[b]:
-                    key = self._times(m, n)
-                    terms[key] = terms.get(key, 0) + c * d
-            found = self._mul[a, b] = self._polynomial(terms)
-        return found
-
-    def _times(self, a: int, b: int) -> int:
-        bound_a, atoms_a, denominators_a = self.monomials[a]
-        bound_b, atoms_b, denominators_b = self.monomials[b]
-        clash_a = bound_a & (bound_b | self.monomial_free[b])
-        clash_b = bound_b & (bound_a | self.monomial_free[a])
-        if clash_a:
-            bound_a, atoms_a, denominators_a = self._close(self.monomials[a], clash_a)
-        if clash_b:
-            bound_b, atoms_b, denominators_b = self._close(self.monomials[b], clash_b)
-        return self._monomial(
-            bound_a | bound_b, tuple(sorted(atoms_a + atoms_b)), tuple(sorted(denominators_a + denominators_b))
-        )
-
-    def _close(self, monomial: Monomial, clash: int) -> Monomial:
-        """Turn the connected components of a monomial that bind a part of ``clash`` into opaque sum atoms."""
-        bound, atoms, denominators = monomial
-        items = [(self.atom_free[a] & bound, True, a) for a in atoms]
-        items += [(self.free[d] & bound, False, d) for d in denominators]
-        groups: list[tuple[int, list[tuple[bool, int]]]] = []
-        for parts, is_atom, number in items:
-            member = [(is_atom, number)]
-            rest = []
-            for group_parts, group in groups:
-                if group_parts & parts:
-                    parts |= group_parts
-                    member = group + member
-                else:
-                    rest.append((group_parts, group))
-            groups = [*rest, (parts, member)]
-        kept_bound = 0
-        kept_atoms: list[int] = []
-        kept_denominators: list[int] = []
-        for parts, group in groups:
-            inner_atoms = tuple(sorted(n for is_atom, n in group if is_atom))
-            inner_denominators = tuple(sorted(n for is_atom, n in group if not is_atom))
-            if parts & clash:
-                inner = self._polynomial({self._monomial(parts, inner_atoms, inner_denominators): 1})
-                kept_atoms.append(self._atom(("sum", inner), self.free[inner]))
-            else:
-                kept_bound |= parts
-                kept_atoms.extend(inner_atoms)
-                kept_denominators.extend(inner_denominators)
-        return kept_bound, tuple(kept_atoms), tuple(kept_denominators)
-
-    def sum(self, parts: int, a: int) -> int | None:
-        """Sum over ``parts``; None where a term does not depend on all of them (the sum would scale it)."""
-        if not parts:
-            return a
-        key = (parts, a)
-        if key not in self._sum:
-            self._sum[key] = self._sum_new(parts, a)
-        return self._sum[key]
-
-    def _sum_new(self, parts: int, a: int) -> int | None:
-        terms: dict[int, int] = {}
-        for monomial, count in self.polynomials[a]:
-            if parts & ~self.monomial_free[monomial]:
-                return None
-            bound, atoms, denominators = self.monomials[monomial]
-            terms[self._monomial(bound | parts, atoms, denominators)] = count
-        return self._polynomial(terms)
-
-    def div(self, a: int, b: int) -> int | None:
-        """a / b; None where a bound part of a term is free in b (the quotient would capture it)."""
-        key = (a, b)
-        if key not in self._div:
-            self._div[key] = self._div_new(a, b)
-        return self._div[key]
-
-    def _div_new(self, a: int, b: int) -> int | None:
-        factors: tuple[int, ...] = (b,)
-        if len(self.polynomials[b]) == 1:
-            monomial, count = self.polynomials[b][0]
-            bound, atoms, denominators = self.monomials[monomial]
-            if count == 1 and not bound and not denominators:
-                factors = tuple(self._opened(atom) for atom in atoms)
-        terms: dict[int, int] = {}
-        for monomial, count in self.polynomials[a]:
-            bound, atoms, denominators = self.monomials[monomial]
-            if bound & self.free[b]:
-                return None
-            terms[self._monomial(bound, atoms, tuple(sorted(denominators + factors)))] = count
-        return self._polynomial(terms)
-
-    def _opened(self, atom: int) -> int:
-        """The polynomial of an atom; a closed sum is the sum again."""
-        kind, inner = self.atoms[atom][:2]
-        return inner if kind == "sum" and isinstance(inner, int) else self._single(atom)
-
-    def closed(self, a: int) -> int:
-        """The same element with every sum closed into an atom, as it stands in a product that would capture it."""
-        terms: dict[int, int] = {}
-        for monomial, count in self.polynomials[a]:
-            entry = self.monomials[monomial]
-            key = self._monomial(*self._sorted_close(entry)) if entry[0] else monomial
-            terms[key] = terms.get(key, 0) + count
-        return self._polynomial(terms)
-
-    def _sorted_close(self, entry: Monomial) -> Monomial:
-        bound, atoms, denominators = self._close(entry, entry[0])
-        return bound, tuple(sorted(atoms)), tuple(sorted(denominators))
 
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
     def rename(self, a: int, renaming: Renaming) -> int | None:
-        """Replace bound parts; None if a source is only partly bound somewhere."""
+        """Replace parts of partly bound indices; None if a source is only partly bound somewhere."""
         if not renaming:
             return a
         key = (a, renaming)
@@ -263,9 +50,9 @@ class Algebra:
             new_denominators = [self.rename(d, renaming) for d in denominators]
             if new_bound is None or None in new_atoms or None in new_denominators:
                 return None
-            key = self._monomial(new_bound, _sorted(new_atoms), _sorted(new_denominators))
+            key = self.monomial(new_bound, _sorted(new_atoms), _sorted(new_denominators))
             terms[key] = terms.get(key, 0) + count
-        return self._polynomial(terms)
+        return self.polynomial(terms)
 
     def _rename_atom(self, number: int, renaming: Renaming) -> int | None:
         atom = self.atoms[number]
@@ -284,14 +71,14 @@ class Algebra:
             if new_parts is None:
                 return None
             free = self.free[renamed] & ~new_parts if kind == "rms" else self.free[renamed]
-            return self._atom((kind, renamed, new_parts, atom[3]), free)
-        return self._atom((kind, renamed), self.free[renamed])
+            return self.atom((kind, renamed, new_parts, atom[3]), free)
+        return self.atom((kind, renamed), self.free[renamed])
 
     # --- containment -------------------------------------------------------------------------------------------
 
-    def nested(self, target: int) -> tuple[int, ...]:
+    def nested(self, target: int, *, products: bool = True) -> tuple[int, ...]:
         """The target and every denominator, product of one term's denominators and argument nested in it."""
-        found = self._nested.get(target)
+        found = self._nested.get((target, products))
         if found is None:
             seen: dict[int, None] = {}
             stack = [target]
@@ -303,12 +90,19 @@ class Algebra:
                 for monomial, _ in self.polynomials[number]:
                     _, atoms, denominators = self.monomials[monomial]
                     stack.extend(denominators)
-                    if len(denominators) > 1:
+                    if products and len(denominators) > 1:
                         # x / y / z is x / (y * z), so the product is a tensor that a candidate may hold.
-                        stack.append(reduce(self.mul, denominators))
+                        stack.extend(self._product(denominators))
                     stack.extend(p for p in (self.argument(atom) for atom in atoms) if p is not None)
-            found = self._nested[target] = tuple(seen)
+            found = self._nested[target, products] = tuple(seen)
         return found
+
+    def _product(self, factors: tuple[int, ...]) -> list[int]:
+        """The product, if it has a normal form."""
+        out: int | None = factors[0]
+        for factor in factors[1:]:
+            out = None if out is None else self.mul(out, factor)
+        return [] if out is None else [out]
 
     def argument(self, atom: int) -> int | None:
         """The polynomial inside an atom, None for inputs and constants."""
@@ -329,93 +123,123 @@ class Algebra:
                         out.add(parts)
         return frozenset(out)
 
-    def within(self, a: int, target: int) -> bool:
+    def copies(self, target: int, *, products: bool = True) -> tuple[int, ...]:
+        """For each base axis how many of its copies occur in a polynomial, whatever they are nested in.
+
+        Without ``products`` those are not counted that only meet in a product of denominators.
+        """
+        found = self._copies.get((target, products))
+        if found is None:
+            counts = [1] * self.width
+            for number in self.nested(target, products=products):
+                for monomial, _ in self.polynomials[number]:
+                    for axis in axes_in(self.monomials[monomial][0] | self.monomial_free[monomial]):
+                        counts[axis % self.width] = max(counts[axis % self.width], 1 + axis // self.width)
+            found = self._copies[target, products] = tuple(counts)
+        return found
+
+    def within(self, a: int, target: int, *, loose: bool = False) -> bool:
         """Whether some monomial context times ``a`` is contained termwise in the target or in a part nested in it.
+
+        The names of the indices of ``a`` do not matter where the target has several copies of their base axis. If
+        ``loose``, the terms of ``a`` may be summed over different indices later, as a loop through several axes does.
 
         Sound: used only to prune. Without cancellation every tensor that contributes to the target occurs in it this
         way, and the context may not depend on a part that ``a`` has already bound.
         """
         if a == target:
             return True
-        key = (a, target)
+        key = (a, target, loose)
         found = self._within.get(key)
         self.queries += 1
         if found is None:
             self.misses += 1
-            forms = dict.fromkeys((a, self.closed(a)))
-            found = self._within[key] = any(self._fits(form, inner) for form in forms for inner in self.nested(target))
+            found = self._within[key] = any(self._fits(a, inner, target, loose) for inner in self.nested(target))
         return found
 
-    def _fits(self, a: int, target: int) -> bool:
-        if a == target:
+    def _fits(self, a: int, inner: int, target: int, loose: bool) -> bool:
+        if a == inner:
             return True
-        terms, available = self.polynomials[a], self.polynomials[target]
+        terms, available = self.polynomials[a], self.polynomials[inner]
         if len(available) < len(terms) or not terms:
             return False
         first, first_count = terms[0]
-        bound, atoms, denominators = self.monomials[first]
+        # An index that this term binds may be free in another one under the same name.
+        bound, atoms, denominators = self.apart(first, self.free[a])
         counts = dict(available)
-        for monomial, count in available:
-            t_bound, t_atoms, t_denominators = self.monomials[monomial]
-            if count < first_count or bound & ~t_bound:
-                continue
-            rest_atoms = _without(t_atoms, atoms)
-            rest_denominators = _without(t_denominators, denominators)
-            if rest_atoms is None or rest_denominators is None:
-                continue
-            free = 0
-            for atom in rest_atoms:
-                free |= self.atom_free[atom]
-            for denominator in rest_denominators:
-                free |= self.free[denominator]
-            if not free & bound and self._covers(
-                terms[1:], counts, t_bound & ~bound, rest_atoms, rest_denominators, free
-            ):
-                return True
+        copies = self.copies(target)
+        for names in self._namings(self.free[a], bound, self.monomial_free[first], copies):
+            t_atoms, t_denominators = self.moved(atoms, denominators, names) if names else (atoms, denominators)
+            t_bound = move(bound, names)
+            for monomial, count in available:
+                if count < first_count:
+                    continue
+                context = self._context(monomial, t_bound, t_atoms, t_denominators)
+                if context is None:
+                    continue
+                inside = tuple(p for p in names if full_mask(p[0]) & self.free[a])
+                if all(self._covered(m, c, inside, context, counts, loose) for m, c in terms[1:]):
+                    return True
         return False
 
-    def _covers(
-        self,
-        terms: Polynomial,
-        counts: dict[int, int],
-        bound: int,
-        atoms: tuple[int, ...],
-        denominators: tuple[int, ...],
-        free: int,
-    ) -> bool:
-        for monomial, count in terms:
-            m_bound, m_atoms, m_denominators = self.monomials[monomial]
-            if m_bound & bound or free & m_bound:
-                return False
-            key = (bound | m_bound, tuple(sorted(m_atoms + atoms)), tuple(sorted(m_denominators + denominators)))
-            number = self._monomial_ids.get(key)
-            if number is None or counts.get(number, 0) < count:
-                return False
-        return True
+    def _namings(self, free: int, bound: int, here: int, copies: tuple[int, ...]) -> Iterator[Substitution]:
+        """Ways to name indices by copies that the target has, the present names first.
 
+        The free indices take different copies, and so do the bound ones and those free ``here``, in their term.
+        """
+        yield ()
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for mask, is_bound in ((free, False), (bound, True)):
+            for axis in axes_in(mask):
+                base = axis % self.width
+                if copies[base] > 1 and not (is_bound and full_mask(axis) & free):
+                    groups.setdefault((base, is_bound), []).append(axis)
+        for orders in product(*(permutations(range(copies[base]), len(axes)) for (base, _), axes in groups.items())):
+            named = {
+                axis: base + copy * self.width
+                for ((base, _), axes), order in zip(groups.items(), orders, strict=True)
+                for axis, copy in zip(axes, order, strict=True)
+            }
+            mine = [name for axis, name in named.items() if full_mask(axis) & (bound | here)]
+            pairs = tuple((axis, name) for axis, name in named.items() if axis != name)
+            if pairs and len(set(mine)) == len(mine):
+                yield pairs
 
-def rename_mask(parts: int, renaming: Renaming) -> int | None:
-    """Apply a renaming to a mask; None if a source is only partly contained."""
-    out = 0
-    rest = parts
-    for source, target in renaming:
-        overlap = parts & source
-        if overlap == source:
-            out |= target
-            rest &= ~source
-        elif overlap:
+    def _context(
+        self, monomial: int, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]
+    ) -> Monomial | None:
+        """What remains of a target's monomial next to a factor; None if it is no factor or depends on its sums."""
+        t_bound, t_atoms, t_denominators = self.monomials[monomial]
+        if bound & ~t_bound:
             return None
-    return out | rest
+        rest_atoms, rest_denominators = without(t_atoms, atoms), without(t_denominators, denominators)
+        if rest_atoms is None or rest_denominators is None:
+            return None
+        if self.factors_free(rest_atoms, rest_denominators) & bound:
+            return None
+        return t_bound & ~bound, rest_atoms, rest_denominators
+
+    def _covered(
+        self, monomial: int, count: int, names: Substitution, context: Monomial, counts: dict[int, int], loose: bool
+    ) -> bool:
+        """Whether context times one further term is in the target often enough."""
+        bound, atoms, denominators = context
+        free = self.factors_free(atoms, denominators)
+        renamed = self.substitute_monomial(monomial, names) if names else monomial
+        m_bound, m_atoms, m_denominators = self.apart(renamed, bound | free | self.monomial_free[renamed])
+        if m_bound & (bound | free):
+            return False
+        number = self.named(bound | m_bound, m_atoms + atoms, m_denominators + denominators)
+        if counts.get(number, 0) >= count:
+            return True
+        if not loose:
+            return False
+        factors = tuple(sorted(m_atoms + atoms)), tuple(sorted(m_denominators + denominators))
+        return any(
+            self.monomials[other][1:] == factors and not m_bound & ~self.monomials[other][0] and have >= count
+            for other, have in counts.items()
+        )
 
 
 def _sorted(numbers: Iterable[int | None]) -> tuple[int, ...]:
     return tuple(sorted(n for n in numbers if n is not None))
-
-
-def _without(items: tuple[int, ...], removed: tuple[int, ...]) -> tuple[int, ...] | None:
-    rest = list(items)
-    for item in removed:
-        if item not in rest:
-            return None
-        rest.remove(item)
-    return tuple(rest)

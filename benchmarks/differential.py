@@ -1,0 +1,36 @@
+"""Guided search against exhaustive search, each example in small in the whole tiny space, as a Markdown table.
+
+Run: .venv/bin/python benchmarks/differential.py [NAME ...]
+
+Fails if guided finds a candidate that exhaustive lacks, or lacks one without a named reason. It takes long: exhaustive
+search is the definition of the space, and enumerates all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from differential_kit import WHOLE, compare, tiny
+
+
+def main() -> None:
+    """Print the table, a row as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(WHOLE)}; all if none is given")
+    names = parser.parse_args().names or list(WHOLE)
+    print("| example | guided | exhaustive | by reason | minutes |\n|---|---|---|---|---|", flush=True)
+    for name in names:
+        begin = time.perf_counter()
+        found = compare(WHOLE[name](), tiny())
+        reasons = ", ".join(f"{count} {why}" for why, count in sorted(found.reasons.items())) or "-"
+        minutes = (time.perf_counter() - begin) / 60
+        print(f"| {name} | {len(found.guided)} | {len(found.exhaustive)} | {reasons} | {minutes:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

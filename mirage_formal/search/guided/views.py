@@ -1,0 +1,109 @@
+"""Views: the same tensor with its indices under other names, so that the dims of two tensors match.
+
+An axis that can run through two dims of a tensor has several copies of equal extent and equal split. A tensor means the
+same whichever copies its dims run through; its canonical view takes them in the order of its dims. Before two tensors
+meet, the second one is viewed through the copies of the first one's dims where they must agree, and through fresh ones
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from mirage_formal.semantics.index.algebra import Algebra
+from mirage_formal.semantics.index.masks import Substitution
+from mirage_formal.semantics.index.parts import SLOTS, Parts, axis_of, full_mask
+
+#: Dims of a tensor, each a list of parts, most significant first.
+Dims = tuple[Parts, ...]
+
+
+class Views:
+    """Renames indices to their peers.
+
+    Sound: a renaming is one-to-one on the indices of the tensor, and goes between copies that have the same parts.
+
+    Args:
+        algebra: The forms' algebra.
+        peers: For an axis all copies that it may be renamed to, in order of preference.
+    """
+
+    def __init__(self, algebra: Algebra, peers: Callable[[int], Sequence[int]]) -> None:
+        self._algebra = algebra
+        self._peers = peers
+
+    def canonical(self, form: int, dims: Dims) -> tuple[int, Dims]:
+        """The view that takes copies in the order of the dims.
+
+        Raises:
+            ValueError: An index that no dim shows has one of the names, or there are too few.
+        """
+        names: dict[int, int] = {}
+        used: set[int] = set()
+        for axis in _visible(dims):
+            name = next((peer for peer in self._peers(axis) if peer not in used), None)
+            if name is None:
+                raise ValueError
+            names[axis] = name
+            used.add(name)
+        return self._viewed(form, dims, names)
+
+    def joined(self, dims: Dims, form: int, dims2: Dims) -> tuple[int, Dims]:
+        """For an elementwise operator: the second operand viewed along the first, and the dims of the result.
+
+        Raises:
+            ValueError: The dims do not fit.
+        """
+        pairs = [(x, y) for x, y in zip(dims, dims2, strict=True) if x and y]
+        form, viewed = self._matched(pairs, _visible(dims), form, dims2)
+        return form, tuple(x or y for x, y in zip(dims, viewed, strict=True))
+
+    def contracted(self, dims: Dims, form: int, dims2: Dims) -> tuple[int, Dims]:
+        """For a product of matrices: the second operand viewed along the first.
+
+        Raises:
+            ValueError: The dims do not fit.
+        """
+        pairs = [(x, y) for x, y in zip(dims[:-2], dims2[:-2], strict=True) if x and y]
+        return self._matched([(dims[-1], dims2[-2]), *pairs], _visible(dims), form, dims2)
+
+    def _matched(
+        self, pairs: Iterable[tuple[Parts, Parts]], avoid: Iterable[int], form: int, dims: Dims
+    ) -> tuple[int, Dims]:
+        names: dict[int, int] = {}
+        for wanted, present in pairs:
+            if len(wanted) != len(present):
+                raise ValueError
+            for x, y in zip(wanted, present, strict=True):
+                a, b = axis_of(x), axis_of(y)
+                if x % SLOTS != y % SLOTS or names.setdefault(b, a) != a or a not in self._peers(b):
+                    raise ValueError
+        used = set(names.values())
+        if len(used) < len(names):
+            raise ValueError
+        used |= set(avoid)
+        for axis in _visible(dims):
+            if axis in names:
+                continue
+            name = axis if axis not in used else next((p for p in self._peers(axis) if p not in used), None)
+            if name is None:
+                raise ValueError
+            names[axis] = name
+            used.add(name)
+        return self._viewed(form, dims, names)
+
+    def _viewed(self, form: int, dims: Dims, names: dict[int, int]) -> tuple[int, Dims]:
+        pairs: Substitution = tuple((axis, name) for axis, name in names.items() if axis != name)
+        if not pairs:
+            return form, dims
+        # An index that no dim shows (a block's place in the grid) keeps its name, so no other may take it.
+        free = self._algebra.free[form]
+        if any(full_mask(name) & free for _, name in pairs if name not in names):
+            raise ValueError
+        viewed = tuple(tuple(p + (names[axis_of(p)] - axis_of(p)) * SLOTS for p in dim) for dim in dims)
+        return self._algebra.substitute(form, pairs), viewed
+
+
+def _visible(dims: Dims) -> list[int]:
+    """The axes of some dims, in order."""
+    return list(dict.fromkeys(axis_of(part) for dim in dims for part in dim))

@@ -1,0 +1,450 @@
+"""Interned normal forms of tensor elements over named index parts.
+
+A polynomial is a multiset of monomials; a monomial is (mask of bound parts, atoms, denominators): the sum over the
+bound parts of the product of the atoms divided by the denominators. An atom is an input element at given indices, a
+rational constant, an opaque function of a polynomial or a norm factor. Everything is interned, so equality is identity
+of integers.
+
+Indices are axes in the sense of parts.py. Axis ``copy * width + base`` is copy number ``copy`` of base axis ``base``;
+copies of one base axis have one extent, so a bound index may be renamed from one to another. A sum over all parts of an
+index binds the index wholly: all slots of its mask are set, however it was split, and it takes the first copies that
+are not free in the monomial, in the order that makes the monomial least. So forms that differ only in the names of
+bound indices are one form, and the form of the program's output does not depend on how a kernel splits its axes.
+
+Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
+of sums, renaming of bound indices. No law cancels, so two elements with one normal form are equal for every extent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import permutations, product
+
+from mirage_formal.semantics.index.masks import Substitution, axes_in, complete, move, without
+from mirage_formal.semantics.index.parts import full_mask
+
+Atom = tuple[object, ...]
+Monomial = tuple[int, tuple[int, ...], tuple[int, ...]]
+Polynomial = tuple[tuple[int, int], ...]
+
+
+class Forms:
+    """Interner of atoms, monomials and polynomials; results are polynomial numbers, None where an operation has none.
+
+    Sound: equal numbers mean equal tensors for every choice of extents, because only laws valid for all real values
+    (denominators nonzero) build them, sums are refused over parts that the term does not depend on, and a factor's
+    wholly bound indices are renamed before they could capture another's; partly bound ones refuse instead.
+
+    Args:
+        width: Number of base axes.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = max(1, width)
+        self._atom_ids: dict[Atom, int] = {}
+        self.atoms: list[Atom] = []
+        self.atom_free: list[int] = []
+        self._monomial_ids: dict[Monomial, int] = {}
+        self.monomials: list[Monomial] = []
+        self.monomial_free: list[int] = []
+        self._whole: list[tuple[int, ...]] = []
+        self._polynomial_ids: dict[Polynomial, int] = {(): 0}
+        self.polynomials: list[Polynomial] = [()]
+        self.free: list[int] = [0]
+        self._mul: dict[tuple[int, int], int | None] = {}
+        self._add: dict[tuple[int, int], int] = {}
+        self._sum: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int | None] = {}
+        self._div: dict[tuple[int, int], int | None] = {}
+        self._substituted: dict[tuple[int, Substitution], int] = {}
+
+    # --- interning ---------------------------------------------------------------------------------------------
+
+    def atom(self, atom: Atom, free: int) -> int:
+        number = self._atom_ids.get(atom)
+        if number is None:
+            number = self._atom_ids[atom] = len(self.atoms)
+            self.atoms.append(atom)
+            self.atom_free.append(free)
+        return number
+
+    def factors_free(self, atoms: Iterable[int], denominators: Iterable[int]) -> int:
+        free = 0
+        for atom in atoms:
+            free |= self.atom_free[atom]
+        for denominator in denominators:
+            free |= self.free[denominator]
+        return free
+
+    def monomial(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> int:
+        key = (bound, atoms, denominators)
+        number = self._monomial_ids.get(key)
+        if number is None:
+            number = self._monomial_ids[key] = len(self.monomials)
+            self.monomials.append(key)
+            self.monomial_free.append(self.factors_free(atoms, denominators) & ~bound)
+            self._whole.append(tuple(axis for axis in axes_in(bound) if not full_mask(axis) & ~bound))
+        return number
+
+    def polynomial(self, terms: dict[int, int]) -> int:
+        key = tuple(sorted(terms.items()))
+        number = self._polynomial_ids.get(key)
+        if number is None:
+            number = self._polynomial_ids[key] = len(self.polynomials)
+            self.polynomials.append(key)
+            free = 0
+            for monomial, _ in key:
+                free |= self.monomial_free[monomial]
+            self.free.append(free)
+        return number
+
+    def _single(self, atom: int) -> int:
+        return self.polynomial({self.monomial(0, (atom,), ()): 1})
+
+    # --- names of bound indices --------------------------------------------------------------------------------
+
+    def _fresh(self, base: int, taken: int, count: int = 1) -> list[int]:
+        """The first copies of a base axis that have no part in ``taken``."""
+        out: list[int] = []
+        axis = base
+        while len(out) < count:
+            if not full_mask(axis) & taken:
+                out.append(axis)
+            axis += self.width
+        return out
+
+    def named(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> int:
+        """The monomial with its wholly bound indices named canonically.
+
+        Sound: renaming a bound index to a name that is not free in the term changes no value.
+        """
+        if not bound:
+            return self.monomial(0, tuple(sorted(atoms)), tuple(sorted(denominators)))
+        groups: dict[int, list[int]] = {}
+        rest = bound
+        for axis in axes_in(bound):
+            if not full_mask(axis) & ~bound:
+                groups.setdefault(axis % self.width, []).append(axis)
+                rest &= ~full_mask(axis)
+        taken = (self.factors_free(atoms, denominators) & ~bound) | rest
+        names = {base: self._fresh(base, taken, len(axes)) for base, axes in groups.items()}
+        if all(len(axes) == 1 and axes == names[base] for base, axes in groups.items()):
+            return self.monomial(bound, tuple(sorted(atoms)), tuple(sorted(denominators)))
+        mask = rest
+        for found in names.values():
+            for axis in found:
+                mask |= full_mask(axis)
+        best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        for orders in product(*(permutations(names[base]) for base in groups)):
+            named = zip(groups.values(), orders, strict=True)
+            pairs = tuple(p for axes, order in named for p in zip(axes, order, strict=True) if p[0] != p[1])
+            moved = self.moved(atoms, denominators, pairs)
+            if best is None or moved < best:
+                best = moved
+        assert best is not None
+        return self.monomial(mask, *best)
+
+    def moved(
+        self, atoms: tuple[int, ...], denominators: tuple[int, ...], pairs: Substitution
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if not pairs:
+            return tuple(sorted(atoms)), tuple(sorted(denominators))
+        return (
+            tuple(sorted(self._substitute_atom(a, pairs) for a in atoms)),
+            tuple(sorted(self.substitute(d, pairs) for d in denominators)),
+        )
+
+    def substitute(self, a: int, pairs: Substitution) -> int:
+        """Replace free indices by copies of the same base axes, all at once; partly bound ones move as well."""
+        sources = 0
+        for source, _ in pairs:
+            sources |= full_mask(source)
+        if not self.free[a] & sources:
+            return a
+        key = (a, pairs)
+        found = self._substituted.get(key)
+        if found is None:
+            terms: dict[int, int] = {}
+            for monomial, count in self.polynomials[a]:
+                number = self.substitute_monomial(monomial, pairs)
+                terms[number] = terms.get(number, 0) + count
+            found = self._substituted[key] = self.polynomial(terms)
+        return found
+
+    def substitute_monomial(self, monomial: int, pairs: Substitution) -> int:
+        bound, atoms, denominators = self.monomials[monomial]
+        free, whole = self.monomial_free[monomial], self._whole[monomial]
+        pairs = tuple((s, t) for s, t in pairs if free & full_mask(s))
+        if not pairs:
+            return monomial
+        taken = free | bound
+        for _, target in pairs:
+            taken |= full_mask(target)
+        hit = {target for _, target in pairs}
+        extra: list[tuple[int, int]] = []
+        for axis in whole:
+            if axis in hit:
+                (name,) = self._fresh(axis % self.width, taken)
+                taken |= full_mask(name)
+                extra.append((axis, name))
+        every = (*pairs, *extra)
+        return self.named(move(bound, every), *self.moved(atoms, denominators, every))
+
+    def _substitute_atom(self, number: int, pairs: Substitution) -> int:
+        free = self.atom_free[number]
+        pairs = tuple((s, t) for s, t in pairs if free & full_mask(s))
+        if not pairs:
+            return number
+        atom = self.atoms[number]
+        match atom[0]:
+            case "input":
+                return self._input(str(atom[1]), tuple(dict(pairs).get(a, a) for a in _axes(atom[2])))
+            case "rms":
+                inner, parts = _integers(atom)
+                hit = {target for _, target in pairs}
+                extra: list[tuple[int, int]] = []
+                taken = self.free[inner]
+                for _, target in pairs:
+                    taken |= full_mask(target)
+                for axis in axes_in(parts):
+                    if axis in hit:
+                        (name,) = self._fresh(axis % self.width, taken)
+                        taken |= full_mask(name)
+                        extra.append((axis, name))
+                every = (*pairs, *extra)
+                return self._norm_atom(self.substitute(inner, every), move(parts, every), atom[3])
+            case "layer_norm":
+                inner, parts = _integers(atom)
+                inner = self.substitute(inner, pairs)
+                return self.atom(("layer_norm", inner, move(parts, pairs), atom[3]), self.free[inner])
+            case _:
+                assert isinstance(atom[1], int)
+                inner = self.substitute(atom[1], pairs)
+                return self.atom((atom[0], inner), self.free[inner])
+
+    # --- constructors ------------------------------------------------------------------------------------------
+
+    def _input(self, name: str, axes: tuple[int, ...]) -> int:
+        free = 0
+        for axis in axes:
+            free |= full_mask(axis)
+        return self.atom(("input", name, axes), free)
+
+    def variable(self, name: str, axes: tuple[int, ...]) -> int:
+        """Element of input ``name`` at these indices, one for each of its axes in order."""
+        return self._single(self._input(name, axes))
+
+    def constant(self, value: Fraction) -> int:
+        """A rational constant, kept as an atom: constants are never folded."""
+        return self._single(self.atom(("const", value), 0))
+
+    def apply(self, name: str, argument: int) -> int:
+        """An opaque elementwise function."""
+        return self._single(self.atom((name, argument), self.free[argument]))
+
+    def root_mean_square(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+        """sqrt(mean over ``parts`` of argument^2 (+ eps)), opaque; None if the argument does not depend on them all."""
+        if parts & ~self.free[argument] or not parts:
+            return None
+        return self._single(self._norm_atom(argument, complete(parts, frame), eps))
+
+    def _norm_atom(self, argument: int, parts: int, eps: object) -> int:
+        """The norm factor with its wholly bound indices named canonically, in the order of their names."""
+        whole = [axis for axis in axes_in(parts) if not full_mask(axis) & ~parts]
+        rest = parts
+        for axis in whole:
+            rest &= ~full_mask(axis)
+        taken = (self.free[argument] & ~parts) | rest
+        pairs: list[tuple[int, int]] = []
+        for axis in whole:
+            (name,) = self._fresh(axis % self.width, taken)
+            taken |= full_mask(name)
+            rest |= full_mask(name)
+            pairs.append((axis, name))
+        argument = self.substitute(argument, tuple(p for p in pairs if p[0] != p[1]))
+        return self.atom(("rms", argument, rest, eps), self.free[argument] & ~rest)
+
+    def layer_norm(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+        """Layer norm over ``parts``, opaque; the result still depends on them."""
+        if parts & ~self.free[argument] or not parts:
+            return None
+        return self._single(self.atom(("layer_norm", argument, complete(parts, frame), eps), self.free[argument]))
+
+    def add(self, a: int, b: int) -> int:
+        """a + b."""
+        if a > b:
+            a, b = b, a
+        found = self._add.get((a, b))
+        if found is None:
+            terms = dict(self.polynomials[a])
+            for monomial, count in self.polynomials[b]:
+                terms[monomial] = terms.get(monomial, 0) + count
+            found = self._add[a, b] = self.polynomial(terms)
+        return found
+
+    def mul(self, a: int, b: int) -> int | None:
+        """a * b, expanded; None where a partly bound index of one occurs in the other."""
+        if a > b:
+            a, b = b, a
+        key = (a, b)
+        if key not in self._mul:
+            self._mul[key] = self._mul_new(a, b)
+        return self._mul[key]
+
+    def _mul_new(self, a: int, b: int) -> int | None:
+        terms: dict[int, int] = {}
+        for m, c in self.polynomials[a]:
+            for n, d in self.polynomials[b]:
+                key = self._times(m, n)
+                if key is None:
+                    return None
+                terms[key] = terms.get(key, 0) + c * d
+        return self.polynomial(terms)
+
+    def _times(self, a: int, b: int) -> int | None:
+        bound_a, atoms_a, denominators_a = self.monomials[a]
+        bound_b, atoms_b, denominators_b = self.monomials[b]
+        free_a, free_b = self.monomial_free[a], self.monomial_free[b]
+        if bound_b & (bound_a | free_a):
+            bound_b, atoms_b, denominators_b = self.apart(b, bound_a | free_a | free_b)
+        if bound_a & (bound_b | free_b):
+            bound_a, atoms_a, denominators_a = self.apart(a, bound_b | free_a | free_b)
+        if bound_a & (bound_b | free_b) or bound_b & free_a:
+            return None
+        return self.named(bound_a | bound_b, atoms_a + atoms_b, denominators_a + denominators_b)
+
+    def apart(self, monomial: int, taken: int) -> Monomial:
+        """A monomial whose wholly bound indices avoid ``taken``."""
+        bound, atoms, denominators = self.monomials[monomial]
+        pairs: list[tuple[int, int]] = []
+        busy = taken | bound
+        for axis in self._whole[monomial]:
+            if full_mask(axis) & taken:
+                (name,) = self._fresh(axis % self.width, busy)
+                busy |= full_mask(name)
+                pairs.append((axis, name))
+        moved = tuple(pairs)
+        return (move(bound, moved), *self.moved(atoms, denominators, moved))
+
+    def sum(self, parts: int, a: int, frame: tuple[int, ...], one_of: tuple[int, ...] = ()) -> int | None:
+        """Sum over ``parts``, and over one of the parts of a loop that runs through several axes.
+
+        Args:
+            parts: What every term is summed over.
+            a: The element.
+            frame: For each axis the parts that it is made of; a sum over them all binds the axis wholly.
+            one_of: Masks of which each term must depend on exactly one, over which it is summed as well.
+
+        Returns:
+            None where a term does not depend on all of them (the sum would scale it).
+        """
+        if not parts and not one_of:
+            return a
+        key = (parts, a, frame, one_of)
+        if key not in self._sum:
+            self._sum[key] = self._sum_new(parts, a, frame, one_of)
+        return self._sum[key]
+
+    def _sum_new(self, parts: int, a: int, frame: tuple[int, ...], one_of: tuple[int, ...]) -> int | None:
+        terms: dict[int, int] = {}
+        for monomial, count in self.polynomials[a]:
+            free = self.monomial_free[monomial]
+            over = parts
+            if one_of:
+                chosen = [part for part in one_of if part & free]
+                if len(chosen) != 1:
+                    return None
+                over |= chosen[0]
+            if over & ~free:
+                return None
+            bound, atoms, denominators = self.monomials[monomial]
+            number = self.named(complete(bound | over, frame), atoms, denominators)
+            terms[number] = terms.get(number, 0) + count
+        return self.polynomial(terms)
+
+    def div(self, a: int, b: int) -> int | None:
+        """a / b; None where a partly bound index of a term is free in b (the quotient would capture it)."""
+        key = (a, b)
+        if key not in self._div:
+            self._div[key] = self._div_new(a, b)
+        return self._div[key]
+
+    def _div_new(self, a: int, b: int) -> int | None:
+        factors = self.factors(b)
+        free = self.free[b]
+        terms: dict[int, int] = {}
+        for monomial, count in self.polynomials[a]:
+            bound, atoms, denominators = self.monomials[monomial]
+            if bound & free:
+                bound, atoms, denominators = self.apart(monomial, free | self.monomial_free[monomial])
+                if bound & free:
+                    return None
+            number = self.named(bound, atoms, denominators + factors)
+            terms[number] = terms.get(number, 0) + count
+        return self.polynomial(terms)
+
+    def factors(self, b: int) -> tuple[int, ...]:
+        """A divisor as a product, as 1 / (x * y) is 1 / x / y: the factors that its terms share, and the rest.
+
+        A single term falls into the factors that share no bound index; a denominator d in it is the factor 1 / d.
+        """
+        terms = self.polynomials[b]
+        if len(terms) == 1:
+            (monomial, count) = terms[0]
+            bound, atoms, denominators = self.monomials[monomial]
+            if count != 1:
+                return (b,)
+            return tuple(
+                self.polynomial({self.named(*group): 1}) for group in self._components(bound, atoms, denominators)
+            )
+        shared_atoms, shared_denominators = self._shared(terms)
+        if not shared_atoms and not shared_denominators:
+            return (b,)
+        rest: dict[int, int] = {}
+        for monomial, count in terms:
+            bound, atoms, denominators = self.monomials[monomial]
+            left = without(atoms, shared_atoms), without(denominators, shared_denominators)
+            assert left[0] is not None and left[1] is not None
+            rest[self.named(bound, left[0], left[1])] = count
+        factors = [(0, (atom,), ()) for atom in shared_atoms] + [(0, (), (d,)) for d in shared_denominators]
+        return (self.polynomial(rest), *(self.polynomial({self.monomial(*f): 1}) for f in factors))
+
+    def _components(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> list[Monomial]:
+        """The factors of a monomial that share no bound index."""
+        items = [(self.atom_free[a] & bound, (a,), ()) for a in atoms]
+        groups: list[Monomial] = []
+        for parts, some_atoms, some_denominators in [*items, *((self.free[d] & bound, (), (d,)) for d in denominators)]:
+            rest = []
+            for group in groups:
+                if group[0] & parts:
+                    parts |= group[0]
+                    some_atoms, some_denominators = some_atoms + group[1], some_denominators + group[2]
+                else:
+                    rest.append(group)
+            groups = [*rest, (parts, some_atoms, some_denominators)]
+        return groups
+
+    def _shared(self, terms: Polynomial) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Atoms and denominators that are factors of every term and depend on nothing that the term binds."""
+        common: tuple[Counter[int], Counter[int]] | None = None
+        for monomial, _ in terms:
+            bound, atoms, denominators = self.monomials[monomial]
+            mine = (
+                Counter(a for a in atoms if not self.atom_free[a] & bound),
+                Counter(d for d in denominators if not self.free[d] & bound),
+            )
+            common = mine if common is None else (common[0] & mine[0], common[1] & mine[1])
+        assert common is not None
+        return tuple(sorted(common[0].elements())), tuple(sorted(common[1].elements()))
+
+
+def _axes(value: object) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+def _integers(atom: Atom) -> tuple[int, int]:
+    inner, parts = atom[1], atom[2]
+    assert isinstance(inner, int) and isinstance(parts, int)
+    return inner, parts
