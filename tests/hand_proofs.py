@@ -14,8 +14,8 @@ def rename(a, *pairs):
 
 def online(block, q, k, v):
     scores = block.matmul(q, k)
-    largest, factor = block.reduction_max(scores, 1)
-    weights = block.exp(scores - largest)
+    largest, moved = block.reduction_max(scores, 1)
+    weights, factor = block.exp(scores - largest), block.exp(moved)
     above = block.forloop_accum_rescale(block.matmul(weights, v), factor)
     return above / block.forloop_accum_rescale(weights, factor, "sum"), on()
 

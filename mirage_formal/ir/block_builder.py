@@ -47,6 +47,20 @@ class BlockTensor(Handle):
         return STensor(self.shape, self.dtype, self.after_loop)
 
 
+class MaximumChange(BlockTensor):
+    """The last running maximum minus this one: no tensor of the block, but what ``exp`` makes a factor of.
+
+    Before the first iteration there is no maximum, the difference is minus infinity, and the factor 0.
+    """
+
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: BlockTensor) -> None:
+        assert isinstance(factor.graph, BlockBuilder)
+        super().__init__(factor.graph, factor.number, factor.type, "difference of maxima")
+        self.factor = factor
+
+
 class BlockBuilder(Operators[BlockTensor]):
     """A block graph that is being built.
 
@@ -147,11 +161,30 @@ class BlockBuilder(Operators[BlockTensor]):
         return self._along(OpKind.SUM_TO_DIMX, A, dim)
 
     def reduction_max(self, A: BlockTensor, dim: int) -> tuple[BlockTensor, BlockTensor]:
-        """Running maximum over one dim and the iterations so far, and the last maximum minus this one."""
+        """Running maximum over one dim and the iterations so far, and the last maximum minus this one.
+
+            top, moved = block.reduction_max(scores, 2)
+            weights, factor = block.exp(block.sub(scores, top)), block.exp(moved)
+            total = block.forloop_accum_rescale(weights, factor, "sum")
+
+        Args:
+            A: A tensor inside the loop.
+            dim: The dim, which stays with extent 1.
+
+        Returns:
+            The maximum, and the difference, whose only use is ``exp``: the factor for ``forloop_accum_rescale``, which
+            is 0 in the first iteration, when there is nothing to rescale.
+        """
         a = self._own("reduction_max", A)
         attrs = Attrs(dim=parse_dim("reduction_max", dim, a.num_dims, repr(a)))
-        running, difference = self._apply(OpKind.RUNNING_MAX, (a,), attrs)
-        return running, difference
+        running, factor = self._apply(OpKind.RUNNING_MAX, (a,), attrs)
+        return running, MaximumChange(factor)
+
+    def exp(self, A: BlockTensor) -> BlockTensor:
+        """Elementwise exponential; of the difference that ``reduction_max`` returns, the factor of rescaling."""
+        if isinstance(A, MaximumChange) and A.graph is self:
+            return A.factor
+        return super().exp(A)
 
     def forloop_accum(self, A: BlockTensor, acc: str | None = None) -> BlockTensor:
         """Sum over the iterations of the loop.
@@ -175,7 +208,7 @@ class BlockBuilder(Operators[BlockTensor]):
 
         Args:
             A: A tensor inside the loop.
-            B: The factor, usually exp of the difference that ``reduction_max`` returns.
+            B: The factor: ``exp`` of the difference that ``reduction_max`` returns.
             acc: None, or "sum" to sum over the last dim as well.
         """
         if acc not in _RESCALED:
@@ -218,6 +251,9 @@ class BlockBuilder(Operators[BlockTensor]):
     def _own(self, operator: str, value: object) -> BlockTensor:
         if not isinstance(value, BlockTensor) or value.graph is not self:
             raise not_a_tensor(operator, value, "a tensor of this block graph")
+        if isinstance(value, MaximumChange):
+            hint = "its only use is exp: forloop_accum_rescale(A, exp(difference))"
+            raise fail(GraphError, f"{operator}: expected a tensor of this block graph, got the {value!r}", hint)
         return value
 
     def _align(self, kind: OpKind, a: BlockTensor, b: BlockTensor) -> tuple[BlockTensor, BlockTensor]:

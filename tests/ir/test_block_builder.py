@@ -70,6 +70,43 @@ def test_split_attention_with_online_softmax() -> None:
     assert den.shape == (1, 64, 1)
     assert num.after_loop
     assert not top.after_loop
+    # The operator hands on the factor itself: exp of the difference adds nothing.
+    kinds = [op.kind for op in block.freeze().ops]
+    assert kinds.count(OpKind.EXP) == 1
+    rescaled = block.freeze().ops[kinds.index(OpKind.ACCUM_RESCALED_SUM_LAST)]
+    assert rescaled.operands == (e.number, top.number + 1)
+    assert factor is block.exp(moved)
+
+
+@pytest.mark.parametrize(
+    ("operator", "use"),
+    [
+        ("sqrt", lambda block, x, moved: block.sqrt(moved)),
+        ("scale", lambda block, x, moved: -moved),
+        ("mul", lambda block, x, moved: x * moved),
+        ("forloop_accum", lambda block, x, moved: block.forloop_accum(moved)),
+        ("forloop_accum_rescale", lambda block, x, moved: block.forloop_accum_rescale(x, moved)),
+        ("new_output", lambda block, x, moved: block.new_output(moved, (0, -1, -1))),
+    ],
+)
+def test_the_difference_of_maxima_is_only_good_for_exp(operator, use) -> None:
+    _, _, block, x = start()
+    _, moved = block.reduction_max(x, 1)
+    text = f"{operator}: expected a tensor of this block graph, got the difference of maxima"
+    with pytest.raises(mi.GraphError, match=text) as raised:
+        use(block, x, moved)
+    assert "exp(difference)" in raised.value.hint
+    assert "test_block_builder.py:" in raised.value.where
+
+
+def test_the_difference_of_maxima_of_another_graph() -> None:
+    _, _, _, x = start()
+    _, _, other, _ = start()
+    _, moved = x.graph.reduction_max(x, 1)
+    with pytest.raises(mi.GraphError, match="exp: expected a tensor of this block graph"):
+        other.exp(moved)
+    with pytest.raises(mi.GraphError, match="expected a tensor of a kernel graph"):
+        other.new_input(moved, (0, -1, -1))
 
 
 def test_every_block_operator() -> None:

@@ -74,7 +74,8 @@ def the_cache_in_the_loop_of_one_kernel(h=16, m=4, d=96, n=11008, c=320, loop=43
 
         def body(t, q, k, v):
             s = q @ k
-            m_, f = t.reduction_max(s, 2)
+            m_, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m_))
             return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 

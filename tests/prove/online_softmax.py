@@ -21,7 +21,8 @@ def partials(g, q, k, v, split, loop):
 
     def body(t, q, k, v):
         s = q @ k
-        m, f = t.reduction_max(s, 2)
+        m, moved = t.reduction_max(s, 2)
+        f = t.exp(moved)
         p = t.exp(t.sub(s, m))
         return [
             (t.forloop_accum_max(m), on(0, 2)),
@@ -60,7 +61,8 @@ def running_maximum_in_one_kernel(b=2, m=256, d=64, n=4096, e=64, loop=64):
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 
@@ -74,7 +76,8 @@ def row_sums_before_the_rescaled_sum(b=2, m=256, d=64, n=4096, e=64, rows=4, loo
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = t.scale(q @ k, 0.125)
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum_rescale(t.reduction(p, 2), f), on(0, 1)
 
@@ -160,7 +163,8 @@ def a_running_maximum_over_the_parts(b=2, m=256, d=64, n=4096, e=64, split=16, l
         m_, total, o = partials(g, q, k, v, split, 1)
 
         def combine(t, m, total, o):
-            top, f = t.reduction_max(m, 2)
+            top, moved = t.reduction_max(m, 2)
+            f = t.exp(moved)
             w = t.exp(t.sub(m, top))
             numerator = t.forloop_accum_rescale(t.reduction(w * o, 2), f)
             return numerator / t.forloop_accum_rescale(t.reduction(w * total, 2), f), on(0)
@@ -220,7 +224,8 @@ def two_halves_with_their_own_maxima(b=2, m=256, d=64, n=2048, e=64):
 def rows_of_softmax_in_two_kernels(b=96, n=6144, rows=12, split=12):
     def candidate(g, x):
         def first(t, x):
-            m, f = t.reduction_max(x, 1)
+            m, moved = t.reduction_max(x, 1)
+            f = t.exp(moved)
             total = t.forloop_accum_rescale(t.exp(t.sub(x, m)), f, "sum")
             return [(t.forloop_accum_max(m), on(0)), (total, on(0))]
 

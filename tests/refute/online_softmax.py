@@ -39,7 +39,8 @@ def the_denominator_is_not_rescaled(b=2, m=256, d=64, n=4096, loop=64):
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum(p, "sum"), on(0)
 
@@ -53,7 +54,8 @@ def the_numerator_is_not_rescaled(b=2, m=256, d=64, n=4096, loop=64):
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum(p @ v) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 
@@ -93,7 +95,8 @@ def the_shift_of_the_numerator_is_missing(b=2, m=256, d=64, n=4096, loop=64):
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum(t.exp(s) @ v) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 
@@ -107,7 +110,8 @@ def rescaled_by_the_running_maximum_itself(b=2, m=256, d=64, n=4096, loop=64):
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(s, 2)
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, m))
             return t.forloop_accum_rescale(p @ v, t.exp(m)) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 
@@ -121,7 +125,8 @@ def rescaled_by_the_factor_of_unscaled_scores(b=2, m=256, d=64, n=4096, loop=64)
     def candidate(g, q, k, v):
         def body(t, q, k, v):
             s = q @ k
-            m, f = t.reduction_max(t.scale(s, 2), 2)
+            m, moved = t.reduction_max(t.scale(s, 2), 2)
+            f = t.exp(moved)
             p = t.exp(t.sub(s, t.scale(m, 0.5)))
             return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum_rescale(p, f, "sum"), on(0)
 

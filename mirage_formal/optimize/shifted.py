@@ -1,0 +1,390 @@
+"""Values kept as tensor * exp(shift): what every operator does to them.
+
+A shift is a tensor of the same rank as the value; where its extent is 1 it is constant. Sums may be taken only along
+dims where the shift is constant, so whatever is summed must first be brought to a shift that is: the maximum of the
+shift along those dims, a running one if the sum goes on over the loop. Where that has to happen is found by trying: an
+operator that meets a shift that is in its way says what it needs (Need), and the walk starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Final, Generic, TypeVar
+
+from mirage_formal.ir.graph import KernelOp, Op
+from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.ir.rules import device_results, shared_results
+from mirage_formal.ir.types import DTensor, DType, Shape, STensor, broadcast
+
+#: Stands for the loop among the dims that a maximum is taken over.
+LOOP: Final = -1
+
+#: Where a shift comes from: ("exp", kernel, block operator), ("in", kernel, iterator) or ("out", kernel, result).
+Origin = tuple[str, int, int]
+#: Over which dims the maximum is taken, by origin.
+Maxima = dict[Origin, frozenset[int]]
+
+_RESCALED: Final = {
+    OpKind.ACCUM_SUM: OpKind.ACCUM_RESCALED_SUM,
+    OpKind.ACCUM_SUM_LAST: OpKind.ACCUM_RESCALED_SUM_LAST,
+}
+_LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST})
+_NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
+_LINEAR: Final = frozenset({OpKind.SCALE, OpKind.REPEAT, OpKind.CAST})
+_REDUCTIONS: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.SUM_TO_DIMX})
+
+
+class Need(Exception):
+    """A sum along a dim (or the loop) of exponentials whose shift is not constant there."""
+
+    def __init__(self, origin: Origin, dim: int) -> None:
+        super().__init__(origin, dim)
+        self.origin = origin
+        self.dim = dim
+
+
+class Stop(Exception):
+    """There is no stable form, as far as this rewriting goes; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What was taken out of a value's exponent.
+
+    Attributes:
+        tensor: The shift.
+        origin: Where it comes from.
+        key: Equal for shifts that are the same maximum of the same scores.
+        factor: Inside a loop, exp(shift of the iteration before - shift) of a running maximum; None if none runs.
+        moving: Whether it differs from iteration to iteration without being a running maximum.
+    """
+
+    tensor: int
+    origin: Origin
+    key: tuple[Hashable, int]
+    factor: int | None = None
+    moving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value: the tensor, times exp of the shift if there is one.
+
+    Attributes:
+        number: The tensor.
+        shift: Its shift.
+        raw: Plain exponentials in which the value is linear; summing it needs a shift for them.
+        moving: Whether it differs from iteration to iteration.
+        lost: Whether dims have been rearranged since those exponentials.
+    """
+
+    number: int
+    shift: Shift | None = None
+    raw: frozenset[Origin] = frozenset()
+    moving: bool = False
+    lost: bool = False
+
+
+_T = TypeVar("_T", STensor, DTensor)
+
+
+@dataclass(slots=True)
+class Level(Generic[_T]):
+    """The operators of a new kernel or block graph; an operator that is already there is not added again.
+
+    Attributes:
+        rule: Types of an operator's results.
+        context: Loop and reduction_dimx of a block graph, None at kernel level.
+    """
+
+    rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
+    context: BlockContext | None
+    maxima: Maxima
+    types: list[_T] = field(default_factory=list)
+    ops: list[KernelOp] = field(default_factory=list)
+    known: dict[Op, int] = field(default_factory=dict)
+    incomplete: set[Origin] = field(default_factory=set)
+
+    def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
+        """The first result of an operator."""
+        op = Op(kind, operands, attrs)
+        if op not in self.known:
+            results = self.rule(kind, attrs, tuple(self.types[n] for n in operands))
+            if isinstance(results, str):
+                raise Stop(f"{kind.value}: {results}")
+            self.known[op] = len(self.types)
+            self.ops.append(op)
+            self.types += results
+        return self.known[op]
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.types[number].shape
+
+    def cast(self, number: int, dtype: DType) -> int:
+        """The tensor as another element type."""
+        if self.types[number].dtype is dtype:
+            return number
+        return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
+
+    def summed(self, value: Value, dim: int) -> None:
+        """A sum along a dim: the shift must be constant there.
+
+        Raises:
+            Need: It is not.
+        """
+        if self.shape(value.number)[dim] == 1 and value.shift is None:
+            return
+        for origin in sorted(value.raw):
+            if value.lost:
+                raise Stop("dims are rearranged between an exponential and its sum")
+            raise Need(origin, dim)
+        if value.shift is not None and self.shape(value.shift.tensor)[dim] != 1:
+            raise Need(value.shift.origin, dim)
+
+    def rebased(self, number: int | None, shift: Shift, moving: bool) -> Value:
+        """The value tensor * exp(shift), with the maxima of its shift that were found to be needed taken out.
+
+        Args:
+            number: The tensor; None stands for ones.
+            shift: Its shift.
+            moving: Whether the value differs from iteration to iteration.
+        """
+        dims = self.maxima[shift.origin]
+        top, factor = shift.tensor, None
+        count = 1
+        along = sorted(dims - {LOOP})
+        for dim in along:
+            count *= self.shape(top)[dim]
+            if dim != along[-1] or LOOP not in dims:
+                top = self.emit(OpKind.MAX, top, attrs=Attrs(dim=dim))
+        if LOOP in dims:
+            # A running maximum needs a dim; along one of extent 1 it is elementwise.
+            ones = [dim for dim, extent in enumerate(self.shape(top)) if extent == 1]
+            if not along and not ones:
+                # A dim may yet turn out to be needed; if not, there is no form.
+                self.incomplete.add(shift.origin)
+                factor = self.emit(OpKind.EXP, top)
+            else:
+                dim = along[-1] if along else ones[0]
+                top = self.emit(OpKind.RUNNING_MAX, top, attrs=Attrs(dim=dim))
+                factor = top + 1
+        weight = self.emit(OpKind.EXP, self.emit(OpKind.SUB, shift.tensor, top))
+        if number is not None:
+            if broadcast(self.shape(number), self.shape(weight)) != self.shape(number):
+                raise Stop("a partial result and its shift are laid out differently")
+            weight = self.emit(OpKind.MUL, number, self.cast(weight, self.types[number].dtype))
+        found = replace(
+            shift,
+            tensor=top,
+            key=(shift.key[0], shift.key[1] * count),
+            factor=factor,
+            moving=shift.moving and factor is None,
+        )
+        return Value(weight, found, moving=moving)
+
+    def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
+        """The results of an operator on such values.
+
+        Args:
+            op: The operator; its operand numbers are not read.
+            operands: Its operands.
+            origin: What to call the shift that it may begin.
+            key: What its operand is, for shifts that begin here.
+
+        Raises:
+            Need: A shift must be constant where it is not.
+            Stop: The operator is not linear in a shifted operand.
+        """
+        moving = any(v.moving for v in operands) and not SPECS[op.kind].accumulator
+        if op.kind is OpKind.EXP and operands[0].shift is None and origin in self.maxima:
+            x = operands[0]
+            return (self.rebased(None, Shift(x.number, origin, (key, 1), moving=moving), moving),)
+        before = tuple(v.number for v in operands)
+        if SPECS[op.kind].accumulator:
+            return (self._accumulated(op, operands),)
+        if op.kind is OpKind.EXP and operands[0].shift is None:
+            return (Value(self.emit(op.kind, *before), raw=frozenset({origin}), moving=moving),)
+        shift = self._shift(op, operands)
+        raw, lost = self._raw(op, operands)
+        number = self.emit(op.kind, *before, attrs=op.attrs)
+        return tuple(Value(number + r, shift, raw, moving, lost) for r in range(op.results))
+
+    def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
+        """Plain exponentials in which the results are linear, or squares of them."""
+        first = operands[0]
+        match op.kind:
+            case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.MATMUL | OpKind.CONCAT:
+                return first.raw | operands[1].raw, first.lost or operands[1].lost
+            case OpKind.TRANSPOSE | OpKind.RESHAPE:
+                return first.raw, bool(first.raw)
+            case OpKind.DIV | OpKind.SQUARE:
+                return first.raw, first.lost
+            case _ if op.kind in _LINEAR or op.kind in _REDUCTIONS:
+                return first.raw, first.lost
+            case _:
+                return frozenset(), False
+
+    def _shift(self, op: Op, operands: tuple[Value, ...]) -> Shift | None:
+        """The shift of the results."""
+        kind, first = op.kind, operands[0]
+        shifts: list[Shift | None] = [v.shift for v in operands]
+        match kind:
+            case OpKind.MATMUL:
+                self.summed(first, len(self.shape(first.number)) - 1)
+                self.summed(operands[1], len(self.shape(first.number)) - 2)
+                return self._only(op, shifts)
+            case OpKind.MUL:
+                return self._only(op, shifts)
+            case OpKind.DIV:
+                return self._quotient(shifts[0], shifts[1])
+            case OpKind.ADD | OpKind.SUB | OpKind.CONCAT:
+                return self._common(op, shifts)
+            case OpKind.TRANSPOSE if first.shift is not None:
+                return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
+            case OpKind.RESHAPE if first.shift is not None:
+                assert op.attrs.shape is not None
+                shape = _regrouped(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
+                return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
+            case OpKind.SQUARE if first.shift is not None:
+                return self._squared(first.shift)
+            case _ if kind in _LINEAR:
+                return shifts[0]
+            case _ if kind in _REDUCTIONS:
+                assert op.attrs.dim is not None
+                self.summed(first, op.attrs.dim)
+                return shifts[0]
+            case _ if kind in _NORMS and op.attrs.eps is None:
+                # A norm without eps is the same for any multiple of its operand.
+                assert op.attrs.dim is not None
+                self.summed(first, op.attrs.dim)
+                return self._common(op, [None, *shifts[1:]])
+            case _:
+                return self._common(op, [None, *shifts])
+
+    def _squared(self, shift: Shift) -> Shift:
+        factor = None if shift.factor is None else self.emit(OpKind.SQUARE, shift.factor)
+        twice = self.emit(OpKind.SCALE, shift.tensor, attrs=Attrs(factor=Fraction(2)))
+        return replace(shift, tensor=twice, key=(("squared", shift.key[0]), shift.key[1]), factor=factor)
+
+    def _only(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
+        found = [shift for shift in shifts if shift is not None]
+        if len(found) > 1:
+            raise Stop(f"{op.kind.value} of two sums of exponentials")
+        return found[0] if found else None
+
+    def _quotient(self, above: Shift | None, below: Shift | None) -> Shift | None:
+        if below is None:
+            return above
+        if above is None or above.key != below.key:
+            raise Stop("a quotient whose parts are not sums of the same exponentials")
+        return None
+
+    def _common(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
+        if all(shift is None for shift in shifts):
+            return None
+        if op.kind in (OpKind.ADD, OpKind.SUB) and shifts[0] == shifts[1]:
+            return shifts[0]
+        raise Stop(f"{op.kind.value} of a sum of exponentials")
+
+    def _accumulated(self, op: Op, operands: tuple[Value, ...]) -> Value:
+        """The result of an accumulator."""
+        value, kind = operands[0], op.kind
+        before = tuple(v.number for v in operands)
+        summing = kind in _LAST or kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_TO_DIMX)
+        if not summing:
+            if any(v.shift is not None for v in operands):
+                raise Stop(f"{kind.value} of a sum of exponentials")
+            raw = value.raw if kind is OpKind.ACCUM_CONCAT else frozenset()
+            return Value(self.emit(kind, *before, attrs=op.attrs), raw=raw)
+        if kind is not OpKind.ACCUM_SUM:
+            self.summed(value, len(self.shape(value.number)) - 1)
+        assert self.context is not None
+        if value.moving:
+            for origin in sorted(value.raw):
+                raise Need(origin, LOOP)
+        shift = value.shift
+        if shift is None:
+            return Value(self.emit(kind, *before, attrs=op.attrs), raw=value.raw)
+        if shift.moving:
+            raise Need(shift.origin, LOOP)
+        # A running maximum does not fall, so its largest value is its last.
+        top = self.emit(OpKind.ACCUM_MAX, shift.tensor)
+        if shift.factor is None:
+            return Value(self.emit(kind, *before, attrs=op.attrs), replace(shift, tensor=top))
+        count = shift.key[1] * self.context.forloop_range
+        after = replace(shift, tensor=top, factor=None, key=(shift.key[0], count))
+        return Value(self._rescaled(kind, value.number, shift.factor), after)
+
+    def _rescaled(self, kind: OpKind, number: int, factor: int) -> int:
+        assert self.context is not None
+        factor = self.cast(factor, self.types[number].dtype)
+        last = len(self.shape(number)) - 1
+        match kind:
+            case OpKind.ACCUM_SUM_TO_DIMX:
+                folded = self.emit(OpKind.SUM_TO_DIMX, number, attrs=Attrs(dim=last))
+                return self.emit(OpKind.ACCUM_RESCALED_SUM, folded, factor)
+            case OpKind.ACCUM_MEAN_LAST:
+                share = Fraction(1, self.shape(number)[last] * self.context.forloop_range)
+                total = self.emit(OpKind.ACCUM_RESCALED_SUM_LAST, number, factor)
+                return self.emit(OpKind.SCALE, total, attrs=Attrs(factor=share))
+            case _:
+                return self.emit(_RESCALED[kind], number, factor)
+
+
+def _regrouped(whole: Shape, part: Shape, target: Shape) -> Shape:
+    """The shape of a shift when its value is reshaped.
+
+    Along dims that are merged or split together, a shift must differ only between runs of consecutive elements.
+
+    Args:
+        whole: The value's shape.
+        part: The shift's.
+        target: The value's new shape.
+    """
+    found: list[int] = []
+    i = 0
+    while i < len(whole) or len(found) < len(target):
+        # A group of dims, the same elements before and after.
+        j, k = i, len(found)
+        old = new = 1
+        while j == i or k == len(found) or old != new:
+            if j < len(whole) and (old <= new or k == len(target)):
+                old *= whole[j]
+                j += 1
+            elif k < len(target):
+                new *= target[k]
+                k += 1
+            else:
+                break
+        runs = prod(part[i:j])
+        constant = False
+        for extent, kept in zip(whole[i:j], part[i:j], strict=True):
+            if constant and kept != 1:
+                raise Stop("a reshape that mixes dims of a sum of exponentials")
+            constant = constant or kept != extent
+        for extent in target[len(found) : k]:
+            kept = extent if runs % extent == 0 else runs
+            if extent % kept:
+                raise Stop("a reshape that mixes dims of a sum of exponentials")
+            found.append(kept)
+            runs //= kept
+        i = j
+    return tuple(found)
+
+
+def kernel_level(maxima: Maxima) -> Level[DTensor]:
+    """An empty kernel graph."""
+    return Level(device_results, None, maxima)
+
+
+def block_level(context: BlockContext, maxima: Maxima, tiles: list[STensor]) -> Level[STensor]:
+    """A block graph with its input iterators' tiles only."""
+
+    def rule(kind: OpKind, attrs: Attrs, types: tuple[STensor, ...]) -> tuple[STensor, ...] | str:
+        return shared_results(kind, attrs, types, context)
+
+    return Level(rule, context, maxima, list(tiles))
