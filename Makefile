@@ -5,10 +5,10 @@ READY := .venv/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test check trusted fuzz clean
+.PHONY: help setup search test check trusted fuzz clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)  ## make .venv with the package (editable) and its test tools
 
@@ -31,6 +31,27 @@ check: $(READY)  ## lint, format, types and the layer rule
 
 trusted: $(READY)  ## count the lines that have to be trusted
 	$(BIN)/python -m mirage_formal.check.kernel.trusted
+
+# The examples' runs, with kernels; made where the solvers are, used where the GPU is (the three targets below need
+# CuPy, torch, NumPy and msgspec of $(GPU_PYTHON), and what gpu-runs has made).
+GPU_PYTHON ?= python3
+GPU_RUNS ?= runs/gpu
+BATCHES ?= 1 8 16
+CANDIDATES ?= 4
+
+gpu-runs: $(READY)  ## search the examples at b = 1, 8, 16 and build the kernels of their best candidates
+	$(BIN)/python benchmarks/gpu_runs.py --out $(GPU_RUNS) --count $(CANDIDATES) --batches $(BATCHES)
+	$(BIN)/python tests/device_kernels.py $(GPU_RUNS)/fixtures
+
+gpu-test:  ## on a GPU: tests of launching, numerics and capture
+	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/gpu
+
+gpu-bench:  ## on a GPU: kernels beside torch, torch.compile and scaled_dot_product_attention, in one table
+	$(GPU_PYTHON) benchmarks/gpu_bench.py $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)}
+
+gpu-sanitize:  ## on a GPU: compute-sanitizer memcheck and racecheck over every best candidate
+	$(GPU_PYTHON) benchmarks/gpu_sanitize.py $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \
+	  $(addprefix --bench ,$(wildcard $(GPU_RUNS)/gpu_bench.json))
 
 clean:  ## remove what was built or written here, except runs/
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache

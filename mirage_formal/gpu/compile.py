@@ -26,6 +26,8 @@ from mirage_formal.resources import data_dir
 
 ARCHS: Final = ("sm_80", "sm_90a")
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
+#: NVRTC from 12.9 on keeps machine code of its own where there is a driver, and then ptxas reports nothing.
+_NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
 _HINT: Final = (
     "install NVRTC with one of the extras cuda12 or cuda13 (pip install 'mirage_formal[cuda13]'), or a CUDA toolkit"
@@ -74,7 +76,7 @@ def compile(source: str, arch: str) -> Compiled:
             f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
         )
     header = (data_dir("gpu") / "include" / _HEADER).read_text()
-    key = _digest(source, header, arch, nvrtc.version, *_OPTIONS)
+    key = _digest(source, header, arch, nvrtc.version, *nvrtc.options)
     path = cache_dir("cubins") / f"{key}.cubin"
     if (found := _load(path)) is not None:
         return found
@@ -156,6 +158,8 @@ class _Nvrtc:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self.version = f"{major.value}.{minor.value}"
+        caches = (major.value, minor.value) >= _NO_CACHE
+        self.options = (*_OPTIONS, *(("--no-cache",) if caches else ()))
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
@@ -166,7 +170,7 @@ class _Nvrtc:
         """The cubin and the log of a source that includes the device header."""
         program = ctypes.c_void_p()
         headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(_HEADER.encode())
-        options = [option.encode() for option in (f"--gpu-architecture={arch}", *_OPTIONS)]
+        options = [option.encode() for option in (f"--gpu-architecture={arch}", *self.options)]
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
         try:
             status = self._library.nvrtcCompileProgram(

@@ -12,6 +12,8 @@ RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
 SUMMARY_FILE: Final = "summary.json"
 CANDIDATES: Final = "candidates"
+#: Kernels that were made from the candidates; no part of the evidence.
+KERNELS: Final = "kernels"
 GRAPH_FILE: Final = "mugraph.json"
 PROOF_FILE: Final = "proof.jsonl"
 PROOF_DIR: Final = "proof"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mirage_formal.gpu.runtime import device_count
 from mirage_formal.ir.canonical import digest
 from mirage_formal.pipeline.driver import Report, Result, rank, run
+from mirage_formal.pipeline.kernels import COUNT
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, POLICIES, Settings, as_program
 from mirage_formal.search.bounds import IntTriples
@@ -56,9 +59,13 @@ def superoptimize(
     out: str | Path | None = None,
     name: str = "program",
     resume: bool = False,
+    measure: int = COUNT,
     watch: Watch = silent,
 ) -> list[Result]:
     """Search a program, verify every candidate, and return the reported ones, best first.
+
+    On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and the fastest
+    comes first. Elsewhere the cost model's order stands.
 
     Args:
         program: A graph of the front end, or an ir.graph.KernelGraph, with at least one marked output.
@@ -85,6 +92,7 @@ def superoptimize(
         out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
         name: Name of the program.
         resume: Continue the run in ``out``.
+        measure: How many candidates are timed where there is a GPU; 0 for none.
         watch: Receives progress.
 
     Raises:
@@ -119,4 +127,8 @@ def superoptimize(
     report = run(frozen, settings, where, name=name, watch=watch)
     if report.summary.status == "interrupted":
         raise KeyboardInterrupt
-    return list(report.results)
+    results = list(report.results)
+    if not measure or not results or not device_count():
+        return results
+    order: list[Result] = import_module("mirage_formal.pipeline.fastest").fastest(results, report.directory, measure)
+    return order

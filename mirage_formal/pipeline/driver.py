@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from mirage_formal.gpu.launch import Optimized
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.ir.verdict import Equivalent, Probable
@@ -28,6 +29,7 @@ from mirage_formal.journal import (
     key_of,
 )
 from mirage_formal.pipeline.evidence import Evidence, Verified
+from mirage_formal.pipeline.kernels import COUNT, Alternatives
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import (
     Job,
@@ -53,7 +55,10 @@ _PLAN_LIMIT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A reported candidate.
+    """A reported candidate; it can be called on tensors, see ``mirage_formal.gpu.launch.Optimized``.
+
+    Its kernels are built at the first call on a GPU. If they may not run, the next candidate's take their place, with a
+    warning.
 
     Attributes:
         graph: The µGraph, with thread graphs.
@@ -63,6 +68,7 @@ class Result:
             that accepts it, that fingerprints agree.
         cost: Estimated microseconds.
         directory: Where its evidence is.
+        alternatives: The candidates from this one on, of which the first that has kernels is run.
     """
 
     graph: KernelGraph
@@ -71,6 +77,32 @@ class Result:
     verdict: Equivalent | Probable
     cost: float
     directory: Path
+    alternatives: Alternatives | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def optimized(self) -> Optimized:
+        """The program as this candidate computes it."""
+        if self.alternatives is None:
+            raise RuntimeError("this result was not made by a run")
+        return self.alternatives.optimized
+
+    def __call__(self, *tensors: Any, out: Any = None, inputs: Sequence[Any] | None = None) -> Any:
+        """Compute the outputs; see ``mirage_formal.gpu.launch.Optimized``."""
+        return self.optimized(*tensors, out=out, inputs=inputs)
+
+    def prepare(self, device: int | None = None) -> None:
+        """Do what the first call on a GPU does: build, compile, load and allocate."""
+        self.optimized.prepare(device)
+
+    def kernel(self) -> str:
+        """The CUDA C++ of its kernels.
+
+        Raises:
+            UnsupportedError: Neither this candidate nor one behind it has kernels that may run.
+        """
+        if self.alternatives is None:
+            raise RuntimeError("this result was not made by a run")
+        return self.alternatives.built().executable.source
 
     def __str__(self) -> str:
         kernels = f"{self.graph.kernels} kernel{'s' if self.graph.kernels != 1 else ''}"
@@ -242,10 +274,14 @@ class _Run:
         items: list[CandidateRecord] = []
         for number, v in enumerate(verified, 1):
             found = v.found
+            behind = tuple((w.found.digest[:12], w.found.graph) for w in verified[number - 1 : number - 1 + COUNT])
+            alternatives = Alternatives(behind, self.job.program, self.job.target)
             directory = f"{CANDIDATES}/{number:03}-{found.digest[:12]}"
             verdict = _verdict(v)
             path = self.store.root / directory
-            results.append(Result(decode(found.graph), found.digest, number, verdict, found.estimated_us, path))
+            results.append(
+                Result(decode(found.graph), found.digest, number, verdict, found.estimated_us, path, alternatives)
+            )
             items.append(
                 CandidateRecord(
                     id=found.digest[:12],

@@ -16,6 +16,7 @@ import msgspec
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.journal import (
     CANDIDATES,
+    KERNELS,
     MANIFEST_FILE,
     MAX_LINE_BYTES,
     RUN_FILE,
@@ -35,7 +36,8 @@ from mirage_formal.journal import (
     write_atomic,
 )
 
-_OURS: Final = (RUN_FILE, SEARCH_FILE, SUMMARY_FILE, CANDIDATES)
+#: Kernels are made from the candidates, so they go with them.
+_OURS: Final = (RUN_FILE, SEARCH_FILE, SUMMARY_FILE, CANDIDATES, KERNELS)
 _BUILDING: Final = ".candidates"
 
 

@@ -44,6 +44,7 @@ class Terms:
 
     def matmul(self, a: int, b: int) -> int:
         """Contracts the last axis of a with the second last of b; the axes before them broadcast."""
+        need(min(len(self.shapes[a]), len(self.shapes[b])) >= 2, "matmul: expected operands of at least 2 axes")
         (*lead, rows, inner), (*other, again, columns) = self.shapes[a], self.shapes[b]
         need(inner == again, f"matmul: expected equal inner axes, got {inner} and {again}")
         return self._make((*self._joined(tuple(lead), tuple(other)), rows, columns), "matmul", a, b)
@@ -61,6 +62,7 @@ class Terms:
 
     def rescaled(self, x: int, f: int) -> int:
         """The last state s of s = s * f + x over the loop."""
+        need(len(self.shapes[x]) > LOOP, "rescaled: expected a tensor with a loop axis")
         shape = _at(self._joined(self.shapes[x], self.shapes[f]), LOOP, 1)
         once = self.shapes[x][LOOP] == self.shapes[f][LOOP] == 1
         return x if once and shape == self.shapes[x] else self._make(shape, "rescaled", x, f)

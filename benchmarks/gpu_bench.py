@@ -1,0 +1,312 @@
+"""Kernels of runs beside their peers on a GPU, in one table.
+
+    python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers]
+
+RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.pipeline.build). Of its
+first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
+protocol of mirage_formal.gpu.measure, on torch tensors, in one process; a kernel that breaks the process costs its own
+row, and a new process goes on with the rest. Peer times are those of benchmarks/peers.py; the floor is the program's
+bytes at the copy bandwidth measured beforehand; ratio is the best peer's time over ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ("eager", "compile", "flash", "cudnn")
+#: Seconds without a word after which a process counts as hung.
+SILENCE_S = 150.0
+BROKEN = 3
+
+
+# --- the process that measures ---------------------------------------------------------------------------------------
+
+
+def work(jobs: list[dict[str, Any]]) -> int:
+    """Does jobs, and prints a line of JSON for each; stops at one that breaks the device."""
+    for job in jobs:
+        begin = time.perf_counter()
+        try:
+            result = {"bandwidth": bandwidth, "ours": ours, "peer": peer}[job["kind"]](job)
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            result = {"error": f"{type(error).__name__}: {lines[0][:300] if lines else ''}"}
+        result["seconds"] = round(time.perf_counter() - begin, 2)
+        print(json.dumps({"job": job, "result": result}), flush=True)
+        if "error" in result and not healthy():
+            return BROKEN
+    return 0
+
+
+def healthy() -> bool:
+    """Whether the device still answers."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception:
+        return False
+    return True
+
+
+def bandwidth(job: dict[str, Any]) -> dict[str, Any]:
+    """GB/s of copies on the device, bytes read and written together."""
+    import torch
+
+    from mirage_formal.gpu.measure import TorchRecorder, summary
+
+    source = torch.randn(1 << 29, device="cuda", dtype=torch.float32)
+    target = torch.empty_like(source)
+    recorder = TorchRecorder()
+    best = 0.0
+    for copy in (lambda: target.copy_(source), lambda: torch.neg(source, out=target)):
+        replay, _ = recorder.capture([copy] * 4)
+        times = [recorder.time(replay) / 4 for _ in range(45)][30:]  # clocks rise while it warms up
+        best = max(best, 2 * source.nbytes / summary(times, 4, 1).us / 1e3)
+    return {"gbs": best, "device": torch.cuda.get_device_name()}
+
+
+def ours(job: dict[str, Any]) -> dict[str, Any]:
+    """One candidate: numerics at all scales, then its time."""
+    import cupy
+    import peers as other
+    import torch
+
+    from mirage_formal.gpu.__main__ import run_one
+    from mirage_formal.gpu.executable import load
+    from mirage_formal.gpu.launch import Optimized
+    from mirage_formal.gpu.measure import TorchRecorder, measure
+
+    directory = Path(job["directory"])
+    report = run_one(directory, measure=False, numerics=True)
+    found: dict[str, Any] = {key: report.get(key) for key in ("digest", "launches", "spill_bytes", "answer")}
+    found["scales"] = [
+        {
+            "scale": scale["scale"],
+            "answer": scale["answer"],
+            "ratio": max(o["max_ratio"] for o in scale["outputs"]),
+            "relative_norm": max(o["relative_norm"] for o in scale["outputs"]),
+            "reason": "; ".join(o["reason"] for o in scale["outputs"]),
+            "overflows": scale["overflows"],
+        }
+        for scale in report.get("numerics", {}).get("scales", ())
+    ]
+    if "error" in report:
+        return {**found, "error": report["error"]}
+    cupy.get_default_memory_pool().free_all_blocks()
+    example, batch = job["example"], job["batch"]
+    executable = load(directory)
+    optimized = Optimized.of(executable)
+    outputs = [
+        torch.empty(executable.values[n].shape, device="cuda", dtype=torch.float16) for n in executable.graph.outputs
+    ]
+    size = sum(item.tensor.bytes for item in executable.graph.inputs)
+    recorder = TorchRecorder()
+    timed = measure(
+        lambda x: optimized(*x, out=outputs),
+        lambda seed: other.inputs(example, batch, seed),
+        size,
+        recorder,
+        outputs=outputs,
+    )
+    given = other.inputs(example, batch, 12345)
+    want = other.reference(example, given)
+    got = optimized(*given).float()
+    found["torch_error"] = float((got - want).norm() / want.norm())
+    return {**found, **timed.fields()}
+
+
+def peer(job: dict[str, Any]) -> dict[str, Any]:
+    """One peer of one example."""
+    import peers as other
+    import torch
+
+    from mirage_formal.gpu.measure import TorchRecorder, measure
+
+    example, batch = job["example"], job["batch"]
+    chosen = next((p for p in other.peers(example) if p.name == job["peer"]), None)
+    if chosen is None:
+        return {"skipped": True}
+    given = other.inputs(example, batch, 12345)
+    with torch.no_grad():
+        got = chosen.call(*chosen.prepare(given)).float()
+        want = other.reference(example, given)
+        error = float((got.reshape(want.shape) - want).norm() / want.norm())
+    del got, want
+    size = sum(x.nbytes for x in given)
+    timed = measure(
+        lambda x: chosen.call(*x),
+        lambda seed: chosen.prepare(other.inputs(example, batch, seed)),
+        size,
+        TorchRecorder(),
+    )
+    torch.cuda.empty_cache()
+    return {**timed.fields(), "torch_error": error}
+
+
+# --- the process that keeps the list ---------------------------------------------------------------------------------
+
+
+def supervise(jobs: list[dict[str, Any]], deadline: float) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every job with its result, in order; a job that ends its process or hangs has a result that says so."""
+    left = list(jobs)
+    while left:
+        process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", json.dumps(left)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        )
+        lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=_pump, args=(process, lines), daemon=True).start()
+        failed = ""
+        while left and not failed:
+            try:
+                line = lines.get(timeout=max(1.0, min(SILENCE_S, deadline - time.monotonic())))
+            except queue.Empty:
+                failed = "hung" if time.monotonic() < deadline else "no time left"
+                break
+            if line is None:
+                failed = f"the process ended ({process.wait()})"
+            elif line.startswith("{"):
+                done = json.loads(line)
+                yield left.pop(0), done["result"]
+        process.kill()
+        broken = process.wait() == BROKEN
+        if failed == "no time left":
+            for job in left:
+                yield job, {"error": failed}
+            return
+        if failed and left and not broken:
+            yield left.pop(0), {"error": failed}
+
+
+def _pump(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def plan(runs: list[Path], top: int, peers: bool) -> list[dict[str, Any]]:
+    """The jobs: bandwidth, all candidates, then all peers."""
+    jobs: list[dict[str, Any]] = [{"kind": "bandwidth"}]
+    named = []
+    for run in runs:
+        example, _, batch = run.name.rpartition("-b")
+        named.append((run, example, int(batch)))
+    for run, example, batch in named:
+        directories = sorted((run / "kernels").glob("*/launch.json"))[:top]
+        jobs += [
+            {"kind": "ours", "example": example, "batch": batch, "directory": str(path.parent)} for path in directories
+        ]
+    if peers:
+        jobs += [
+            {"kind": "peer", "example": example, "batch": batch, "peer": name}
+            for _, example, batch in named
+            for name in PEERS
+            if name in ("eager", "compile") or example in ("attn", "qk", "qv", "decode")
+        ]
+    return jobs
+
+
+def table(results: list[dict[str, Any]], runs: list[Path]) -> list[dict[str, Any]]:
+    """One row for each run."""
+    rows = []
+    gbs = next((r["result"].get("gbs") for r in results if r["job"]["kind"] == "bandwidth"), None)
+    for run in runs:
+        example, _, text = run.name.rpartition("-b")
+        batch = int(text)
+        mine = [r for r in results if r["job"].get("example") == example and r["job"].get("batch") == batch]
+        tried = [r for r in mine if r["job"]["kind"] == "ours"]
+        good = [r for r in tried if r["result"].get("answer") == "within" and "us" in r["result"]]
+        best = min(good, key=lambda r: r["result"]["us"], default=None)
+        others = {
+            r["job"]["peer"]: r["result"].get("us") for r in mine if r["job"]["kind"] == "peer" and "us" in r["result"]
+        }
+        row: dict[str, Any] = {"example": example, "b": batch, "candidates": len(tried), "good": len(good), **others}
+        if gbs:
+            row["floor"] = program_bytes(run) / gbs / 1e3
+        if best is not None:
+            row |= {"ours": best["result"]["us"], "candidate": Path(best["job"]["directory"]).name}
+            if others:
+                row["ratio"] = min(others.values()) / row["ours"]
+        elif tried:
+            row["reason"] = _why(tried[0]["result"])
+        else:
+            row["reason"] = "no kernels in the run"
+        rows.append(row)
+    return rows
+
+
+def program_bytes(run: Path) -> int:
+    """Bytes of the program's inputs and outputs."""
+    from mirage_formal.gpu.executable import load, moved_bytes
+
+    found = sorted((run / "kernels").glob("*/launch.json"))
+    return moved_bytes(load(found[0].parent).program) if found else 0
+
+
+def _why(result: dict[str, Any]) -> str:
+    if "error" in result:
+        return str(result["error"])
+    bad = [f"scale {s['scale']:g} {s['answer']}: {s['reason']}" for s in result.get("scales", ()) if s["reason"]]
+    return "; ".join(bad) or str(result.get("answer"))
+
+
+def show(rows: list[dict[str, Any]]) -> str:
+    """The table as text."""
+    head = f"{'example':10}{'b':>4}{'ours':>9}{'floor':>8}" + "".join(f"{name:>9}" for name in PEERS)
+    lines = [head + f"{'ratio':>7}  candidate"]
+    for row in rows:
+        cells = "".join(f"{row[name]:9.2f}" if row.get(name) else f"{'-':>9}" for name in PEERS)
+        ours_us = f"{row['ours']:9.2f}" if "ours" in row else f"{'-':>9}"
+        floor = f"{row['floor']:8.2f}" if "floor" in row else f"{'-':>8}"
+        ratio = f"{row['ratio']:7.2f}" if "ratio" in row else f"{'-':>7}"
+        what = f"{row['candidate']} ({row['good']}/{row['candidates']} good)" if "candidate" in row else row["reason"]
+        lines.append(f"{row['example']:10}{row['b']:4}{ours_us}{floor}{cells}{ratio}  {what}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line."""
+    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
+        sys.path.insert(0, str(Path(__file__).resolve().parent))
+        return work(json.loads(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--top", type=int, default=4, help="candidates of each run [default: 4]")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds in all [default: 1800]")
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    deadline = time.monotonic() + given.limit
+    results: list[dict[str, Any]] = []
+    given.out.mkdir(parents=True, exist_ok=True)
+    for job, result in supervise(plan(given.runs, given.top, not given.no_peers), deadline):
+        results.append({"job": job, "result": result})
+        name = " ".join(str(v) for k, v in job.items() if k != "directory") + " " + Path(job.get("directory", "")).name
+        shown = result.get("error") or f"{result.get('us', result.get('gbs', 0)):.2f} {result.get('answer', '')}"
+        print(f"{name}: {shown} [{result.get('seconds', 0)} s]", flush=True)
+        (given.out / "gpu_bench.json").write_text(json.dumps(results, indent=1))
+    rows = table(results, given.runs)
+    (given.out / "gpu_table.json").write_text(json.dumps(rows, indent=1))
+    print(show(rows))
+    return 0 if all("ours" in row for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

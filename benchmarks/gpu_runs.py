@@ -1,0 +1,56 @@
+"""Runs of the examples with kernels, for benchmarks/gpu_bench.py: directories <example>-b<batch>.
+
+    .venv/bin/python benchmarks/gpu_runs.py --out runs/gpu [--batches 1 8 16] [--count 4]
+
+A run that is there already is searched again only with --again; its kernels are always built anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Name of the run: file and program of examples/.
+EXAMPLES = {
+    "attn": ("attn", "attn"),
+    "qk": ("qknorm", "qk"),
+    "qv": ("qknorm", "qv"),
+    "rmsnorm": ("rmsnorm", "rmsnorm"),
+    "lora": ("lora", "lora"),
+    "gated_mlp": ("gated_mlp", "gated_mlp"),
+    "ntrans": ("ntrans", "ntrans"),
+    "decode": ("decode", "decode"),
+}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--count", type=int, default=4, help="candidates that get kernels [default: 4]")
+    parser.add_argument("--arch", action="append", help="architecture to compile for; repeatable [default: sm_90a]")
+    parser.add_argument("--again", action="store_true", help="search again what is there")
+    parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
+    given = parser.parse_args()
+    runs = []
+    for batch in given.batches:
+        for name, (file, program) in EXAMPLES.items():
+            run = given.out / f"{name}-b{batch}"
+            runs.append(run)
+            if given.again or not (run / "summary.json").is_file():
+                command = [sys.executable, "-m", "mirage_formal.search", f"examples/{file}.py", "--program", program]
+                workers = ["--workers", str(given.workers)] if given.workers else []
+                environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
+                subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
+    archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
+    command = [sys.executable, "-m", "mirage_formal.pipeline.build", *map(str, runs), "--count", str(given.count)]
+    return subprocess.run([*command, *archs], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""compute-sanitizer over the kernels of runs: memcheck and racecheck of one candidate of each.
+
+    python benchmarks/gpu_sanitize.py RUN_DIR... [--bench gpu_bench.json] [--jobs 8] [--out DIR]
+
+The candidate is the fastest within tolerance in the results of benchmarks/gpu_bench.py, or else the first with kernels.
+Only generated kernels are instrumented, not those of CuPy that make the inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("memcheck", "racecheck")
+FOUND = 77
+
+
+def best(runs: list[Path], bench: Path | None) -> dict[Path, Path]:
+    """The candidate's directory of kernels for each run that has one."""
+    chosen: dict[Path, Path] = {}
+    results = json.loads(bench.read_text()) if bench is not None else []
+    for run in runs:
+        found = [
+            (item["result"]["us"], item["job"]["directory"])
+            for item in results
+            if item["job"]["kind"] == "ours"
+            and Path(item["job"]["directory"]).parent.parent.resolve() == run.resolve()
+            and item["result"].get("answer") == "within"
+            and "us" in item["result"]
+        ]
+        first = sorted((run / "kernels").glob("*/launch.json"))
+        if found:
+            chosen[run] = Path(min(found)[1])
+        elif first:
+            chosen[run] = first[0].parent
+    return chosen
+
+
+def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, Any]:
+    """One tool over one candidate: "clean", "found" or why neither."""
+    launches = json.loads((directory / "launch.json").read_text())["launches"]
+    names = [launch["name"] for launch in launches if "name" in launch]
+    filters = [x for name in dict.fromkeys(names) for x in ("--kernel-name", f"kernel_name={name}")]
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    begin = time.perf_counter()
+    row: dict[str, Any] = {"run": run.name, "candidate": directory.name, "tool": tool}
+    try:
+        done = subprocess.run(
+            [*command, sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env=environment,
+        )
+    except FileNotFoundError:
+        return {**row, "outcome": "compute-sanitizer is not installed"}
+    except subprocess.TimeoutExpired:
+        return {**row, "outcome": f"not finished in {limit:.0f} s"}
+    text = done.stdout + done.stderr
+    said = re.search(r"(ERROR SUMMARY: \d+ error|RACECHECK SUMMARY: \d+ hazard)[^\n]*", text)
+    row |= {"seconds": round(time.perf_counter() - begin, 1), "summary": said[0] if said else ""}
+    if done.returncode == FOUND or (said and not re.search(r": 0 ", said[0])):
+        return {**row, "outcome": "found", "log": text[-4000:]}
+    # Results that leave float16 are for numerics to judge; here it counts that the kernels ran.
+    clean = done.returncode in (0, 1) and said is not None and ": FAILED" not in text and "finite" in done.stdout
+    return {**row, "outcome": "clean" if clean else "failed", **({} if clean else {"log": text[-4000:]})}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--bench", type=Path, help="results of gpu_bench.py")
+    parser.add_argument("--jobs", type=int, default=8, help="processes at a time [default: 8]")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds for each [default: 240]")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
+    given = parser.parse_args()
+    chosen = best(given.runs, given.bench)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        pending = [
+            pool.submit(sanitize, run, directory, tool, given.limit)
+            for tool in TOOLS
+            for run, directory in chosen.items()
+        ]
+        rows = [item.result() for item in pending]
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "gpu_sanitize.json").write_text(json.dumps(rows, indent=1))
+    for row in rows:
+        what = f"{row['outcome']:8}{row.get('seconds', 0):7.1f} s  {row.get('summary', '')}"
+        print(f"{row['run']:14}{row['candidate']:20}{row['tool']:11}{what}")
+    missing = [run.name for run in given.runs if run not in chosen]
+    print(
+        f"{sum(row['outcome'] == 'clean' for row in rows)} of {len(rows)} clean; without kernels: {missing or 'none'}"
+    )
+    return 0 if rows and not missing and all(row["outcome"] == "clean" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

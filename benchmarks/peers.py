@@ -1,0 +1,145 @@
+"""What the examples are compared with: torch eager, torch.compile, and scaled_dot_product_attention.
+
+Inputs have the shapes of the examples. Keys are transposed for scaled_dot_product_attention before anything is timed.
+Programs of examples/ without a running maximum are compared with torch.softmax, which has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Inputs = Sequence[torch.Tensor]
+Function = Callable[..., torch.Tensor]
+
+EXAMPLES = ("attn", "qk", "qv", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode")
+BATCHES = (1, 8, 16)
+SCALE = 0.1
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Something that computes an example: its name, what is done to the inputs beforehand, and what is timed."""
+
+    name: str
+    prepare: Callable[[Inputs], list[torch.Tensor]]
+    call: Function
+
+
+def shapes(example: str, b: int) -> list[tuple[int, ...]]:
+    """Shapes of the example's inputs."""
+    return {
+        "attn": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
+        "qk": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
+        "qv": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
+        "rmsnorm": [(2 * b, 4096), (4096, 6144)],
+        "lora": [(16 * b, 256), (256, 4096), (256, 16), (16, 4096)],
+        "gated_mlp": [(8 * b, 4096), (4096, 4096), (4096, 4096)],
+        "ntrans": [(8 * b, 4096)] * 3,
+        "decode": [(64 * b, 1, 128), (64 * b, 128, 4096), (64 * b, 4096, 128)],
+    }[example]
+
+
+def inputs(example: str, b: int, seed: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
+    """Seeded normal inputs with standard deviation SCALE."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    made = [torch.randn(s, generator=generator, device="cuda", dtype=torch.float32) for s in shapes(example, b)]
+    return [(x * SCALE).to(dtype) for x in made]
+
+
+def _norm(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    if dim != -1:
+        return x * torch.rsqrt(x.float().pow(2).mean(dim, keepdim=True)).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), eps=0.0)
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k, -1) @ v
+
+
+def _qk(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _attention(_norm(q), _norm(k, 1), v)
+
+
+def _qv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _attention(_norm(q), k, _norm(v))
+
+
+def _rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return _norm(x) @ w
+
+
+def _lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return x @ w + (x @ a) @ b
+
+
+def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+    return F.silu(x @ w1) * (x @ w2)
+
+
+def _ntrans(x: torch.Tensor, h: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _norm(x + alpha * (_norm(h) + x))
+
+
+EAGER: dict[str, Function] = {
+    "attn": _attention,
+    "decode": _attention,
+    "qk": _qk,
+    "qv": _qv,
+    "rmsnorm": _rmsnorm,
+    "lora": _lora,
+    "gated_mlp": _gated_mlp,
+    "ntrans": _ntrans,
+}
+
+
+def reference(example: str, given: Inputs) -> torch.Tensor:
+    """The example in float32, to see that a peer computes it."""
+    previous = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return EAGER[example](*(x.float() for x in given))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = previous
+
+
+def _as_given(given: Inputs) -> list[torch.Tensor]:
+    return list(given)
+
+
+def _transposed(given: Inputs) -> list[torch.Tensor]:
+    """[batch, 1, rows, head] for all three."""
+    q, k, v = given
+    return [q.unsqueeze(1), k.transpose(1, 2).contiguous().unsqueeze(1), v.unsqueeze(1)]
+
+
+def _sdpa(example: str, backend: Any) -> Function:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if example in ("qk", "qv"):
+            q = _norm(q)
+        if example == "qk":
+            k = _norm(k)
+        if example == "qv":
+            v = _norm(v)
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+    return call
+
+
+def peers(example: str) -> list[Peer]:
+    """Everything that an example is compared with."""
+    torch.compiler.reset()
+    found = [
+        Peer("eager", _as_given, EAGER[example]),
+        Peer("compile", _as_given, torch.compile(EAGER[example], dynamic=False)),
+    ]
+    if example in ("attn", "decode", "qk", "qv"):
+        found.append(Peer("flash", _transposed, _sdpa(example, SDPBackend.FLASH_ATTENTION)))
+        found.append(Peer("cudnn", _transposed, _sdpa(example, SDPBackend.CUDNN_ATTENTION)))
+    return found

@@ -1,0 +1,204 @@
+"""``python -m mirage_formal.gpu``: run the kernels of a run directory where there is a GPU but no solver.
+
+Needs CuPy, NumPy and msgspec. Exit codes: 0 done, 1 a kernel failed or its numerics are not within tolerance, 2 a
+mistake in what was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage_formal.errors import MirageError, RunError, UnsupportedError
+from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
+from mirage_formal.gpu.runtime import arch_of, device_count
+from mirage_formal.journal import KERNELS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    given = _parser().parse_args(arguments)
+    try:
+        return int(given.action(given))
+    except MirageError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mirage_formal.gpu", description="Run kernels of a run directory.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run kernels on seeded inputs")
+    run.add_argument("directory", type=Path, metavar="RUN_DIR", help="a run, or one candidate's directory of kernels")
+    run.add_argument("--candidate", type=int, metavar="N", help="the candidate of this rank [default: all]")
+    run.add_argument("--measure", action="store_true", help="time it, and write measure.json")
+    run.add_argument("--numerics", action="store_true", help="compare with float64, and write numerics.json")
+    run.add_argument("--seed", type=int, default=0, help="seed of the inputs [default: 0]")
+    run.add_argument("--json", action="store_true", help="print JSON")
+    run.set_defaults(action=_run)
+    info = commands.add_parser("info", help="say what this machine has")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(action=_info)
+    return parser
+
+
+def directories(root: Path, candidate: int | None = None) -> list[Path]:
+    """The directories of kernels in a run, by rank; or the directory itself, if it is one.
+
+    Raises:
+        RunError: There is none, or none of this rank.
+    """
+    if (root / LAUNCH_FILE).is_file():
+        return [root]
+    found = sorted(path.parent for path in (root / KERNELS).glob(f"*/{LAUNCH_FILE}"))
+    if not found:
+        hint = "python -m mirage_formal.pipeline.build RUN_DIR makes them, where the solvers are installed"
+        raise RunError("expected a run with kernels, got none", where=str(root), hint=hint)
+    if candidate is None:
+        return found
+    chosen = [path for path in found if path.name.split("-")[0] == f"{candidate:03}"]
+    if not chosen:
+        ranks = ", ".join(path.name.split("-")[0] for path in found)
+        raise RunError(f"expected a candidate of rank {ranks}, got {candidate}", where=str(root))
+    return chosen
+
+
+def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0) -> dict[str, Any]:
+    """Run one candidate's kernels; what became of it, as plain values. A failure is a value too."""
+    report: dict[str, Any] = {"directory": str(directory), "ok": False}
+    try:
+        executable = load(directory)
+        report |= _described(executable)
+        runs = import_module("mirage_formal.gpu.device_runs").DeviceRuns(executable)
+        if numerics:
+            report["numerics"] = _numerics(runs, executable, directory, seed)
+            report["answer"] = report["numerics"]["answer"]
+        else:
+            report["answer"] = _runs(runs, executable, seed)
+        if measure:
+            found = runs.measure().fields()
+            report["measure"] = {**found, "device": device_name(), "moved_bytes": moved_bytes(executable.program)}
+            _write(directory / "measure.json", report["measure"])
+        report["ok"] = report["answer"] == "within" or (not numerics and report["answer"] == "finite")
+    except Exception as error:  # one failing kernel is a row of the report, whatever fails
+        lines = str(error).strip().splitlines()
+        report["error"] = f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    return report
+
+
+def _described(executable: Executable) -> dict[str, Any]:
+    binaries = [b for x in executable.launches if isinstance(x, KernelLaunch) for b in x.cubins.values()]
+    return {
+        "digest": executable.digest,
+        "launches": [describe(launch, executable.graph) for launch in executable.launches],
+        "spill_bytes": max((b.spill_bytes for b in binaries), default=0),
+    }
+
+
+def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> dict[str, Any]:
+    check = import_module("mirage_formal.verify.numerics").check
+    record = check(
+        executable.program,
+        executable.graph,
+        executable.digest,
+        runs.run,
+        device=device_name(),
+        seed=seed,
+        xp=runs.cupy,
+    )
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    _write(directory / "numerics.json", found)
+    runs.cupy.get_default_memory_pool().free_all_blocks()
+    return found
+
+
+def _runs(runs: Any, executable: Executable, seed: int) -> str:
+    """Whether the outputs of one run are finite."""
+    draw_all = import_module("mirage_formal.verify.numerics").draw_all
+    outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
+    return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n")
+
+
+def device_name() -> str:
+    """The current GPU's name."""
+    runtime = import_module("cupy").cuda.runtime
+    name = runtime.getDeviceProperties(runtime.getDevice())["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _run(given: argparse.Namespace) -> int:
+    if not device_count():
+        hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
+        raise UnsupportedError("expected a GPU and CuPy, got none", where="gpu run", hint=hint)
+    reports = [
+        run_one(directory, measure=given.measure, numerics=given.numerics, seed=given.seed)
+        for directory in directories(given.directory, given.candidate)
+    ]
+    if given.json:
+        print(msgspec.json.format(msgspec.json.encode(reports), indent=1).decode())
+    else:
+        for report in reports:
+            print(line(report))
+    return 0 if all(report["ok"] for report in reports) else 1
+
+
+def line(report: dict[str, Any]) -> str:
+    """A report on one line."""
+    name = Path(report["directory"]).name
+    if "error" in report:
+        return f"{name}: FAILED: {report['error']}"
+    parts = [f"{name}: {report['answer']}"]
+    for scale in report.get("numerics", {}).get("scales", ()):
+        worst = max(output["max_ratio"] for output in scale["outputs"])
+        reasons = "; ".join(output["reason"] for output in scale["outputs"] if output["reason"])
+        parts.append(
+            f"scale {scale['scale']:g} {scale['answer']} (error/tolerance {worst:.2f}{reasons and ', '}{reasons})"
+        )
+    if (found := report.get("measure")) is not None:
+        parts.append(f"{found['us']:.2f} us ({found['low']:.2f}..{found['high']:.2f})")
+    return "  ".join(parts)
+
+
+def _info(given: argparse.Namespace) -> int:
+    found: dict[str, Any] = {"gpus": []}
+    for package in ("cupy", "torch", "numpy", "msgspec"):
+        try:
+            found[package] = str(import_module(package).__version__)
+        except Exception:  # a broken package raises what it likes
+            found[package] = None
+    for device in range(device_count()):
+        properties = import_module("cupy").cuda.runtime.getDeviceProperties(device)
+        name = properties["name"]
+        found["gpus"].append(
+            {
+                "name": name.decode() if isinstance(name, bytes) else str(name),
+                "arch": arch_of(device),
+                "sms": int(properties["multiProcessorCount"]),
+                "memory_bytes": int(properties["totalGlobalMem"]),
+                "l2_bytes": int(properties["l2CacheSize"]),
+            }
+        )
+    if given.json:
+        print(msgspec.json.encode(found).decode())
+        return 0
+    for name in ("cupy", "torch", "numpy", "msgspec"):
+        print(f"{name}: {found[name] or 'not installed'}")
+    for i, gpu in enumerate(found["gpus"]):
+        print(f"GPU {i}: {gpu['name']}, {gpu['arch']}, {gpu['sms']} SMs, {gpu['memory_bytes'] >> 20} MiB")
+    if not found["gpus"]:
+        print("GPU: none that CuPy can use; calls compute by the reference semantics")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

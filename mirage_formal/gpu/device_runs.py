@@ -1,0 +1,127 @@
+"""Executables run with CuPy alone: on seeded inputs for numerics, and in a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from mirage_formal.gpu.executable import Executable, moved_bytes
+from mirage_formal.gpu.measure import CupyRecorder, Measurement, measure
+from mirage_formal.gpu.runtime import Loaded
+from mirage_formal.ir.graph import Input
+from mirage_formal.ir.types import DType, row_major
+
+Array = Any
+
+
+class DeviceRuns:
+    """An executable on CuPy's current device, called with raw elements of any type.
+
+    Raises:
+        MirageError: It cannot be loaded.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self.cupy = import_module("cupy")
+        self.executable = executable
+        self.device = int(self.cupy.cuda.runtime.getDevice())
+        self.loaded = Loaded(executable, self.device)
+
+    def store(self, item: Input, values: Array) -> Array:
+        """Float64 values as the elements of an input, in the order of its strides."""
+        cp, tensor = self.cupy, item.tensor
+        bits = _bits(values, tensor.dtype, cp)
+        if item.strides == row_major(tensor.shape):
+            return cp.ascontiguousarray(bits)
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, item.strides, strict=True))
+        out = cp.zeros(span, bits.dtype)
+        steps = tuple(s * out.itemsize for s in item.strides)
+        cp.lib.stride_tricks.as_strided(out, tensor.shape, steps)[...] = bits
+        return out
+
+    def outputs(self) -> list[Array]:
+        """New outputs as raw elements, each of which is NaN."""
+        made = []
+        for number in self.executable.graph.outputs:
+            tensor = self.executable.values[number]
+            kind = self.cupy.uint32 if tensor.dtype is DType.FLOAT32 else self.cupy.uint16
+            made.append(self.cupy.full(tensor.shape, self.cupy.iinfo(kind).max, kind))
+        return made
+
+    def launch(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run on CuPy's current stream."""
+        stream = int(self.cupy.cuda.get_current_stream().ptr)
+        self.loaded.run([x.data.ptr for x in inputs], [x.data.ptr for x in outputs], stream)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Outputs as float64 from inputs in float64, both CuPy arrays; see verify.numerics."""
+        items = self.executable.graph.inputs
+        inputs = [self.store(item, x) for item, x in zip(items, arrays, strict=True)]
+        outputs = self.outputs()
+        self.launch(inputs, outputs)
+        types = [self.executable.values[number] for number in self.executable.graph.outputs]
+        return [_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
+
+    def measure(self, scale: float = 0.1, replays: int = 15) -> Measurement:
+        """Time it on seeded inputs.
+
+        Raises:
+            MeasureError: It does not write its outputs.
+        """
+        cp, items = self.cupy, self.executable.graph.inputs
+        outputs = self.outputs()
+
+        def make(seed: int) -> list[Array]:
+            random = cp.random.default_rng(seed)
+            return [self.store(i, random.standard_normal(i.tensor.shape, dtype=cp.float32) * scale) for i in items]
+
+        def call(inputs: Sequence[Array]) -> None:
+            self.launch(inputs, outputs)
+
+        types = [self.executable.values[number] for number in self.executable.graph.outputs]
+        recorder = _RawRecorder(outputs, [tensor.dtype for tensor in types])
+        size = sum(item.tensor.bytes for item in items)
+        return measure(call, make, size, recorder, outputs=outputs, replays=replays)
+
+    @property
+    def moved_bytes(self) -> int:
+        """The fewest bytes that the program moves through device memory."""
+        return moved_bytes(self.executable.program)
+
+
+class _RawRecorder(CupyRecorder):
+    """For outputs that are raw elements."""
+
+    def __init__(self, outputs: Sequence[Array], dtypes: Sequence[DType]) -> None:
+        super().__init__()
+        self._dtypes = {id(value): dtype for value, dtype in zip(outputs, dtypes, strict=True)}
+
+    def poison(self, value: Any) -> None:
+        """See ``Recorder.poison``."""
+        value.fill(self._cupy.iinfo(value.dtype).max)
+        self._cupy.cuda.Device().synchronize()
+
+    def finite(self, value: Any) -> bool:
+        """See ``Recorder.finite``."""
+        self._stream.synchronize()
+        return bool(self._cupy.isfinite(_floats(value, self._dtypes[id(value)], self._cupy)).all())
+
+
+def _bits(values: Array, dtype: DType, xp: Any) -> Array:
+    """Floats as raw elements; values that the type holds exactly stay what they are, others are rounded."""
+    if dtype is DType.FLOAT16:
+        return xp.ascontiguousarray(values.astype(xp.float16)).view(xp.uint16)
+    single = xp.ascontiguousarray(values.astype(xp.float32)).view(xp.uint32)
+    if dtype is DType.FLOAT32:
+        return single
+    even = (single >> xp.uint32(16)) & xp.uint32(1)
+    return ((single + xp.uint32(0x7FFF) + even) >> xp.uint32(16)).astype(xp.uint16)
+
+
+def _floats(bits: Array, dtype: DType, xp: Any) -> Array:
+    if dtype is DType.FLOAT16:
+        return bits.view(xp.float16).astype(xp.float64)
+    if dtype is DType.FLOAT32:
+        return bits.view(xp.float32).astype(xp.float64)
+    return (bits.astype(xp.uint32) << xp.uint32(16)).view(xp.float32).astype(xp.float64)

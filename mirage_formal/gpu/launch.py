@@ -1,0 +1,272 @@
+"""Calling an executable on the user's tensors.
+
+    optimized = Optimized(load(directory))
+    y = optimized(x, w)            # torch tensors, CuPy arrays or NumPy arrays
+    optimized(x, w, out=y)
+
+On a GPU a call checks the tensors and launches on the current stream of torch or CuPy, read at every call; it neither
+waits, allocates (but outputs, through the allocator of whoever made the inputs) nor compiles after the first call, so
+it can be captured in a CUDA graph. ``prepare`` does what the first call does.
+
+Intermediate tensors lie in one workspace for each device, which belongs to the object. Calls on several streams are put
+in order by an event; a captured call is not, so do not replay it while another call of the same object runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.gpu.executable import Executable
+from mirage_formal.gpu.runtime import Loaded, arch_of, device_count
+from mirage_formal.gpu.tensors import (
+    Kind,
+    Slot,
+    TensorError,
+    adapter,
+    bits_of,
+    bits_of_floats,
+    floats_of,
+    kind_of,
+    laid_out,
+    of_bits,
+    store,
+)
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.front import user_frame
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.types import row_major
+
+Tensor: TypeAlias = Any
+
+_NO_GPU: Final = (
+    "no GPU with CuPy was found: computing by the reference semantics in float64 on the CPU, rounded to the element "
+    "type of the outputs"
+)
+
+
+class NoDeviceWarning(UserWarning):
+    """There is no GPU; results come from the reference semantics. Said once in a process."""
+
+
+class Optimized:
+    """A µGraph that can be called.
+
+    Args:
+        program: The program that it computes; its inputs and outputs are those of a call.
+        build: Makes the executable for an architecture ("sm_90a"); called at the first call on a GPU.
+    """
+
+    def __init__(self, program: KernelGraph, build: Callable[[str], Executable]) -> None:
+        self.program = program
+        self._build = build
+        self._loaded: dict[int, Loaded] = {}
+        self._kinds: dict[type, Kind] = {}
+        self._specs: dict[Kind, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+        self._apart: object = None
+        self._lock = threading.Lock()
+        types = kernel_types(program)
+        aligned = [1] * len(types)
+        self._inputs = [
+            Slot(f"input {item.name}", item.tensor, item.strides, align)
+            for item, align in zip(program.inputs, aligned, strict=False)
+        ]
+        self._outputs = [
+            Slot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
+            for i, number in enumerate(program.outputs)
+        ]
+
+    @classmethod
+    def of(cls, executable: Executable) -> Optimized:
+        """An executable that is built already; machine code that it lacks is compiled when it is loaded."""
+        return cls(executable.program, lambda arch: executable)
+
+    def __call__(self, *tensors: Tensor, out: Tensor = None, inputs: Sequence[Tensor] | None = None) -> Tensor:
+        """Compute the outputs.
+
+        Args:
+            tensors: The inputs in order, all of one kind; or one list of them.
+            out: Where to write: one tensor, or a list with one for each output. They must not overlap the inputs.
+            inputs: The inputs as a list, instead of ``tensors``.
+
+        Returns:
+            Tensors of the inputs' kind: the output if there is one, else a tuple of them; for inputs given as a list, a
+            list of all outputs.
+
+        Raises:
+            ShapeError, DTypeError, TensorError: An input or output does not fit; names it, and what was expected.
+        """
+        given, as_list = _arguments(tensors, inputs)
+        if len(given) != len(self._inputs):
+            names = ", ".join(item.name for item in self.program.inputs)
+            raise TensorError(f"expected {len(self._inputs)} inputs ({names}), got {len(given)}", where="inputs")
+        kind = self._kind(given, out)
+        results = None if out is None else list(out) if isinstance(out, list | tuple) else [out]
+        if results is not None and len(results) != len(self._outputs):
+            what = f"expected {len(self._outputs)} outputs, got {len(results)}"
+            raise TensorError(what, where="out", hint="give a list with a tensor for each output")
+        made = self._on_host(given, kind, results) if kind.host else self._on_device(given, kind, results)
+        return made if as_list else made[0] if len(made) == 1 else tuple(made)
+
+    def prepare(self, device: int | None = None) -> None:
+        """Build, compile, load and allocate, so that calls on this device need not; the current device if None.
+
+        Raises:
+            UnsupportedError: There is no GPU, or it cannot hold a kernel.
+        """
+        if not device_count():
+            raise UnsupportedError(
+                "expected a GPU and CuPy, got none", where="prepare", hint="run it on a machine with one"
+            )
+        if device is None:
+            device = int(import_module("cupy").cuda.runtime.getDevice())
+        self._load(device)
+
+    def _kind(self, given: Sequence[Tensor], out: Tensor) -> Kind:
+        """The kind of all tensors of a call."""
+        first = given[0]
+        cls = type(first)
+        kind = self._kinds.get(cls)
+        if kind is not None and (kind is not Kind.TORCH or first.is_cuda):
+            # Tensors of one class are of one kind; whether those of torch lie on one device is seen later.
+            for value in given:
+                if type(value) is not cls:
+                    break
+            else:
+                if out is None or type(out) is cls:
+                    return kind
+                if type(out) is list and all([type(value) is cls for value in out]):
+                    return kind
+        kind = kind_of(first, self._inputs[0].where)
+        for value, slot in zip(given, self._inputs, strict=True):
+            if (other := kind_of(value, slot.where)) is not kind:
+                what = f"expected a {kind.value} as the first input is, got a {other.value}"
+                raise TensorError(what, where=slot.where, hint="give all inputs in one kind")
+        for i, value in enumerate(() if out is None else out if isinstance(out, list | tuple) else (out,)):
+            if (other := kind_of(value, f"out[{i}]")) is not kind:
+                raise TensorError(f"expected a {kind.value} as the inputs are, got a {other.value}", where=f"out[{i}]")
+        if kind is not Kind.TORCH_HOST:
+            self._kinds[cls] = kind
+        return kind
+
+    # --- on a GPU ----------------------------------------------------------------------------------------------------
+
+    def _load(self, device: int) -> Loaded:
+        with self._lock:
+            found = self._loaded.get(device)
+            if found is None:
+                executable = self._build(arch_of(device))
+                found = Loaded(executable, device)
+                self._slots(executable)
+                self._loaded[device] = found
+        return found
+
+    def _slots(self, executable: Executable) -> None:
+        """Learns what the kernels want of the addresses."""
+        for i, slot in enumerate(self._inputs):
+            self._inputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
+        for i, slot in enumerate(self._outputs):
+            align = executable.align(executable.outputs[i])
+            self._outputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
+        self._specs.clear()
+
+    def _on_device(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+        read = adapter(kind)
+        device = read.device(given[0])
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            if not device_count():
+                hint = "install CuPy with one of the extras cuda12 or cuda13"
+                raise TensorError("expected CuPy to launch kernels on this GPU, got none", where="cupy", hint=hint)
+            loaded = self._load(device)
+        specs = self._specs.get(kind)
+        if specs is None:
+            specs = self._specs[kind] = (read.specs(self._inputs), read.specs(self._outputs))
+        sources = read.addresses(given, specs[0], device)
+        made = read.empty(specs[1], device) if out is None else out
+        targets = read.addresses(made, specs[1], device)
+        if out is not None:
+            together = (sources, targets)
+            if self._apart != together:
+                self._separate(sources, targets)
+                self._apart = together
+        loaded.run(sources, targets, read.stream(device))
+        return made
+
+    def _separate(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Refuse outputs that overlap an input or each other: kernels read inputs while they write."""
+        spans = [
+            (start, start + slot.span, slot.where)
+            for start, slot in zip((*sources, *targets), (*self._inputs, *self._outputs), strict=True)
+        ]
+        for i in range(len(sources), len(spans)):
+            first, end, where = spans[i]
+            for other, other_end, name in spans[:i]:
+                if first < other_end and other < end:
+                    hint = "give memory of its own, or leave out away"
+                    raise TensorError(
+                        f"expected memory apart from {name}, got overlapping memory", where=where, hint=hint
+                    )
+
+    # --- on the CPU --------------------------------------------------------------------------------------------------
+
+    def _on_host(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+        bits = [bits_of(value, kind, slot) for value, slot in zip(given, self._inputs, strict=True)]
+        for i, value in enumerate(out or ()):
+            bits_of(value, kind, self._outputs[i])
+        results = self._copied(bits) if device_count() else self._reference(bits)
+        if out is None:
+            return [of_bits(r, kind, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]
+        for value, result, slot in zip(out, results, self._outputs, strict=True):
+            store(value, kind, result, slot)
+        return out
+
+    def _copied(self, bits: Sequence[Any]) -> list[Any]:
+        """Runs on the current device of CuPy, on copies."""
+        cupy = import_module("cupy")
+        device = int(cupy.cuda.runtime.getDevice())
+        loaded = self._load(device)
+        sources = [cupy.asarray(laid_out(b, slot)) for b, slot in zip(bits, self._inputs, strict=True)]
+        targets = [cupy.empty(slot.span, dtype="uint8") for slot in self._outputs]
+        loaded.run(
+            [array.data.ptr for array in sources],
+            [array.data.ptr for array in targets],
+            int(cupy.cuda.get_current_stream().ptr),
+        )
+        return [
+            array.get().view(f"uint{8 * slot.tensor.dtype.bytes}").reshape(slot.tensor.shape)
+            for array, slot in zip(targets, self._outputs, strict=True)
+        ]
+
+    def _reference(self, bits: Sequence[Any]) -> list[Any]:
+        _say_no_gpu()
+        reference = import_module("mirage_formal.semantics.reference")
+        arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(bits, self._inputs, strict=True)]
+        results = reference.run(self.program, arrays)
+        return [bits_of_floats(r, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]
+
+
+@cache
+def _say_no_gpu() -> None:
+    frame = user_frame()
+    path, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("<unknown>", 1)
+    warnings.warn_explicit(_NO_GPU, NoDeviceWarning, path, line)
+
+
+def _arguments(tensors: tuple[Tensor, ...], inputs: Sequence[Tensor] | None) -> tuple[Sequence[Tensor], bool]:
+    """The inputs, and whether they came as a list."""
+    if inputs is not None:
+        if tensors:
+            raise TensorError("expected inputs once, got them by position and by name", where="inputs")
+        return inputs, True
+    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
+        return tensors[0], True
+    return tensors, False
+
+
+__all__ = ["MirageError", "NoDeviceWarning", "Optimized", "TensorError"]

@@ -1,0 +1,235 @@
+"""Timing on a GPU: one protocol for candidates and for everything that they are compared with.
+
+A CUDA graph holds N calls over rotating sets of inputs that are together at least three times the L2 cache (at most 64
+sets), so that inputs come from device memory as they would in a program; launch gaps of the host do not count. Inputs
+are seeded random numbers (kernels run faster on zeros). Outputs are filled with NaN first and must be finite after.
+After a warm-up the graph is replayed at least 15 times; the median counts, and the spread is reported with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from mirage_formal.errors import MirageError
+
+SETS: Final = 64
+CACHE_FACTOR: Final = 3
+REPLAYS: Final = 15
+#: Calls in a graph, at least.
+CALLS: Final = 8
+
+#: Computes outputs from one set of inputs; it may return or overwrite them.
+Call = Callable[[Sequence[Any]], Any]
+
+
+class MeasureError(MirageError):
+    """A measurement means nothing: outputs are not written, or the call cannot be captured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Microseconds of one call.
+
+    Attributes:
+        us: Median over the replays.
+        low, high: Fastest and slowest replay.
+        spread: Distance of the quartiles over the median.
+        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
+    """
+
+    us: float
+    low: float
+    high: float
+    spread: float
+    replays: int
+    calls: int
+    sets: int
+
+    def fields(self) -> dict[str, float]:
+        """As plain values."""
+        return asdict(self)
+
+
+class Recorder(Protocol):
+    """Captures calls in a CUDA graph and times its replays."""
+
+    def cache_bytes(self) -> int:
+        """Bytes of the L2 cache."""
+
+    def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
+        """Run the calls once, capture them; a function that replays them, and what they returned in the capture."""
+
+    def time(self, replay: Callable[[], None]) -> float:
+        """Microseconds of one replay, between two events."""
+
+    def poison(self, value: Any) -> None:
+        """Fill a tensor with NaN."""
+
+    def finite(self, value: Any) -> bool:
+        """Whether every element is a finite number."""
+
+
+def set_count(set_bytes: int, cache_bytes: int) -> int:
+    """How many sets of inputs of this size exceed the cache by the factor."""
+    return max(2, min(SETS, math.ceil(CACHE_FACTOR * cache_bytes / max(1, set_bytes))))
+
+
+def measure(
+    call: Call,
+    make_inputs: Callable[[int], Sequence[Any]],
+    set_bytes: int,
+    recorder: Recorder,
+    *,
+    outputs: Sequence[Any] | None = None,
+    replays: int = REPLAYS,
+) -> Measurement:
+    """Time a call.
+
+    Args:
+        call: What is timed; it must be capturable.
+        make_inputs: The set of inputs of a seed.
+        set_bytes: Bytes of one set.
+        recorder: Captures and times.
+        outputs: Tensors that the call writes; None if it returns them.
+        replays: Timed replays.
+
+    Raises:
+        MeasureError: An output is not written in a replay.
+    """
+    sets = [make_inputs(seed) for seed in range(set_count(set_bytes, recorder.cache_bytes()))]
+    calls = [_bound(call, sets[i % len(sets)]) for i in range(max(CALLS, len(sets)))]
+    replay, returned = recorder.capture(calls)
+    results = list(outputs) if outputs is not None else [x for value in returned for x in _flat(value)]
+    for value in results:
+        recorder.poison(value)
+    for _ in range(3):
+        recorder.time(replay)
+    if not all(recorder.finite(value) for value in results):
+        hint = "the call must write all of its outputs every time that the graph is replayed"
+        raise MeasureError("expected finite outputs, got poison or infinity", where="measure", hint=hint)
+    return summary([recorder.time(replay) / len(calls) for _ in range(replays)], len(calls), len(sets))
+
+
+def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
+    """The measurement of replays that took so many microseconds a call."""
+    ordered = sorted(times)
+    count = len(ordered)
+    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    spread = (ordered[(3 * count) // 4 if count > 1 else 0] - ordered[count // 4]) / median if median else 0.0
+    return Measurement(median, ordered[0], ordered[-1], spread, count, calls, sets)
+
+
+def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: call(inputs)
+
+
+def _flat(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+class CupyRecorder:
+    """Captures with CuPy; for calls that launch on CuPy's current stream."""
+
+    def __init__(self) -> None:
+        self._cupy = import_module("cupy")
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+
+    def cache_bytes(self) -> int:
+        """See ``Recorder.cache_bytes``."""
+        properties = self._cupy.cuda.runtime.getDeviceProperties(self._cupy.cuda.runtime.getDevice())
+        return int(properties["l2CacheSize"])
+
+    def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
+        """See ``Recorder.capture``."""
+        self._cupy.cuda.Device().synchronize()
+        with self._stream:
+            for call in calls[:2]:
+                call()
+            self._stream.synchronize()
+            self._stream.begin_capture()
+            try:
+                returned = [call() for call in calls]
+            finally:
+                graph = self._stream.end_capture()
+        return lambda: graph.launch(stream=self._stream), returned
+
+    def time(self, replay: Callable[[], None]) -> float:
+        """See ``Recorder.time``."""
+        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        start.record(self._stream)
+        replay()
+        end.record(self._stream)
+        end.synchronize()
+        return 1e3 * float(self._cupy.cuda.get_elapsed_time(start, end))
+
+    def poison(self, value: Any) -> None:
+        """See ``Recorder.poison``."""
+        value.fill(float("nan"))
+        self._cupy.cuda.Device().synchronize()
+
+    def finite(self, value: Any) -> bool:
+        """See ``Recorder.finite``."""
+        self._stream.synchronize()
+        return bool(self._cupy.isfinite(value).all())
+
+
+class TorchRecorder:
+    """Captures with torch; for calls on torch tensors."""
+
+    def __init__(self) -> None:
+        self._torch = import_module("torch")
+
+    def cache_bytes(self) -> int:
+        """See ``Recorder.cache_bytes``."""
+        return int(self._torch.cuda.get_device_properties(self._torch.cuda.current_device()).L2_cache_size)
+
+    def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
+        """See ``Recorder.capture``."""
+        torch = self._torch
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(side):
+            for call in calls[:2]:
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            returned = [call() for call in calls]
+        return graph.replay, returned
+
+    def time(self, replay: Callable[[], None]) -> float:
+        """See ``Recorder.time``."""
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        replay()
+        end.record()
+        end.synchronize()
+        return 1e3 * float(start.elapsed_time(end))
+
+    def poison(self, value: Any) -> None:
+        """See ``Recorder.poison``."""
+        value.fill_(float("nan"))
+
+    def finite(self, value: Any) -> bool:
+        """See ``Recorder.finite``."""
+        return bool(self._torch.isfinite(value).all())
+
+
+def host_overhead(call: Callable[[], Any], synchronise: Callable[[], None], count: int = 200) -> float:
+    """Microseconds of host time that a call takes to return, median of 25 rounds of ``count`` calls."""
+    from time import perf_counter
+
+    times = []
+    for _ in range(25):
+        synchronise()
+        start = perf_counter()
+        for _ in range(count):
+            call()
+        times.append(1e6 * (perf_counter() - start) / count)
+        synchronise()
+    return sorted(times)[len(times) // 2]

@@ -1,0 +1,216 @@
+"""Predefined matrix products by cuBLAS, with arguments made once.
+
+cuBLAS is called directly rather than through CuPy's functions, because those refuse to run while a CUDA graph is being
+captured. Sums are float32 whatever the element type (and never tf32); results are rounded once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import product
+from typing import Any, Final
+
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+
+#: cudaDataType.
+_TYPES: Final = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}
+_COMPUTE_32F: Final = 68
+_DEFAULT_ALGORITHM: Final = -1
+#: What cuBLAS wants on Hopper; given to it, so that it never allocates.
+WORKSPACE_BYTES: Final = 32 << 20
+_SONAMES: Final = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
+
+
+class CublasError(MirageError):
+    """cuBLAS is missing, or a call of it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How cuBLAS sees a row-major matrix: transposed or not (as column-major), and its leading dimension."""
+
+    transposed: bool
+    leading: int
+
+
+def side(shape: Shape, strides: tuple[int, ...]) -> Side:
+    """The last two dims of an operand.
+
+    Raises:
+        UnsupportedError: Neither of them is contiguous.
+    """
+    (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
+    if cols == 1 or by_col == 1:
+        leading = by_row if rows > 1 else cols
+        if leading >= cols:
+            return Side(False, leading)
+    if rows == 1 or by_row == 1:
+        leading = by_col if cols > 1 else rows
+        if leading >= rows:
+            return Side(True, leading)
+    what = f"expected an operand of matmul with rows or columns contiguous, got strides {list(strides)}"
+    raise UnsupportedError(what, where="matmul", hint="make the tensor contiguous")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``count`` products whose operands and results lie ``steps`` elements apart, the first ones at ``starts``."""
+
+    count: int
+    starts: tuple[int, int, int]
+    steps: tuple[int, int, int]
+
+
+def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch, ...]:
+    """The products over the leading dims, in as few calls as their strides allow.
+
+    Args:
+        leading: Extents of the dims before the last two.
+        strides: Of both operands and of the result along them.
+    """
+    split = len(leading)
+    while split > 0 and _uniform(leading[split - 1 :], tuple(s[split - 1 :] for s in strides)):
+        split -= 1
+    inner = leading[split:]
+    count = 1
+    for extent in inner:
+        count *= extent
+    found = []
+    for at in product(*(range(extent) for extent in leading[:split])):
+        starts = [sum(i * step for i, step in zip(at, s, strict=False)) for s in strides]
+        steps = [_step(inner, s[split:]) for s in strides]
+        found.append(Batch(count, (starts[0], starts[1], starts[2]), (steps[0], steps[1], steps[2])))
+    return tuple(found)
+
+
+def _step(extents: Shape, strides: tuple[int, ...]) -> int:
+    """The step between neighbours, for dims that ``_uniform`` accepts."""
+    return next((s for n, s in zip(reversed(extents), reversed(strides), strict=True) if n > 1), 0)
+
+
+def _uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether neighbours along these dims are the same number of elements apart everywhere."""
+    for own in strides:
+        step, within = _step(extents, own), 1
+        for extent, stride in zip(reversed(extents), reversed(own), strict=True):
+            if extent > 1 and stride != step * within:
+                return False
+            within *= extent
+    return True
+
+
+#: cuBLAS's column-major arguments of one product: op and op, m, n, k, ...; see ``calls``.
+Call = Callable[[int], None]
+
+
+class Cublas:
+    """A handle of cuBLAS on the current device, which must stay the current one in every call.
+
+    Args:
+        workspace: Address of WORKSPACE_BYTES of device memory, which must outlive the handle.
+    """
+
+    def __init__(self, workspace: int) -> None:
+        self._library = library()
+        self._workspace = ctypes.c_void_p(workspace)
+        self._handle = ctypes.c_void_p()
+        self._check("cublasCreate_v2", self._library.cublasCreate_v2(ctypes.byref(self._handle)))
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._size = ctypes.c_size_t(WORKSPACE_BYTES)
+
+    def on(self, stream: int) -> None:
+        """The next products run on this stream."""
+        handle = self._handle
+        self._check("cublasSetStream_v2", self._library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
+        # A new stream takes the workspace away.
+        done = self._library.cublasSetWorkspace_v2(handle, self._workspace, self._size)
+        self._check("cublasSetWorkspace_v2", done)
+
+    def calls(
+        self,
+        a: DTensor,
+        b: DTensor,
+        strides: tuple[tuple[int, ...], tuple[int, ...]],
+        address: Callable[[int], int],
+    ) -> list[Callable[[], None]]:
+        """One function for each call of cuBLAS that a product takes.
+
+        Args:
+            a: The left operand.
+            b: The right operand.
+            strides: Of both, in elements.
+            address: The addresses of the left operand, the right one and the result, by number, when called.
+        """
+        shape = (*a.shape[:-1], b.shape[-1])
+        own = row_major(shape)
+        m, n, k = shape[-2], shape[-1], a.shape[-1]
+        left, right = side(a.shape, strides[0]), side(b.shape, strides[1])
+        kind, size = _TYPES[a.dtype], a.dtype.bytes
+        # Row-major C = A B is column-major C' = B' A'.
+        fixed = (
+            self._handle,
+            ctypes.c_int(int(right.transposed)),
+            ctypes.c_int(int(left.transposed)),
+            ctypes.c_int(n),
+            ctypes.c_int(m),
+            ctypes.c_int(k),
+            ctypes.byref(self._one),
+        )
+        zero, last = ctypes.byref(self._zero), (ctypes.c_int(_COMPUTE_32F), ctypes.c_int(_DEFAULT_ALGORITHM))
+        function = self._library.cublasGemmStridedBatchedEx
+        cuda_type = ctypes.c_int(kind)
+
+        def call(batch: Batch) -> Callable[[], None]:
+            offsets = [start * size for start in batch.starts]
+            steps = [ctypes.c_longlong(step) for step in batch.steps]
+            leading = [ctypes.c_int(x) for x in (left.leading, right.leading, n)]
+            count = ctypes.c_int(batch.count)
+
+            def run() -> None:
+                pointers = [ctypes.c_void_p(address(i) + offsets[i]) for i in range(3)]
+                done = function(
+                    *fixed,
+                    *(pointers[1], cuda_type, leading[1], steps[1]),
+                    *(pointers[0], cuda_type, leading[0], steps[0]),
+                    zero,
+                    *(pointers[2], cuda_type, leading[2], steps[2]),
+                    count,
+                    *last,
+                )
+                self._check("cublasGemmStridedBatchedEx", done)
+
+            return run
+
+        lead = tuple(s[: len(shape) - 2] for s in (*strides, own))
+        return [call(batch) for batch in batches(shape[:-2], lead)]
+
+    def _check(self, name: str, status: int) -> None:
+        if status != 0:
+            raise CublasError(f"expected {name} to succeed, got status {status}", where="cuBLAS")
+
+
+@cache
+def library() -> Any:
+    """The cuBLAS library that CuPy or torch has loaded, or the system's.
+
+    Raises:
+        CublasError: There is none.
+    """
+    with suppress(ImportError, AttributeError, RuntimeError):
+        # CuPy's wheels find theirs when this is first touched.
+        import_module("cupy_backends.cuda.libs.cublas")
+    for name in (*_SONAMES, ctypes.util.find_library("cublas")):
+        if name is not None:
+            try:
+                return ctypes.CDLL(name)
+            except OSError:
+                continue
+    hint = "install CuPy with one of the extras cuda12 or cuda13 and the CUDA libraries (nvidia-cublas)"
+    raise CublasError("expected cuBLAS for a predefined matmul, got none", where="cuBLAS", hint=hint)

@@ -1,0 +1,171 @@
+"""An executable on one device: kernels loaded, workspace allocated, argument arrays made.
+
+A launch writes the addresses of the call's tensors into one table, to which the kernels' argument arrays point, and
+calls the driver once for each kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.gpu.executable import Executable, KernelLaunch, ProductLaunch, workspace
+from mirage_formal.gpu.products import WORKSPACE_BYTES, Cublas
+
+_MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_LEGACY: Final = (0, 1)
+
+
+def device_count() -> int:
+    """How many GPUs there are that CuPy can use; 0 without CuPy or without a driver."""
+    try:
+        return int(import_module("cupy").cuda.runtime.getDeviceCount())
+    except Exception:  # a missing driver, library or package: each its own class
+        return 0
+
+
+def arch_of(device: int) -> str:
+    """The architecture that kernels are compiled for to run on a device: "sm_90a", "sm_80", ..."""
+    capability = str(import_module("cupy").cuda.Device(device).compute_capability)
+    return {"90": "sm_90a", "86": "sm_80", "87": "sm_80", "89": "sm_80"}.get(capability, f"sm_{capability}")
+
+
+class Loaded:
+    """An executable on one device.
+
+    Raises:
+        UnsupportedError: The device cannot hold a kernel.
+        CompileError: Machine code is missing, and so is NVRTC.
+    """
+
+    def __init__(self, executable: Executable, device: int) -> None:
+        self.executable = executable
+        self._cupy = import_module("cupy")
+        self._device = device
+        self._lock = threading.Lock()
+        self._threads = threading.local()
+        self._modules: list[Any] = []
+        with self._cupy.cuda.Device(device):
+            self._cupy.cuda.runtime.setDevice(device)
+            self._table = (ctypes.c_uint64 * len(executable.values))()
+            self._allocate()
+            self._cublas = self._library()
+            self._calls = [call for launch in executable.launches for call in self._prepare(launch)]
+        self._last_stream: int | None = None
+        self._results = executable.outputs
+        runtime = self._cupy.cuda.runtime
+        self._get_device, self._is_capturing = runtime.getDevice, runtime.streamIsCapturing
+        self._record = runtime.eventRecord
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
+        """Launch everything on a stream.
+
+        Args:
+            inputs: Addresses of the inputs.
+            outputs: Addresses of the outputs, in order.
+            stream: Handle of the stream.
+        """
+        if not getattr(self._threads, "entered", False):
+            # A thread that has not used the device has no context for the driver to launch in.
+            runtime = self._cupy.cuda.runtime
+            before = runtime.getDevice()
+            runtime.setDevice(self._device)
+            if before != self._device:
+                runtime.setDevice(before)
+            self._threads.entered = True
+        if self._get_device() == self._device:
+            self._run(inputs, outputs, stream)
+        else:
+            with self._cupy.cuda.Device(self._device):
+                self._run(inputs, outputs, stream)
+
+    def _run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
+        table = self._table
+        with self._lock:
+            table[: len(inputs)] = inputs  # type: ignore[call-overload]
+            for number, address in zip(self._results, outputs, strict=True):
+                table[number] = address
+            if self._event is None:
+                for call in self._calls:
+                    call(stream)
+                return
+            # The legacy default stream cannot be captured, nor asked.
+            free = stream in _LEGACY or not self._is_capturing(stream)
+            if free and self._last_stream not in (None, stream):
+                self._cupy.cuda.runtime.streamWaitEvent(stream, self._event.ptr)
+            for call in self._calls:
+                call(stream)
+            if free:
+                self._record(self._event.ptr, stream)
+                self._last_stream = stream
+
+    # --- once --------------------------------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        offsets, size = workspace(self.executable)
+        products = any(isinstance(launch, ProductLaunch) for launch in self.executable.launches)
+        size_of_all = size + (WORKSPACE_BYTES if products else 0)
+        self._memory = self._cupy.cuda.alloc(size_of_all) if size_of_all else None
+        start = int(self._memory.ptr) if self._memory is not None else 0
+        for number, offset in offsets.items():
+            self._table[number] = start + offset
+        self._scratch = start + size
+        self._event = self._cupy.cuda.Event(disable_timing=True) if size_of_all else None
+
+    def _library(self) -> Cublas | None:
+        products = any(isinstance(launch, ProductLaunch) for launch in self.executable.launches)
+        return Cublas(self._scratch) if products else None
+
+    def _prepare(self, launch: KernelLaunch | ProductLaunch) -> list[Callable[[int], None]]:
+        if isinstance(launch, KernelLaunch):
+            return [self._kernel(launch)]
+        assert self._cublas is not None
+        cublas = self._cublas
+        values = self.executable.values
+        numbers = (launch.a, launch.b, launch.result)
+        strides = (self.executable.strides(launch.a), self.executable.strides(launch.b))
+        calls = cublas.calls(values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]))
+
+        def run(stream: int) -> None:
+            cublas.on(stream)
+            for call in calls:
+                call()
+
+        return [run]
+
+    def _kernel(self, launch: KernelLaunch) -> Callable[[int], None]:
+        driver = self._cupy.cuda.driver
+        module = self._cupy.cuda.function.Module()
+        module.load(self._cubin(launch))
+        function = module.get_function(launch.name)
+        self._modules.append((module, function))
+        try:
+            driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
+        except Exception as error:  # CuPy's own class, which may not be importable here
+            what = f"expected a GPU with {launch.shared_bytes} bytes of shared memory a block: {error}"
+            raise UnsupportedError(what, where=launch.name, hint="choose another candidate") from None
+        size = ctypes.sizeof(ctypes.c_uint64)
+        start = ctypes.addressof(self._table)
+        pointers = (ctypes.c_void_p * len(launch.arguments))(*(start + a.value * size for a in launch.arguments))
+        self._modules.append(pointers)
+        address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.shared_bytes
+        (x, y, z), threads = launch.grid, launch.threads
+        launch_kernel = driver.launchKernel
+
+        def run(stream: int) -> None:
+            launch_kernel(handle, x, y, z, threads, 1, 1, shared, stream, address, 0)
+
+        return run
+
+    def _cubin(self, launch: KernelLaunch) -> bytes:
+        arch = arch_of(self._device)
+        if (binary := launch.cubins.get(arch)) is not None:
+            return self.executable.files[binary.file]
+        # Only machine code that is missing needs the compiler and its cache.
+        compiler = import_module("mirage_formal.gpu.compile")
+        cubin: bytes = compiler.compile(self.executable.files[launch.source].decode(), arch).cubin
+        return cubin

@@ -1,0 +1,341 @@
+"""The user's tensors: CuPy arrays, torch tensors, NumPy arrays; what a kernel needs of them, and what is refused.
+
+Device tensors are used where they lie (their address, shape and strides are read, nothing is converted). Host tensors
+(NumPy arrays, torch tensors on the CPU) are copied. Neither CuPy nor torch is imported before the user has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from mirage_formal.errors import DTypeError, MirageError, ShapeError
+from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+
+
+class TensorError(MirageError):
+    """A tensor of a kind, on a device, with strides or at an address that a kernel cannot use."""
+
+
+class Kind(Enum):
+    """Who made a tensor, and where it lies."""
+
+    TORCH = "torch tensor on a GPU"
+    CUPY = "CuPy array"
+    NUMPY = "NumPy array"
+    TORCH_HOST = "torch tensor on the CPU"
+
+    @property
+    def host(self) -> bool:
+        """Whether it lies in the memory of the CPU."""
+        return self in (Kind.NUMPY, Kind.TORCH_HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a kernel expects of one input or output.
+
+    Attributes:
+        where: How messages name it.
+        tensor: Shape and element type.
+        strides: In elements.
+        align: Alignment of its first element in bytes.
+    """
+
+    where: str
+    tensor: DTensor
+    strides: tuple[int, ...]
+    align: int
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first to its last element."""
+        steps = zip(self.tensor.shape, self.strides, strict=True)
+        return (1 + sum((n - 1) * s for n, s in steps)) * self.tensor.dtype.bytes
+
+
+def kind_of(value: object, where: str) -> Kind:
+    """Who made a tensor.
+
+    Raises:
+        TensorError: Nobody that is known.
+    """
+    for name, attribute in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
+        cls = getattr(sys.modules.get(name), attribute, None)
+        if cls is not None and isinstance(value, cls):
+            if name == "torch":
+                return Kind.TORCH if value.is_cuda else Kind.TORCH_HOST
+            return Kind.CUPY if name == "cupy" else Kind.NUMPY
+    hint = "give torch tensors, CuPy arrays or NumPy arrays"
+    raise TensorError(f"expected a tensor, got {type(value).__name__}", where=where, hint=hint)
+
+
+class Adapter(Protocol):
+    """How tensors of one kind on a GPU are read and made."""
+
+    def device(self, value: Any) -> int:
+        """The device that a tensor lies on."""
+
+    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+        """What ``addresses`` compares tensors with, in the terms of whoever makes them; made once."""
+
+    def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
+        """The addresses of tensors' first elements.
+
+        Raises:
+            MirageError: One does not fit its slot.
+        """
+
+    def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
+        """New row-major tensors, from the allocator of whoever makes tensors of this kind."""
+
+    def stream(self, device: int) -> int:
+        """The stream that is current now."""
+
+
+@cache
+def adapter(kind: Kind) -> Adapter:
+    """The adapter of a kind of device tensors."""
+    return Torch() if kind is Kind.TORCH else Cupy()
+
+
+class Torch:
+    """Torch tensors."""
+
+    def __init__(self) -> None:
+        self.torch = import_module("torch")
+        self._devices: dict[int, Any] = {}
+        # The public function makes an object for each call.
+        self._raw_stream = getattr(getattr(self.torch, "_C", None), "_cuda_getCurrentRawStream", None)
+
+    def device(self, value: Any) -> int:
+        """See ``Adapter.device``."""
+        return int(value.get_device())
+
+    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+        """See ``Adapter.specs``."""
+        return tuple((s.tensor.shape, s.strides, getattr(self.torch, s.tensor.dtype.value), s.align, s) for s in slots)
+
+    def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
+        """See ``Adapter.addresses``."""
+        found = []
+        for value, (shape, strides, dtype, align, slot) in zip(values, specs, strict=True):
+            address = value.data_ptr()
+            if (
+                value.dtype is not dtype
+                or value.shape != shape
+                or value.get_device() != device
+                or value.requires_grad
+                or (value.stride() != strides and not same_strides(shape, value.stride(), strides))
+                or address % align
+            ):
+                name = str(value.dtype).removeprefix("torch.")
+                _refuse(slot, tuple(value.shape), name, value.get_device(), device, tuple(value.stride()), address)
+                hint = "call it under torch.no_grad() on detached tensors; it has no gradient"
+                what = "expected a tensor without gradient, got one that requires it"
+                raise TensorError(what, where=slot.where, hint=hint)
+            found.append(address)
+        return found
+
+    def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
+        """See ``Adapter.empty``."""
+        place = self._devices.get(device)
+        if place is None:
+            place = self._devices[device] = self.torch.device("cuda", device)
+        return [self.torch.empty(spec[0], dtype=spec[2], device=place) for spec in specs]
+
+    def stream(self, device: int) -> int:
+        """See ``Adapter.stream``."""
+        if self._raw_stream is not None:
+            return int(self._raw_stream(device))
+        return int(self.torch.cuda.current_stream(device).cuda_stream)
+
+
+class Cupy:
+    """CuPy arrays."""
+
+    def __init__(self) -> None:
+        self.cupy = import_module("cupy")
+        self._get_device = self.cupy.cuda.runtime.getDevice
+        self._get_stream = self.cupy.cuda.get_current_stream
+
+    def device(self, value: Any) -> int:
+        """See ``Adapter.device``."""
+        return int(value.data.device_id)
+
+    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+        """See ``Adapter.specs``."""
+        return tuple(
+            (
+                s.tensor.shape,
+                tuple(step * s.tensor.dtype.bytes for step in s.strides),
+                numpy_dtype(s.tensor.dtype),
+                s.align,
+                s,
+            )
+            for s in slots
+        )
+
+    def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
+        """See ``Adapter.addresses``."""
+        found = []
+        for value, (shape, strides, dtype, align, slot) in zip(values, specs, strict=True):
+            memory = value.data
+            address = memory.ptr
+            if (
+                value.dtype != dtype
+                or value.shape != shape
+                or memory.device_id != device
+                or (value.strides != strides and not same_strides(shape, value.strides, strides))
+                or address % align
+            ):
+                own = tuple(step // value.dtype.itemsize for step in value.strides)
+                _refuse(slot, value.shape, value.dtype.name, memory.device_id, device, own, address)
+            found.append(address)
+        return found
+
+    def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
+        """See ``Adapter.empty``."""
+        if self._get_device() == device:
+            return [self.cupy.empty(spec[0], spec[2]) for spec in specs]
+        with self.cupy.cuda.Device(device):
+            return [self.cupy.empty(spec[0], spec[2]) for spec in specs]
+
+    def stream(self, device: int) -> int:
+        """See ``Adapter.stream``."""
+        return int(self._get_stream().ptr)
+
+
+def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether strides agree along every dim of more than one element."""
+    return all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
+
+
+def _refuse(
+    slot: Slot, shape: Shape, dtype: str, device: int, wanted: int, strides: tuple[int, ...], address: int
+) -> None:
+    """Raise what is wrong with a tensor, if it is one of these."""
+    check_type(slot, tuple(shape), dtype)
+    if device != wanted:
+        hint = "move all tensors to one device"
+        got = f"GPU {device}" if device >= 0 else "the CPU"
+        raise TensorError(f"expected a tensor on GPU {wanted}, got one on {got}", where=slot.where, hint=hint)
+    if not same_strides(shape, strides, slot.strides):
+        hint = "make it contiguous" if slot.strides == row_major(slot.tensor.shape) else "lay it out as it was declared"
+        what = f"expected strides {list(slot.strides)}, got {list(strides)}"
+        raise TensorError(what, where=slot.where, hint=hint)
+    if address % slot.align:
+        what = f"expected an address that is a multiple of {slot.align} bytes, got {address:#x}"
+        raise TensorError(what, where=slot.where, hint="clone the tensor: a view may start anywhere")
+
+
+def check_type(slot: Slot, shape: Shape, dtype: str) -> None:
+    """Refuse a wrong shape or element type.
+
+    Raises:
+        ShapeError: The shape is wrong.
+        DTypeError: The element type is wrong.
+    """
+    if shape != slot.tensor.shape:
+        what = f"expected shape {list(slot.tensor.shape)}, got {list(shape)}"
+        raise ShapeError(what, where=slot.where, hint="kernels are made for the declared shapes only")
+    if dtype != slot.tensor.dtype.value:
+        what = f"expected elements of {slot.tensor.dtype.value}, got {dtype}"
+        raise DTypeError(what, where=slot.where, hint="convert the tensor yourself; nothing is converted silently")
+
+
+# --- host tensors ----------------------------------------------------------------------------------------------------
+
+_BFLOAT_HINT: Final = "NumPy has no bfloat16 of its own: install ml_dtypes, or give torch tensors"
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    """The NumPy element type.
+
+    Raises:
+        DTypeError: It is bfloat16 and ml_dtypes is not installed.
+    """
+    if dtype is not DType.BFLOAT16:
+        return import_module("numpy").dtype(dtype.value)
+    try:
+        return import_module("numpy").dtype(import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise DTypeError("expected a bfloat16 of NumPy, got none", where="dtype", hint=_BFLOAT_HINT) from None
+
+
+def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
+    """The elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
+
+    Raises:
+        ShapeError, DTypeError: It does not fit the slot.
+    """
+    np = import_module("numpy")
+    raw = np.uint32 if slot.tensor.dtype is DType.FLOAT32 else np.uint16
+    if kind is Kind.NUMPY:
+        check_type(slot, value.shape, value.dtype.name)
+        return np.ascontiguousarray(value).view(raw).reshape(value.shape)
+    torch = import_module("torch")
+    check_type(slot, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    integer = torch.int32 if slot.tensor.dtype is DType.FLOAT32 else torch.int16
+    return value.detach().contiguous().view(integer).numpy().view(raw)
+
+
+def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
+    """The host tensor of a kind that has these raw elements."""
+    if kind is Kind.NUMPY:
+        return bits.view(numpy_dtype(dtype))
+    np, torch = import_module("numpy"), import_module("torch")
+    signed = bits.view(np.int32 if dtype is DType.FLOAT32 else np.int16)
+    return torch.from_numpy(signed).view(getattr(torch, dtype.value))
+
+
+def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:
+    """Write raw elements into the user's host tensor ``value``, which must fit the slot."""
+    bits_of(value, kind, slot)
+    if kind is Kind.NUMPY:
+        value[...] = of_bits(bits, kind, slot.tensor.dtype)
+    else:
+        value.copy_(of_bits(bits, kind, slot.tensor.dtype))
+
+
+def floats_of(bits: Any, dtype: DType) -> Any:
+    """Raw elements as float64."""
+    np = import_module("numpy")
+    if dtype is DType.BFLOAT16:
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return bits.view(np.dtype(dtype.value)).astype(np.float64)
+
+
+def bits_of_floats(values: Any, dtype: DType) -> Any:
+    """Float64 rounded to the nearest element, ties to even, as raw elements."""
+    np = import_module("numpy")
+    values = np.ascontiguousarray(values)
+    with np.errstate(over="ignore"):
+        if dtype is not DType.BFLOAT16:
+            raw = np.uint32 if dtype is DType.FLOAT32 else np.uint16
+            return values.astype(np.dtype(dtype.value)).view(raw).reshape(values.shape)
+        # Rounding to float32 first could round twice; to odd instead, it cannot.
+        single = values.astype(np.float32)
+        bits = single.view(np.uint32).copy().reshape(values.shape)
+        back = single.astype(np.float64).reshape(values.shape)
+    inexact = np.isfinite(back) & (back != values)
+    toward = np.where(inexact & (np.abs(back) > np.abs(values)), np.uint32(1), np.uint32(0))
+    bits = np.where(inexact, (bits - toward) | np.uint32(1), bits)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16).astype(np.uint16)
+    return np.where(np.isnan(back), np.uint16(0x7FC0), rounded)
+
+
+def laid_out(bits: Any, slot: Slot) -> Any:
+    """Raw elements in the order of the slot's strides, from the first to the last, as bytes; gaps are zero."""
+    np = import_module("numpy")
+    if slot.strides == row_major(slot.tensor.shape):
+        return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
+    out = np.zeros(slot.span // slot.tensor.dtype.bytes, bits.dtype)
+    steps = tuple(s * out.itemsize for s in slot.strides)
+    np.lib.stride_tricks.as_strided(out, slot.tensor.shape, steps)[...] = bits
+    return out.view(np.uint8)

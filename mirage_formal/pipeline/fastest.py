@@ -1,0 +1,77 @@
+"""Measured order: of the cost model's best candidates, those that pass numerics on this GPU, fastest first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage_formal.errors import MirageError
+from mirage_formal.gpu.runtime import arch_of
+from mirage_formal.pipeline.driver import Result
+from mirage_formal.pipeline.kernels import KERNELS, KernelWarning, save_built
+
+
+def fastest(results: Sequence[Result], root: Path, count: int) -> list[Result]:
+    """The results with the first ``count`` measured: those within tolerance by time, then the rest as they were.
+
+    Kernels, numerics and times are written to ``kernels`` in the run's directory. A candidate that is refused, fails or
+    is outside of its tolerance goes to the end, with a warning; while all do, further ones are tried.
+
+    Args:
+        results: Best first by the cost model.
+        root: The run's directory.
+        count: How many are built and measured on CuPy's current device.
+    """
+    timed: list[tuple[float, int]] = []
+    failed: list[int] = []
+    for position, result in enumerate(results):
+        if position >= count and timed:
+            break
+        try:
+            timed.append((_microseconds(result, root), position))
+        except Exception as error:  # whatever fails on the device is this candidate's failure
+            failed.append(position)
+            first = (str(error).strip().splitlines() or [""])[0]
+            text = f"candidate {result.digest[:12]} is not among the best: {type(error).__name__}: {first[:300]}"
+            warnings.warn(text, KernelWarning, stacklevel=4)
+    order = [position for _, position in sorted(timed)]
+    order += [position for position in range(len(results)) if position not in order and position not in failed]
+    return [results[position] for position in (*order, *failed)]
+
+
+def _microseconds(result: Result, root: Path) -> float:
+    """Builds a candidate, compares it with float64 and times it.
+
+    Raises:
+        MirageError: It has no kernels that may run, or its results are outside of their tolerance.
+    """
+    assert result.alternatives is not None
+    # CuPy and NumPy are needed by those who have a GPU only.
+    runs_of = import_module("mirage_formal.gpu.device_runs").DeviceRuns
+    check = import_module("mirage_formal.verify.numerics").check
+    command = import_module("mirage_formal.gpu.__main__")
+    runtime = import_module("cupy").cuda.runtime
+    built = result.alternatives.own((arch_of(int(runtime.getDevice())),))
+    directory = root / KERNELS / result.directory.name
+    save_built(built, directory)
+    executable = built.executable
+    runs = runs_of(executable)
+    record = check(
+        executable.program, executable.graph, executable.digest, runs.run, device=command.device_name(), xp=runs.cupy
+    )
+    _write(directory / "numerics.json", record)
+    if record.answer != "within":
+        reasons = [o.reason for scale in record.scales for o in scale.outputs if o.reason]
+        raise MirageError(f"expected results within tolerance, got: {'; '.join(reasons)}", where="numerics")
+    found = runs.measure().fields()
+    _write(directory / "measure.json", {**found, "device": command.device_name()})
+    return float(found["us"])
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

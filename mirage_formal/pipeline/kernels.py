@@ -1,0 +1,367 @@
+"""From proved µGraphs to kernels: plan, lower, discharge, print, compile; and the kernels of a run's candidates.
+
+A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
+whoever has a list of candidates takes the next one.
+
+    python -m mirage_formal.pipeline.build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.gpu runs anywhere
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mirage_formal.errors import MirageError, RunError, UnsupportedError
+from mirage_formal.gpu.executable import (
+    Binary,
+    Executable,
+    Launch,
+    ProductLaunch,
+    kernel_launch,
+    save,
+)
+from mirage_formal.gpu.launch import Optimized
+from mirage_formal.gpu.operators import copy_program, operator_program
+from mirage_formal.gpu.products import side
+from mirage_formal.gpu.target import Target, load_target
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.program import Program
+from mirage_formal.ir.serialize import decode as graph_of
+from mirage_formal.ir.serialize import from_json, from_value
+from mirage_formal.ir.types import row_major
+from mirage_formal.journal import CANDIDATES, GRAPH_FILE, KERNELS, RUN_FILE, RunRecord, decode, read
+
+if TYPE_CHECKING:
+    from mirage_formal.verify.safety import SafetyReport
+
+OBLIGATIONS_FILE: Final = "obligations.jsonl"
+ARCHS: Final = ("sm_80", "sm_90a")
+#: How many candidates get kernels if nobody says otherwise.
+COUNT: Final = 4
+
+
+class KernelRefused(MirageError):
+    """A µGraph has no kernel that may run: it cannot be planned or compiled, or an obligation does not hold."""
+
+
+class KernelWarning(UserWarning):
+    """A candidate is passed over because its kernels are refused."""
+
+
+class ObligationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of obligations.jsonl: a safety obligation of a kernel and what became of it.
+
+    Attributes:
+        kernel: Name of the kernel.
+        kind, path, subject, claim: What must hold, and where.
+        finding: "held", "broken" or "undecided".
+        means: How it was settled, or the reason.
+        solvers: What solvers said.
+        sha256: Digest of the query's text, empty if there is none.
+        milliseconds: Time of settling it.
+    """
+
+    kernel: str
+    kind: str
+    path: str
+    subject: str
+    claim: str
+    finding: str
+    means: str
+    solvers: dict[str, str]
+    sha256: str
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An executable, the Programs of its generated kernels by name, and their obligations."""
+
+    executable: Executable
+    programs: dict[str, Program]
+    obligations: tuple[ObligationRecord, ...]
+
+
+def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
+    """The kernels of a µGraph.
+
+    Sound: every generated kernel, those of predefined operators included, is discharged by verify.safety; only if all
+    its obligations hold is anything returned.
+
+    Args:
+        graph: The µGraph, proved equal to the program.
+        program: The program.
+        target: What kernels are planned for.
+        archs: Architectures to compile for; what is missing is compiled when the executable is loaded.
+
+    Raises:
+        KernelRefused: It has no kernel that may run.
+    """
+    programs: list[tuple[int, tuple[int, ...], Program] | ProductLaunch] = []
+    types = kernel_types(graph)
+    strides = [item.strides for item in graph.inputs]
+    strides += [row_major(tensor.shape) for tensor in types[len(strides) :]]
+    number = len(graph.inputs)
+    for position, op in enumerate(graph.ops):
+        results = tuple(range(number, number + op.results))
+        number += op.results
+        try:
+            programs.append(_lowered(graph, position, op, results, types, strides, target))
+        except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
+            raise KernelRefused(f"operator {position} cannot be lowered: {_first(error)}", where="plan") from error
+    outputs = _outputs(graph, types, strides, programs)
+    return _compiled(graph, program, programs, outputs, archs)
+
+
+def _lowered(
+    graph: KernelGraph,
+    position: int,
+    op: Op | GraphDefined,
+    results: tuple[int, ...],
+    types: Sequence[Any],
+    strides: Sequence[tuple[int, ...]],
+    target: Target,
+) -> tuple[int, tuple[int, ...], Program] | ProductLaunch:
+    if isinstance(op, GraphDefined):
+        # Planning loads solvers.
+        plan = import_module("mirage_formal.optimize.planner").make_plan(graph, position, target)
+        lowered: Program = import_module("mirage_formal.gpu.lower").lower(plan)
+        return position, (*op.operands, *results), lowered
+    if op.kind is OpKind.MATMUL:
+        a, b = op.operands
+        side(types[a].shape, strides[a])
+        side(types[b].shape, strides[b])
+        return ProductLaunch(position, a, b, results[0])
+    operands = tuple((types[i], strides[i]) for i in op.operands)
+    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[results[0]])
+    return position, (*op.operands, *results), made
+
+
+def _outputs(graph: KernelGraph, types: Sequence[Any], strides: Sequence[tuple[int, ...]], programs: Any) -> list[int]:
+    """The value of each output; inputs and repeated outputs are copied to values of their own."""
+    outputs: list[int] = []
+    extra = len(types)
+    for tensor in graph.outputs:
+        if tensor >= len(graph.inputs) and tensor not in outputs:
+            outputs.append(tensor)
+            continue
+        copy = copy_program(f"copy{len(outputs)}", (types[tensor], strides[tensor]))
+        programs.append((-1, (tensor, extra), copy))
+        outputs.append(extra)
+        extra += 1
+    return outputs
+
+
+def _compiled(
+    graph: KernelGraph, program: KernelGraph, programs: Sequence[Any], outputs: Sequence[int], archs: Sequence[str]
+) -> Built:
+    from mirage_formal.gpu.cuda import emit
+
+    launches: list[Launch] = []
+    files: dict[str, bytes] = {}
+    records: list[ObligationRecord] = []
+    kept: dict[str, Program] = {}
+    many = sum(isinstance(item, tuple) for item in programs) > 1
+    for item in programs:
+        if isinstance(item, ProductLaunch):
+            launches.append(item)
+            continue
+        position, values, lowered = item
+        records += discharged(lowered)
+        try:
+            text = emit(lowered)
+        except ValueError as error:
+            raise KernelRefused(f"it cannot be printed: {_first(error)}", where=lowered.name) from error
+        source = f"kernel{len(kept)}.cu" if many else "kernel.cu"
+        cubins = dict(_cubins(text, source.removesuffix(".cu"), archs, files, lowered.name))
+        files[source] = text.encode()
+        kept[lowered.name] = lowered
+        launches.append(kernel_launch(lowered, position, values, source, text, cubins))
+    executable = Executable(digest(graph), graph, program, tuple(launches), tuple(outputs), files)
+    return Built(executable, kept, tuple(records))
+
+
+def _cubins(
+    text: str, stem: str, archs: Sequence[str], files: dict[str, bytes], name: str
+) -> Iterator[tuple[str, Binary]]:
+    compiler = import_module("mirage_formal.gpu.compile") if archs else None
+    for arch in archs if compiler is not None and compiler.available() else ():
+        assert compiler is not None
+        try:
+            found = compiler.compile(text, arch)
+        except MirageError as error:
+            raise KernelRefused(f"it does not compile for {arch}: {_first(error)}", where=name) from error
+        file = f"{stem}-{arch}.cubin"
+        files[file] = found.cubin
+        digest_of = hashlib.sha256(found.cubin).hexdigest()
+        yield arch, Binary(file, digest_of, found.registers, found.spill_bytes)
+
+
+def discharged(program: Program) -> list[ObligationRecord]:
+    """The obligations of a kernel, all of which hold.
+
+    Raises:
+        KernelRefused: One is broken or undecided; names it.
+    """
+    safety = import_module("mirage_formal.verify.safety")
+    report: SafetyReport = safety.discharge_safety(program)
+    match report.verdict:
+        case safety.Safe():
+            return [_record(program.name, entry) for entry in report.discharged]
+        case safety.Unsafe(obligation, model, reason):
+            at = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
+            where = ", ".join(f"{name} = {value}" for name, value in model)
+            raise KernelRefused(f"an obligation is broken: {at} {reason} {where}".rstrip(), where=program.name)
+        case verdict:
+            reason = str(getattr(verdict, "reason", verdict))
+            raise KernelRefused(f"an obligation is undecided: {reason}", where=program.name)
+
+
+def _record(kernel: str, entry: Any) -> ObligationRecord:
+    obligation, finding = entry.obligation, entry.finding
+    text = obligation.text
+    return ObligationRecord(
+        kernel=kernel,
+        kind=str(obligation.kind),
+        path=obligation.path,
+        subject=obligation.subject,
+        claim=obligation.claim,
+        finding=type(finding).__name__.lower(),
+        means=str(getattr(finding, "means", getattr(finding, "reason", ""))),
+        solvers={result.solver: str(result.answer.value) for result in entry.results},
+        sha256=hashlib.sha256(text.encode()).hexdigest() if text else "",
+        milliseconds=round(entry.milliseconds, 3),
+    )
+
+
+def _first(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+# --- candidates of a search ------------------------------------------------------------------------------------------
+
+
+class Alternatives:
+    """Candidates, the preferred one first, of which the first that has kernels is run.
+
+    Args:
+        candidates: Name and encoded µGraph (ir/serialize) of each.
+        program: The program.
+        target: What kernels are planned for.
+    """
+
+    def __init__(self, candidates: Sequence[tuple[str, bytes]], program: KernelGraph, target: Target) -> None:
+        self._candidates = candidates
+        self._program = program
+        self._target = target
+        self._built: dict[tuple[str, tuple[str, ...]], Built] = {}
+        self._lock = threading.RLock()
+        #: The program as the first of them that has kernels computes it.
+        self.optimized: Final = Optimized(program, lambda arch: self.built((arch,)).executable)
+
+    def own(self, archs: tuple[str, ...] = (), position: int = 0) -> Built:
+        """The kernels of one candidate, built once.
+
+        Raises:
+            KernelRefused: It has none that may run.
+        """
+        name, data = self._candidates[position]
+        with self._lock:
+            if (name, archs) not in self._built:
+                self._built[name, archs] = build(graph_of(data), self._program, self._target, archs)
+            return self._built[name, archs]
+
+    def built(self, archs: tuple[str, ...] = ()) -> Built:
+        """The kernels of the first candidate that has any; warns about those that it passes over.
+
+        Raises:
+            UnsupportedError: None has.
+        """
+        reasons: list[str] = []
+        for position, (name, _) in enumerate(self._candidates):
+            try:
+                return self.own(archs, position)
+            except KernelRefused as error:
+                reasons.append(f"candidate {name}: {error}")
+                text = f"candidate {name} is passed over, the next one takes its place: {error}"
+                warnings.warn(text, KernelWarning, stacklevel=3)
+        what = f"expected a candidate whose kernels may run, got none: {'; '.join(reasons) or 'no candidate'}"
+        raise UnsupportedError(what, where="kernels", hint="search again with another space or more candidates")
+
+
+# --- run directories -------------------------------------------------------------------------------------------------
+
+
+def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> list[tuple[str, str]]:
+    """Write the kernels of a run's best candidates to its directory ``kernels``.
+
+    Candidates that are refused don't count. An earlier ``kernels`` is replaced.
+
+    Args:
+        root: The run's directory.
+        count: How many candidates get kernels.
+        archs: Architectures to compile for.
+
+    Returns:
+        For each candidate that was tried, its directory's name and what became of it: "built", or why not.
+
+    Raises:
+        RunError: There is no run.
+    """
+    if not (root / RUN_FILE).is_file():
+        raise RunError("expected the directory of a run, got none", where=str(root), hint="check the path")
+    run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
+    program = from_value(msgspec.json.decode(run.program), str(root / RUN_FILE))
+    target = load_target(run.identity.target)
+    where = root / KERNELS
+    if where.exists():
+        shutil.rmtree(where)
+    tried: list[tuple[str, str]] = []
+    done = 0
+    for directory in sorted((root / CANDIDATES).iterdir()):
+        if done == count:
+            break
+        graph = from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
+        try:
+            built = build(graph, program, target, archs)
+        except KernelRefused as error:
+            tried.append((directory.name, str(error)))
+            continue
+        save_built(built, where / directory.name)
+        tried.append((directory.name, "built"))
+        done += 1
+    return tried
+
+
+def save_built(built: Built, directory: Path) -> None:
+    """Write an executable with its log of obligations."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in built.obligations)
+    (directory / OBLIGATIONS_FILE).write_bytes(lines)
+    save(built.executable, directory)
+
+
+__all__ = [
+    "COUNT",
+    "KERNELS",
+    "Alternatives",
+    "Built",
+    "KernelRefused",
+    "KernelWarning",
+    "build",
+    "build_run",
+    "save_built",
+]

@@ -1,0 +1,180 @@
+"""A CuPy without a GPU: device memory is host memory, and launches run Programs of a registry on the emulator.
+
+Kernel arguments are read as the driver reads them, through the addresses that the launcher hands over, so wrong
+argument tables, wrong workspaces and wrong order are wrong results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mirage_formal.gpu.emulate import run as emulate
+from mirage_formal.ir.program import Program
+from mirage_formal.ir.types import DType
+
+_RAW = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
+
+
+class ndarray:
+    """The few things of cupy.ndarray that are used."""
+
+    def __init__(self, host: np.ndarray, device: int = 0) -> None:
+        self.host = host
+        self.device = device
+
+    @property
+    def data(self) -> SimpleNamespace:
+        return SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.host.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.host.strides
+
+    @property
+    def dtype(self) -> Any:
+        return self.host.dtype
+
+    def get(self) -> np.ndarray:
+        return self.host.copy()
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy at a multiple of 256 bytes."""
+    raw = np.empty(array.nbytes + 256, np.uint8)
+    start = -raw.ctypes.data % 256
+    out = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    out[...] = array
+    return out
+
+
+def at(address: int, elements: int, dtype: DType) -> np.ndarray:
+    """Device memory as an array."""
+    raw = _RAW[dtype]
+    size = elements * np.dtype(raw).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), raw)
+
+
+class FakeCupy:
+    """To be put in sys.modules as ``cupy``.
+
+    Attributes:
+        log: Calls of the runtime and of the driver, in order.
+        capturing: Streams that are being captured.
+        fault: Called before every launch.
+    """
+
+    __name__ = "cupy"
+    __version__ = "fake"
+    ndarray = ndarray
+
+    def __init__(self, programs: dict[str, Program], devices: int = 1, capability: str = "90") -> None:
+        self.programs = programs
+        self.log: list[tuple[Any, ...]] = []
+        self.capturing: set[int] = set()
+        self.stream = 7
+        self.current = 0
+        self.functions: list[str] = []
+        self.keep: list[Any] = []
+        self.fault: Callable[[], None] = lambda: None
+        fake = self
+
+        class Module:
+            def load(self, cubin: bytes) -> None:
+                assert isinstance(cubin, bytes)
+                fake.log.append(("load", cubin))
+
+            def get_function(self, name: str) -> SimpleNamespace:
+                assert name in fake.programs, name
+                fake.functions.append(name)
+                return SimpleNamespace(ptr=len(fake.functions) - 1)
+
+        class Device:
+            def __init__(self, number: int = 0) -> None:
+                self.number = number
+                self.compute_capability = capability
+
+            def __enter__(self) -> None:
+                self.before, fake.current = fake.current, self.number
+
+            def __exit__(self, *_: object) -> None:
+                fake.current = self.before
+
+            def synchronize(self) -> None:
+                fake.log.append(("synchronize",))
+
+        runtime = SimpleNamespace(
+            getDeviceCount=lambda: devices,
+            getDevice=lambda: self.current,
+            setDevice=lambda number: setattr(self, "current", number),
+            streamIsCapturing=lambda stream: stream in self.capturing,
+            streamWaitEvent=lambda stream, event: self.log.append(("wait", stream)),
+            eventRecord=lambda event, stream: self.log.append(("record", stream)),
+            getDeviceProperties=lambda number: {
+                "name": b"Fake",
+                "l2CacheSize": 1 << 20,
+                "multiProcessorCount": 1,
+                "totalGlobalMem": 1 << 30,
+            },
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            driver=SimpleNamespace(funcSetAttribute=self._attribute, launchKernel=self._launch),
+            function=SimpleNamespace(Module=Module),
+            Device=Device,
+            Event=lambda **_: SimpleNamespace(ptr=5),
+            alloc=self._alloc,
+            get_current_stream=lambda *_: SimpleNamespace(ptr=self.stream),
+        )
+
+    def empty(self, shape: Any, dtype: Any = np.float64) -> ndarray:
+        self.log.append(("empty",))
+        host = aligned(np.empty(shape, dtype))
+        host.view(np.uint8).fill(0xFF) if host.size else None
+        return ndarray(host, self.current)
+
+    def asarray(self, host: np.ndarray) -> ndarray:
+        return ndarray(aligned(host), self.current)
+
+    def _alloc(self, size: int) -> SimpleNamespace:
+        self.log.append(("alloc", size))
+        host = aligned(np.full(size, 0xFF, np.uint8))
+        self.keep.append(host)
+        return SimpleNamespace(ptr=host.ctypes.data)
+
+    def _attribute(self, function: int, attribute: int, value: int) -> None:
+        if value > 227 << 10:
+            raise RuntimeError("CUDA_ERROR_INVALID_VALUE")
+        self.log.append(("attribute", self.functions[function], attribute, value))
+
+    def _launch(self, function: int, *arguments: int) -> None:
+        self.fault()
+        program = self.programs[self.functions[function]]
+        x, y, z, threads, one, also, shared, stream, address, extra = arguments
+        assert ((x, y, z), threads, one, also, shared, extra) == (
+            program.grid,
+            program.threads,
+            1,
+            1,
+            program.shared_bytes,
+            0,
+        )
+        count = len(program.params)
+        slots = (ctypes.c_void_p * count).from_address(address)
+        pointers = [ctypes.c_uint64.from_address(slot or 0).value for slot in slots]
+        views = [at(p, param.elements, param.dtype) for p, param in zip(pointers, program.params, strict=True)]
+        given = [view for view, param in zip(views, program.params, strict=True) if not param.written]
+        results = iter(emulate(program, given))
+        for view, param in zip(views, program.params, strict=True):
+            if param.written:
+                result = next(results)
+                view[:] = (result.view(np.uint32) >> 16).astype(np.uint16) if param.dtype is DType.BFLOAT16 else result
+        self.log.append(("launch", program.name, stream))

@@ -1,0 +1,230 @@
+"""Kernels of candidates: refused ones are passed over, a run's are written and run, a failure is a row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads as w
+from program_interpreter import run as interpret
+
+import mirage_formal as mf
+from mirage_formal.errors import MirageError, RunError, UnsupportedError
+from mirage_formal.gpu import __main__ as command
+from mirage_formal.gpu import launch, lower
+from mirage_formal.gpu.executable import Executable, load
+from mirage_formal.gpu.target import load_target
+from mirage_formal.ir.program import Barrier, For, If, Program
+from mirage_formal.ir.serialize import encode
+from mirage_formal.journal import KERNELS
+from mirage_formal.pipeline import build as build_command
+from mirage_formal.pipeline import fastest as fastest_module
+from mirage_formal.pipeline.kernels import (
+    Alternatives,
+    KernelRefused,
+    KernelWarning,
+    build,
+    build_run,
+    discharged,
+)
+
+H200 = load_target("h200")
+
+
+def program() -> mf.Graph:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(2, 256), dtype=mf.float16, name="X")
+    weight = graph.new_input(dims=(256, 512), dtype=mf.float16, name="W")
+    graph.mark_output(graph.matmul(graph.rms_norm(x), weight))
+    return graph
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    out = tmp_path_factory.mktemp("run") / "norm"
+    found: list[Any] = mf.superoptimize(program(), config="norm", out=out, workers=1, keep=4)
+    assert len(found) >= 2
+    return found
+
+
+def without_barriers(body: tuple[Any, ...]) -> tuple[Any, ...]:
+    kept = (x for x in body if not isinstance(x, Barrier))
+    return tuple(replace(x, body=without_barriers(x.body)) if isinstance(x, For | If) else x for x in kept)
+
+
+def test_a_broken_obligation_is_refused() -> None:
+    built = build(w.ntrans_fused(n=512), w.ntrans(n=512), H200)
+    (kernel,) = built.programs.values()
+    assert {record.finding for record in built.obligations} == {"held"}
+    with pytest.raises(KernelRefused, match="an obligation is"):
+        discharged(replace(kernel, body=without_barriers(kernel.body)))
+
+
+def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = w.ntrans_fused(n=512), w.ntrans_fused(n=512, grid=4)
+    target = H200
+    real = lower.lower
+
+    def broken(plan: Any) -> Program:
+        lowered = real(plan)
+        return replace(lowered, body=without_barriers(lowered.body)) if lowered.grid[0] == 4 else lowered
+
+    monkeypatch.setattr(lower, "lower", broken)
+    both = Alternatives((("bad", encode(bad)), ("good", encode(good))), w.ntrans(n=512), target)
+    with pytest.warns(KernelWarning, match="candidate bad is passed over, the next one takes its place: .*obligation"):
+        built = both.built()
+    assert built.executable.graph == good
+    alone = Alternatives((("bad", encode(bad)),), w.ntrans(n=512), target)
+    with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match=r"candidate bad: .*obligation"):
+        alone.built()
+    with pytest.raises(KernelRefused):
+        both.own()
+
+
+def test_results_can_be_called(results: list[Any]) -> None:
+    """Without a GPU: by the reference semantics."""
+    x = np.random.default_rng(0).standard_normal((2, 256)).astype(np.float16)
+    weight = np.random.default_rng(1).standard_normal((256, 512)).astype(np.float16)
+    launch._say_no_gpu.cache_clear()
+    with pytest.warns(launch.NoDeviceWarning):
+        got = results[0](x, weight)
+    exact = x.astype(np.float64)
+    exact = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True)) @ weight.astype(np.float64)
+    assert np.array_equal(got, exact.astype(np.float16))
+    assert np.array_equal(results[0]([x, weight])[0], got)
+    assert "__global__" in results[0].kernel()
+    with pytest.raises(UnsupportedError, match="expected a GPU"):
+        results[0].prepare()
+
+
+def test_a_run_has_kernels(results: list[Any], tmp_path: Path) -> None:
+    root = results[0].directory.parent.parent
+    tried = build_run(root, count=2, archs=())
+    assert [outcome for _, outcome in tried] == ["built", "built"]
+    directories = command.directories(root)
+    assert [path.name for path in directories] == [result.directory.name for result in results[:2]]
+    executable = load(directories[0])
+    assert executable.digest == results[0].digest
+    assert executable.graph == results[0].graph
+    assert executable.program == program().freeze()
+    lines = (directories[0] / "obligations.jsonl").read_text().splitlines()
+    assert {json.loads(line)["finding"] for line in lines} == {"held"}
+    # The checker is content with a run that has kernels.
+    check = [sys.executable, "-m", "mirage_formal.check", str(root)]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+    assert command.directories(root, 2) == directories[1:]
+    assert command.directories(directories[0]) == directories[:1]
+    with pytest.raises(RunError, match="expected a candidate of rank 001, 002, got 7"):
+        command.directories(root, 7)
+    with pytest.raises(RunError, match="with kernels"):
+        command.directories(tmp_path)
+    with pytest.raises(RunError, match="directory of a run"):
+        build_run(tmp_path)
+
+
+def test_the_commands(results: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root = results[0].directory.parent.parent
+    assert build_command.main([str(root), "--count", "1", "--arch", "sm_90a"]) == 0
+    assert capsys.readouterr().out == f"{root}: {results[0].directory.name}: built\n"
+    (kernel,) = load(root / KERNELS / results[0].directory.name).launches
+    assert list(kernel.cubins) in ([], ["sm_90a"])
+    assert build_command.main([str(tmp_path)]) == 2
+    assert "expected the directory of a run" in capsys.readouterr().err
+    assert command.main(["run", str(root)]) == 2
+    assert "expected a GPU and CuPy" in capsys.readouterr().err
+    assert command.main(["info"]) == 0
+    assert "numpy: " in capsys.readouterr().out
+    assert command.main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"] == []
+
+
+class Runs:
+    """DeviceRuns without a device: kernels are interpreted."""
+
+    cupy = np
+
+    def __init__(self, executable: Executable, scale: float = 1.0) -> None:
+        self.programs = list(build(executable.graph, executable.program, H200).programs.values())
+        self.executable = executable
+        self.scale = scale
+
+    def run(self, arrays: Any) -> list[Any]:
+        (kernel,) = self.programs
+        found = interpret(kernel, [a.astype(np.float16).reshape(-1) for a in arrays])
+        return [self.scale * x.astype(np.float64) for x in found]
+
+    def measure(self) -> Any:
+        return SimpleNamespace(fields=lambda: {"us": 3.0, "low": 2.5, "high": 4.0})
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
+    np_pool = SimpleNamespace(free_all_blocks=lambda: None)
+    monkeypatch.setattr(np, "get_default_memory_pool", lambda: np_pool, raising=False)
+    module = SimpleNamespace(DeviceRuns=Runs)
+    monkeypatch.setitem(sys.modules, "mirage_formal.gpu.device_runs", module)
+    monkeypatch.setattr(command, "device_name", lambda: "Interpreter")
+    monkeypatch.setattr(command, "device_count", lambda: 1)
+    build_run(results[0].directory.parent.parent, count=2, archs=())
+    return module
+
+
+def test_running_a_run(device: Any, results: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    root = results[0].directory.parent.parent
+    assert command.main(["run", str(root), "--candidate", "1", "--numerics", "--measure"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{results[0].directory.name}: within  scale 0.1 within (error/tolerance 0.")
+    assert out.endswith("3.00 us (2.50..4.00)\n")
+    directory = root / KERNELS / results[0].directory.name
+    record = json.loads((directory / "numerics.json").read_text())
+    assert record["answer"] == "within"
+    assert record["device"] == "Interpreter"
+    assert [scale["scale"] for scale in record["scales"]] == [0.1, 1.0, 8.0]
+    assert json.loads((directory / "measure.json").read_text())["us"] == 3.0
+    assert command.main(["run", str(root), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["answer"] for row in rows] == ["finite", "finite"]
+    assert load(directory).digest == results[0].digest
+
+
+def test_a_failure_is_a_row(device: Any, results: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    root = results[0].directory.parent.parent
+    device.DeviceRuns = lambda executable: Runs(executable, scale=1.01)
+    assert command.main(["run", str(root), "--numerics"]) == 1
+    assert "an error is" in capsys.readouterr().out
+
+    def broken(executable: Executable) -> Any:
+        raise RuntimeError("illegal address\nand more")
+
+    device.DeviceRuns = broken
+    assert command.main(["run", str(root)]) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith("FAILED: RuntimeError: illegal address")
+
+
+def test_the_fastest_within_tolerance_comes_first(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> None:
+    times: dict[str, float | MirageError] = {
+        results[0].digest: MirageError("outside", where="numerics"),
+        results[1].digest: 5.0,
+        results[2].digest: 4.0,
+    }
+
+    def measured(result: Any, root: Path) -> float:
+        found = times[result.digest]
+        if isinstance(found, MirageError):
+            raise found
+        return found
+
+    monkeypatch.setattr(fastest_module, "_microseconds", measured)
+    with pytest.warns(KernelWarning, match=f"candidate {results[0].digest[:12]} is not among the best"):
+        order = fastest_module.fastest(results, Path("unused"), 3)
+    assert order == [results[2], results[1], *results[3:], results[0]]
+    times[results[1].digest] = MirageError("outside", where="numerics")
+    with pytest.warns(KernelWarning):
+        assert fastest_module.fastest(results, Path("unused"), 1) == [results[2], *results[3:], *results[:2]]

@@ -1,0 +1,132 @@
+"""Layouts: no bank conflicts, warps of least cost, and fragments that are what the next product needs."""
+
+from __future__ import annotations
+
+from itertools import product as every
+
+import pytest
+
+from mirage_formal.ir.distribution import by_warp, folded, fragment, replicas, tiles, vector
+from mirage_formal.ir.plan import Axis, SharedHome, Warps
+from mirage_formal.optimize.layout import (
+    ProductShape,
+    choose_swizzle,
+    choose_warps,
+    conflicts,
+    packs,
+    product_cost,
+    warp_options,
+)
+
+
+def address(home, row, col):
+    return row * home.pitch + (col ^ 8 * ((row >> home.shift) & home.mask))
+
+
+@pytest.mark.parametrize("chunks", range(1, 40))
+def test_matrices_without_bank_conflicts(chunks):
+    home = choose_swizzle("s", 64, 8 * chunks)
+    assert conflicts(home) == 0
+    for first, col in every(range(0, 64, 8), range(0, 8 * chunks, 8)):
+        banks = {address(home, first + row, col) // 8 % 8 for row in range(8)}
+        assert len(banks) == 8
+    # Rows stay apart and chunks stay whole.
+    places = {address(home, row, col) for row in range(16) for col in range(8 * chunks)}
+    assert len(places) == 16 * 8 * chunks
+    assert max(places) < 16 * home.pitch
+    assert all(address(home, row, col) % 8 == 0 for row in range(16) for col in range(0, 8 * chunks, 8))
+
+
+def test_plain_rows_of_128_bytes_conflict():
+    assert conflicts(SharedHome("s", 64, 64, 64)) == 7
+    assert conflicts(SharedHome("s", 64, 32, 32)) == 3
+    assert conflicts(SharedHome("s", 64, 72, 72)) == 0
+
+
+SHAPES = [
+    ProductShape(128, 64, 64, 4, False),
+    ProductShape(2, 48, 512, 8, True),
+    ProductShape(1, 128, 128, 32, False),
+    ProductShape(16, 16, 256, 1, False),
+    ProductShape(256, 32, 64, 16, True),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_single_product_takes_its_cheapest_warps(shape):
+    (chosen,), proven = choose_warps([shape], 4)
+    assert proven
+    assert product_cost(shape, chosen) == min(product_cost(shape, w) for w in warp_options(shape, 4))
+    assert chosen.count == 4
+
+
+def test_few_rows_cut_the_inner_dim():
+    assert choose_warps([ProductShape(2, 48, 512, 8, True)], 4)[0] == (Warps(1, 1, 4),)
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(128, 64), (16, 128), (1, 128), (64, 64)])
+def test_attention_stays_in_registers(rows, keys):
+    """The scores' accumulators are the left fragments of the product with the values, whatever the rows."""
+    scores = ProductShape(rows, keys, 64, 8, False)
+    out = ProductShape(rows, 64, keys, 8, True, source=0)
+    (a, b), proven = choose_warps([scores, out], 4)
+    assert proven
+    assert packs(scores, a, out, b)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(32, 64), (64, 128), (16, 256)])
+@pytest.mark.parametrize("warps", [Warps(1, 4, 1), Warps(2, 2, 1), Warps(4, 1, 1)])
+def test_packing_gives_every_lane_its_left_fragment(rows, cols, warps):
+    """Checked element by element against the layout of m16n8k16's left operand in the PTX ISA."""
+    over = fragment(128, warps, rows, cols)
+    later = Warps(warps.rows, 1, warps.cols)
+    source, target = ProductShape(rows, cols, 16, 1, False), ProductShape(rows, 8, cols, 1, True, 0)
+    if not packs(source, warps, target, later):
+        pytest.skip("no such packing")
+    high, wide = tiles(over)
+    for tid in range(128):
+        lane, warp = tid % 32, tid // 32
+        first_row = 16 * high * (warp % warps.rows)
+        first_inner = 8 * wide * (warp // warps.rows % warps.cols)
+        for m, k, word, half in every(range(high), range(wide // 2), range(4), range(2)):
+            register = m * 4 * wide + 8 * k + 2 * word + half
+            row = first_row + 16 * m + lane // 4 + 8 * (word % 2)
+            inner = first_inner + 16 * k + lane % 4 * 2 + half + 8 * (word // 2)
+            assert coordinates(over, tid, register) == (row, inner)
+
+
+def coordinates(over, tid, register):
+    place = {Axis.ROW: 0, Axis.COL: 0}
+    for digit in over.digits:
+        place[digit.axis] += tid // digit.div % digit.extent * digit.stride
+    for slot in reversed(over.slots):
+        place[slot.axis] += register % slot.extent * slot.stride
+        register //= slot.extent
+    return place[Axis.ROW], place[Axis.COL]
+
+
+@pytest.mark.parametrize("threads", [128, 512])
+@pytest.mark.parametrize(("rows", "cols", "width", "kept"), [
+    (1, 4096, 8, None), (4, 2048, 8, 64), (16, 512, 8, 64), (33, 24, 8, None), (200, 1, 1, None), (3, 7, 1, None),
+    (64, 32, 8, None), (2, 4096, 8, 2048), (5, 96, 8, 48), (1, 1, 1, None),
+])  # fmt: skip
+def test_vectors_cover_every_element_once(threads, rows, cols, width, kept):
+    over = vector(threads, rows, cols, width, kept=kept)
+    seen = {}
+    for tid, register in every(range(threads), range(over.count)):
+        seen.setdefault(coordinates(over, tid, register), set()).add(tid)
+    copies = 1
+    for _, extent in replicas(over):
+        copies *= extent
+    assert {(r, c) for r, c in every(range(rows), range(cols))} <= set(seen)
+    assert all(len(tids) == copies for tids in seen.values())
+    if kept is not None and kept & (kept - 1) == 0:
+        assert folded(over, Axis.COL, kept) is not None
+
+
+def test_digits_are_cut_at_warps():
+    over = vector(512, 1, 4096, 8)
+    found = folded(over, Axis.COL, 1)
+    assert found is not None
+    low, high = by_warp(found[1])
+    assert [(d.div, d.extent) for d in (*low, *high)] == [(1, 32), (32, 16)]

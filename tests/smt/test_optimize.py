@@ -1,0 +1,47 @@
+"""0-1 choices against trying every choice."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_formal.smt import optimize
+from mirage_formal.smt.optimize import minimise, total
+
+
+@st.composite
+def problems(draw):
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    cost = st.integers(0, 20)
+    costs = [draw(st.lists(cost, min_size=n, max_size=n)) for n in sizes]
+    every = [(i, j) for i in range(len(sizes)) for j in range(i + 1, len(sizes))]
+    pairs = {}
+    for i, j in draw(st.lists(st.sampled_from(every), unique=True, max_size=4)) if every else ():
+        row = st.lists(cost, min_size=sizes[j], max_size=sizes[j])
+        pairs[i, j] = draw(st.lists(row, min_size=sizes[i], max_size=sizes[i]))
+    return costs, pairs
+
+
+@settings(max_examples=60)
+@given(problems())
+def test_no_choice_costs_less(problem):
+    costs, pairs = problem
+    chosen, proven = minimise(costs, pairs)
+    least = min(total(costs, pairs, c) for c in product(*(range(len(row)) for row in costs)))
+    assert proven
+    assert total(costs, pairs, chosen) == least
+
+
+def test_without_a_solver_nothing_is_claimed(monkeypatch):
+    monkeypatch.setattr(optimize, "_solved", lambda *_: None)
+    costs, pairs = [[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]}
+    chosen, proven = minimise(costs, pairs)
+    assert not proven
+    assert total(costs, pairs, chosen) == 9  # descent changes one item at a time
+
+
+def test_pairs_decide_against_the_cheapest_options():
+    chosen, proven = minimise([[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]})
+    assert (chosen, proven) == ((1, 1), True)
