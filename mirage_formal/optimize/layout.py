@@ -91,7 +91,7 @@ def product_cost(shape: ProductShape, warps: Warps) -> int:
     left = 4 * high if shape.source < 0 else 0
     matrices = warps.count * steps * (left + 2 * wide) * _MATRIX_CLOCKS
     # Tensor cores and shared memory work side by side; what one waits for the other is a fraction of both.
-    cost = (max(work, matrices) + (work + matrices) // 8) * shape.iterations
+    cost = (max(work, matrices) + (work + matrices) // 4) * shape.iterations
     if warps.cols > 1:
         cost += shape.reductions * shape.iterations * _EXCHANGE
     if warps.inner > 1:

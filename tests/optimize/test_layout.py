@@ -61,7 +61,20 @@ def test_a_single_product_takes_its_cheapest_warps(shape):
 
 
 def test_few_rows_cut_the_inner_dim():
-    assert choose_warps([ProductShape(2, 48, 512, 8, True)], 4)[0] == (Warps(1, 1, 4),)
+    """But not where every iteration would have to add up."""
+    for cols in (16, 24, 32, 48, 64):
+        (deferred,), _ = choose_warps([ProductShape(2, cols, 512, 8, True)], 4)
+        (at_once,), _ = choose_warps([ProductShape(128, cols, 64, 8, False)], 4)
+        assert deferred.inner > 1
+        assert at_once.inner == 1
+
+
+def test_reductions_in_the_loop_keep_rows_in_a_warp():
+    """A running maximum over columns that lie in several warps would need an exchange in every iteration."""
+    for reductions, cols in ((0, None), (1, 1)):
+        scores = ProductShape(128, 64, 64, 64, False, reductions=reductions)
+        (a, _), _ = choose_warps([scores, ProductShape(128, 64, 64, 64, True, source=0)], 4)
+        assert cols is None or a.cols == cols
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(128, 64), (16, 128), (1, 128), (64, 64)])
