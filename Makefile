@@ -29,6 +29,12 @@ check: $(READY)  ## lint, format, types and the layer rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+FUZZ_PAIRS ?= 50000
+FUZZ_MUTANTS ?= 10000
+
+fuzz: $(READY)  ## prover against checker and float64: random pairs, mutants of candidates
+	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --mutants $(FUZZ_MUTANTS) --jobs $(WORKERS)
+
 trusted: $(READY)  ## count the lines that have to be trusted
 	$(BIN)/python -m mirage_formal.check.kernel.trusted
 
@@ -37,7 +43,7 @@ trusted: $(READY)  ## count the lines that have to be trusted
 GPU_PYTHON ?= python3
 GPU_RUNS ?= runs/gpu
 BATCHES ?= 1 8 16
-CANDIDATES ?= 4
+CANDIDATES ?= 24
 
 gpu-runs: $(READY)  ## search the examples at b = 1, 8, 16 and build the kernels of their best candidates
 	$(BIN)/python benchmarks/gpu_runs.py --out $(GPU_RUNS) --count $(CANDIDATES) --batches $(BATCHES)
@@ -47,7 +53,8 @@ gpu-test:  ## on a GPU: tests of launching, numerics and capture
 	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/gpu
 
 gpu-bench:  ## on a GPU: kernels beside torch, torch.compile and scaled_dot_product_attention, in one table
-	$(GPU_PYTHON) benchmarks/gpu_bench.py $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)}
+	$(GPU_PYTHON) benchmarks/gpu_bench.py $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)} \
+	  --markdown $${OUT:-$(GPU_RUNS)}/results.md
 
 gpu-sanitize:  ## on a GPU: compute-sanitizer memcheck and racecheck over every best candidate
 	$(GPU_PYTHON) benchmarks/gpu_sanitize.py $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \

@@ -1,6 +1,6 @@
 """Kernels of runs beside their peers on a GPU, in one table.
 
-    python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers]
+    python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers] [--markdown FILE]
 
 RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.pipeline.build). Of its
 first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
@@ -23,8 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpu_table import PEERS, markdown, show, table
+
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = ("eager", "compile", "flash", "cudnn")
 #: Seconds without a word after which a process counts as hung.
 SILENCE_S = 150.0
 BROKEN = 3
@@ -91,11 +92,15 @@ def ours(job: dict[str, Any]) -> dict[str, Any]:
 
     directory = Path(job["directory"])
     report = run_one(directory, measure=False, numerics=True)
-    found: dict[str, Any] = {key: report.get(key) for key in ("digest", "launches", "spill_bytes", "answer")}
+    found: dict[str, Any] = {
+        key: report.get(key) for key in ("digest", "launches", "registers", "spill_bytes", "answer")
+    }
     found["scales"] = [
         {
             "scale": scale["scale"],
             "answer": scale["answer"],
+            "error": max(o["max_absolute_error"] for o in scale["outputs"]),
+            "tolerance": max(o["max_tolerance"] for o in scale["outputs"]),
             "ratio": max(o["max_ratio"] for o in scale["outputs"]),
             "relative_norm": max(o["relative_norm"] for o in scale["outputs"]),
             "reason": "; ".join(o["reason"] for o in scale["outputs"]),
@@ -222,64 +227,6 @@ def plan(runs: list[Path], top: int, peers: bool) -> list[dict[str, Any]]:
     return jobs
 
 
-def table(results: list[dict[str, Any]], runs: list[Path]) -> list[dict[str, Any]]:
-    """One row for each run."""
-    rows = []
-    gbs = next((r["result"].get("gbs") for r in results if r["job"]["kind"] == "bandwidth"), None)
-    for run in runs:
-        example, _, text = run.name.rpartition("-b")
-        batch = int(text)
-        mine = [r for r in results if r["job"].get("example") == example and r["job"].get("batch") == batch]
-        tried = [r for r in mine if r["job"]["kind"] == "ours"]
-        good = [r for r in tried if r["result"].get("answer") == "within" and "us" in r["result"]]
-        best = min(good, key=lambda r: r["result"]["us"], default=None)
-        others = {
-            r["job"]["peer"]: r["result"].get("us") for r in mine if r["job"]["kind"] == "peer" and "us" in r["result"]
-        }
-        row: dict[str, Any] = {"example": example, "b": batch, "candidates": len(tried), "good": len(good), **others}
-        if gbs:
-            row["floor"] = program_bytes(run) / gbs / 1e3
-        if best is not None:
-            row |= {"ours": best["result"]["us"], "candidate": Path(best["job"]["directory"]).name}
-            if others:
-                row["ratio"] = min(others.values()) / row["ours"]
-        elif tried:
-            row["reason"] = _why(tried[0]["result"])
-        else:
-            row["reason"] = "no kernels in the run"
-        rows.append(row)
-    return rows
-
-
-def program_bytes(run: Path) -> int:
-    """Bytes of the program's inputs and outputs."""
-    from mirage_formal.gpu.executable import load, moved_bytes
-
-    found = sorted((run / "kernels").glob("*/launch.json"))
-    return moved_bytes(load(found[0].parent).program) if found else 0
-
-
-def _why(result: dict[str, Any]) -> str:
-    if "error" in result:
-        return str(result["error"])
-    bad = [f"scale {s['scale']:g} {s['answer']}: {s['reason']}" for s in result.get("scales", ()) if s["reason"]]
-    return "; ".join(bad) or str(result.get("answer"))
-
-
-def show(rows: list[dict[str, Any]]) -> str:
-    """The table as text."""
-    head = f"{'example':10}{'b':>4}{'ours':>9}{'floor':>8}" + "".join(f"{name:>9}" for name in PEERS)
-    lines = [head + f"{'ratio':>7}  candidate"]
-    for row in rows:
-        cells = "".join(f"{row[name]:9.2f}" if row.get(name) else f"{'-':>9}" for name in PEERS)
-        ours_us = f"{row['ours']:9.2f}" if "ours" in row else f"{'-':>9}"
-        floor = f"{row['floor']:8.2f}" if "floor" in row else f"{'-':>8}"
-        ratio = f"{row['ratio']:7.2f}" if "ratio" in row else f"{'-':>7}"
-        what = f"{row['candidate']} ({row['good']}/{row['candidates']} good)" if "candidate" in row else row["reason"]
-        lines.append(f"{row['example']:10}{row['b']:4}{ours_us}{floor}{cells}{ratio}  {what}")
-    return "\n".join(lines)
-
-
 def main() -> int:
     """The command line."""
     if len(sys.argv) == 3 and sys.argv[1] == "--worker":
@@ -287,12 +234,14 @@ def main() -> int:
         return work(json.loads(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--top", type=int, default=4, help="candidates of each run [default: 4]")
+    parser.add_argument("--top", type=int, default=8, help="candidates of each run [default: 8]")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--markdown", type=Path, help="where the table goes as Markdown")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds in all [default: 1800]")
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    given.runs.sort(key=lambda run: (run.name.rpartition("-b")[0], int(run.name.rpartition("-b")[2])))
     deadline = time.monotonic() + given.limit
     results: list[dict[str, Any]] = []
     given.out.mkdir(parents=True, exist_ok=True)
@@ -305,6 +254,8 @@ def main() -> int:
     rows = table(results, given.runs)
     (given.out / "gpu_table.json").write_text(json.dumps(rows, indent=1))
     print(show(rows))
+    if given.markdown is not None:
+        given.markdown.write_text(markdown(rows, results))
     return 0 if all("ours" in row for row in rows) else 1
 
 

@@ -1,6 +1,6 @@
 """Runs of the examples with kernels, for benchmarks/gpu_bench.py: directories <example>-b<batch>.
 
-    .venv/bin/python benchmarks/gpu_runs.py --out runs/gpu [--batches 1 8 16] [--count 4]
+    .venv/bin/python benchmarks/gpu_runs.py --out runs/gpu [--batches 1 8 16] [--count 8]
 
 A run that is there already is searched again only with --again; its kernels are always built anew.
 """
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--count", type=int, default=4, help="candidates that get kernels [default: 4]")
+    parser.add_argument("--count", type=int, default=8, help="candidates that get kernels [default: 8]")
     parser.add_argument("--arch", action="append", help="architecture to compile for; repeatable [default: sm_90a]")
     parser.add_argument("--again", action="store_true", help="search again what is there")
     parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
@@ -46,6 +46,7 @@ def main() -> int:
                 command = [sys.executable, "-m", "mirage_formal.search", f"examples/{file}.py", "--program", program]
                 workers = ["--workers", str(given.workers)] if given.workers else []
                 environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
+                command += ["--keep", str(given.count)]
                 subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
     command = [sys.executable, "-m", "mirage_formal.pipeline.build", *map(str, runs), "--count", str(given.count)]

@@ -79,7 +79,7 @@ def _op(op):
             yield "accumulator", Op(op.kind, op.operands, Attrs(dim=0))
         case OpKind.SCALE:
             factor = op.attrs.factor
-            for wrong in (Fraction(1), 1 / factor, factor / 2, -factor, factor**2):
+            for wrong in (Fraction(1), 1 / factor if factor else Fraction(2), factor / 2, -factor, factor**2):
                 yield "scale", Op(op.kind, op.operands, Attrs(factor=wrong))
         case kind if kind in REDUCTIONS:
             yield from _reduction(op)

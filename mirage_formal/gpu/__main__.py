@@ -97,6 +97,7 @@ def _described(executable: Executable) -> dict[str, Any]:
     return {
         "digest": executable.digest,
         "launches": [describe(launch, executable.graph) for launch in executable.launches],
+        "registers": max((b.registers for b in binaries), default=0),
         "spill_bytes": max((b.spill_bytes for b in binaries), default=0),
     }
 

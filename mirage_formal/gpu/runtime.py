@@ -7,10 +7,12 @@ calls the driver once for each kernel.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu.executable import Executable, KernelLaunch, ProductLaunch, workspace
@@ -18,6 +20,9 @@ from mirage_formal.gpu.products import WORKSPACE_BYTES, Cublas
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LEGACY: Final = (0, 1)
+#: Modules on each device, for each CuPy. The driver refuses to unload one while any stream is captured, and the capture
+#: is lost; as nobody can say when the garbage collector comes, they stay for the life of the process.
+_MODULES: Final[WeakKeyDictionary[Any, dict[tuple[int, bytes], Any]]] = WeakKeyDictionary()
 
 
 def device_count() -> int:
@@ -139,8 +144,7 @@ class Loaded:
 
     def _kernel(self, launch: KernelLaunch) -> Callable[[int], None]:
         driver = self._cupy.cuda.driver
-        module = self._cupy.cuda.function.Module()
-        module.load(self._cubin(launch))
+        module = self._module(self._cubin(launch))
         function = module.get_function(launch.name)
         self._modules.append((module, function))
         try:
@@ -160,6 +164,15 @@ class Loaded:
             launch_kernel(handle, x, y, z, threads, 1, 1, shared, stream, address, 0)
 
         return run
+
+    def _module(self, cubin: bytes) -> Any:
+        kept = _MODULES.setdefault(self._cupy, {})
+        key = (self._device, hashlib.sha256(cubin).digest())
+        if key not in kept:
+            module = self._cupy.cuda.function.Module()
+            module.load(cubin)
+            kept[key] = module
+        return kept[key]
 
     def _cubin(self, launch: KernelLaunch) -> bytes:
         arch = arch_of(self._device)

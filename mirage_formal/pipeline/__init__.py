@@ -64,8 +64,8 @@ def superoptimize(
 ) -> list[Result]:
     """Search a program, verify every candidate, and return the reported ones, best first.
 
-    On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and the fastest
-    comes first. Elsewhere the cost model's order stands.
+    On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
+    within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order.
 
     Args:
         program: A graph of the front end, or an ir.graph.KernelGraph, with at least one marked output.
@@ -92,11 +92,12 @@ def superoptimize(
         out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
         name: Name of the program.
         resume: Continue the run in ``out``.
-        measure: How many candidates are timed where there is a GPU; 0 for none.
+        measure: How many candidates are compared and timed where there is a GPU; 0 returns all of them, unchecked.
         watch: Receives progress.
 
     Raises:
-        MirageError: A mistake in the program, the settings or the directory.
+        MirageError: A mistake in the program, the settings or the directory; or candidates were found, and none of them
+            runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
     frozen = as_program(program)

@@ -1,47 +1,58 @@
-"""Measured order: of the cost model's best candidates, those that pass numerics on this GPU, fastest first."""
+"""Measured order: of the cost model's best candidates, those within tolerance on this GPU, fastest first."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mirage_formal.errors import MirageError
+from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.gpu.runtime import arch_of
 from mirage_formal.pipeline.driver import Result
 from mirage_formal.pipeline.kernels import KERNELS, KernelWarning, save_built
 
 
 def fastest(results: Sequence[Result], root: Path, count: int) -> list[Result]:
-    """The results with the first ``count`` measured: those within tolerance by time, then the rest as they were.
+    """The candidates whose kernels ran within tolerance on this GPU, fastest first.
 
     Kernels, numerics and times are written to ``kernels`` in the run's directory. A candidate that is refused, fails or
-    is outside of its tolerance goes to the end, with a warning; while all do, further ones are tried.
+    is outside of its tolerance is left out, with a warning; while all are, further ones are tried. Their calls run
+    these kernels and no other's.
 
     Args:
         results: Best first by the cost model.
         root: The run's directory.
-        count: How many are built and measured on CuPy's current device.
+        count: How many are built, compared and timed on CuPy's current device.
+
+    Raises:
+        UnsupportedError: None of them runs within tolerance.
     """
     timed: list[tuple[float, int]] = []
-    failed: list[int] = []
+    reasons: list[str] = []
     for position, result in enumerate(results):
         if position >= count and timed:
             break
         try:
             timed.append((_microseconds(result, root), position))
         except Exception as error:  # whatever fails on the device is this candidate's failure
-            failed.append(position)
             first = (str(error).strip().splitlines() or [""])[0]
-            text = f"candidate {result.digest[:12]} is not among the best: {type(error).__name__}: {first[:300]}"
-            warnings.warn(text, KernelWarning, stacklevel=4)
-    order = [position for _, position in sorted(timed)]
-    order += [position for position in range(len(results)) if position not in order and position not in failed]
-    return [results[position] for position in (*order, *failed)]
+            reasons.append(f"candidate {result.digest[:12]}: {type(error).__name__}: {first[:300]}")
+            warnings.warn(f"left out: {reasons[-1]}", KernelWarning, stacklevel=4)
+    if not timed:
+        what = f"expected a candidate within tolerance on this GPU, got none: {'; '.join(reasons)}"
+        raise UnsupportedError(what, where="measure", hint="search again with another space, or measure=0 for no check")
+    return [_checked(results[position]) for _, position in sorted(timed)]
+
+
+def _checked(result: Result) -> Result:
+    """The result, whose calls don't fall back on others."""
+    assert result.alternatives is not None
+    return replace(result, alternatives=result.alternatives.first())
 
 
 def _microseconds(result: Result, root: Path) -> float:

@@ -1,4 +1,4 @@
-"""From proved µGraphs to kernels: plan, lower, discharge, print, compile; and the kernels of a run's candidates.
+"""From proved µGraphs to kernels: stabilise, plan, lower, discharge, print, compile; and the kernels of candidates.
 
 A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
 whoever has a list of candidates takes the next one.
@@ -39,25 +39,29 @@ from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import decode as graph_of
-from mirage_formal.ir.serialize import from_json, from_value
+from mirage_formal.ir.serialize import from_json, from_value, to_json
 from mirage_formal.ir.types import row_major
 from mirage_formal.journal import CANDIDATES, GRAPH_FILE, KERNELS, RUN_FILE, RunRecord, decode, read
 
 if TYPE_CHECKING:
+    from mirage_formal.pipeline.stable import Stable
     from mirage_formal.verify.safety import SafetyReport
 
 OBLIGATIONS_FILE: Final = "obligations.jsonl"
+STABILIZED_FILE: Final = "stabilized.json"
+PROOF_FILE: Final = "equivalence.json"
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
 COUNT: Final = 4
 
 
 class KernelRefused(MirageError):
-    """A µGraph has no kernel that may run: it cannot be planned or compiled, or an obligation does not hold."""
+    """A µGraph has no kernel that may run: its running-maximum form is not proved, it cannot be planned or compiled, or
+    an obligation does not hold."""
 
 
 class KernelWarning(UserWarning):
-    """A candidate is passed over because its kernels are refused."""
+    """A candidate is passed over because its kernels are refused, or runs without a running maximum."""
 
 
 class ObligationRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,18 +91,19 @@ class ObligationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An executable, the Programs of its generated kernels by name, and their obligations."""
+    """An executable, the Programs of its generated kernels by name, their obligations, and the µGraph's stable form."""
 
     executable: Executable
     programs: dict[str, Program]
     obligations: tuple[ObligationRecord, ...]
+    stable: Stable
 
 
 def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
-    """The kernels of a µGraph.
+    """The kernels of a µGraph, with running maxima under the exponentials that it sums (pipeline.stable).
 
-    Sound: every generated kernel, those of predefined operators included, is discharged by verify.safety; only if all
-    its obligations hold is anything returned.
+    Sound: the running-maximum form has a proof of its own, replayed; every generated kernel, those of predefined
+    operators included, is discharged by verify.safety; only if all its obligations hold is anything returned.
 
     Args:
         graph: The µGraph, proved equal to the program.
@@ -109,6 +114,20 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     Raises:
         KernelRefused: It has no kernel that may run.
     """
+    try:
+        form = import_module("mirage_formal.pipeline.stable").stable(graph, program)
+    except MirageError as error:
+        raise KernelRefused(f"its exponentials are not stable: {_first(error)}", where="stabilize") from error
+    return build_form(form, program, target, archs)
+
+
+def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
+    """The kernels of a µGraph as it is; see ``build``.
+
+    Raises:
+        KernelRefused: It has no kernel that may run.
+    """
+    graph = form.graph
     programs: list[tuple[int, tuple[int, ...], Program] | ProductLaunch] = []
     types = kernel_types(graph)
     strides = [item.strides for item in graph.inputs]
@@ -122,7 +141,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
         except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
             raise KernelRefused(f"operator {position} cannot be lowered: {_first(error)}", where="plan") from error
     outputs = _outputs(graph, types, strides, programs)
-    return _compiled(graph, program, programs, outputs, archs)
+    return _compiled(form, program, programs, outputs, archs)
 
 
 def _lowered(
@@ -165,7 +184,7 @@ def _outputs(graph: KernelGraph, types: Sequence[Any], strides: Sequence[tuple[i
 
 
 def _compiled(
-    graph: KernelGraph, program: KernelGraph, programs: Sequence[Any], outputs: Sequence[int], archs: Sequence[str]
+    form: Stable, program: KernelGraph, programs: Sequence[Any], outputs: Sequence[int], archs: Sequence[str]
 ) -> Built:
     from mirage_formal.gpu.cuda import emit
 
@@ -189,8 +208,8 @@ def _compiled(
         files[source] = text.encode()
         kept[lowered.name] = lowered
         launches.append(kernel_launch(lowered, position, values, source, text, cubins))
-    executable = Executable(digest(graph), graph, program, tuple(launches), tuple(outputs), files)
-    return Built(executable, kept, tuple(records))
+    executable = Executable(digest(form.graph), form.graph, program, tuple(launches), tuple(outputs), files)
+    return Built(executable, kept, tuple(records), form)
 
 
 def _cubins(
@@ -272,6 +291,13 @@ class Alternatives:
         #: The program as the first of them that has kernels computes it.
         self.optimized: Final = Optimized(program, lambda arch: self.built((arch,)).executable)
 
+    def first(self) -> Alternatives:
+        """The first candidate without the others, and what is built of it."""
+        found = Alternatives(self._candidates[:1], self._program, self._target)
+        with self._lock:
+            found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
+        return found
+
     def own(self, archs: tuple[str, ...] = (), position: int = 0) -> Built:
         """The kernels of one candidate, built once.
 
@@ -281,7 +307,9 @@ class Alternatives:
         name, data = self._candidates[position]
         with self._lock:
             if (name, archs) not in self._built:
-                self._built[name, archs] = build(graph_of(data), self._program, self._target, archs)
+                made = self._built[name, archs] = build(graph_of(data), self._program, self._target, archs)
+                if made.stable.note:
+                    warnings.warn(f"candidate {name}: {made.stable.note}", KernelWarning, stacklevel=3)
             return self._built[name, archs]
 
     def built(self, archs: tuple[str, ...] = ()) -> Built:
@@ -316,7 +344,8 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
         archs: Architectures to compile for.
 
     Returns:
-        For each candidate that was tried, its directory's name and what became of it: "built", or why not.
+        For each candidate that was tried, its directory's name and what became of it: "built", with a note after a
+        semicolon if exponentials are summed without a running maximum, or why not.
 
     Raises:
         RunError: There is no run.
@@ -341,14 +370,20 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
             tried.append((directory.name, str(error)))
             continue
         save_built(built, where / directory.name)
-        tried.append((directory.name, "built"))
+        note = built.stable.note
+        tried.append((directory.name, f"built; {note}" if note else "built"))
         done += 1
     return tried
 
 
 def save_built(built: Built, directory: Path) -> None:
-    """Write an executable with its log of obligations."""
+    """Write an executable with its log of obligations, and the running-maximum form with its proof if there is one."""
     directory.mkdir(parents=True, exist_ok=True)
+    for name in (STABILIZED_FILE, PROOF_FILE):
+        (directory / name).unlink(missing_ok=True)
+    if built.stable.proof is not None:
+        (directory / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
+        (directory / PROOF_FILE).write_bytes(built.stable.proof)
     lines = b"".join(msgspec.json.encode(record) + b"\n" for record in built.obligations)
     (directory / OBLIGATIONS_FILE).write_bytes(lines)
     save(built.executable, directory)
@@ -362,6 +397,7 @@ __all__ = [
     "KernelRefused",
     "KernelWarning",
     "build",
+    "build_form",
     "build_run",
     "save_built",
 ]

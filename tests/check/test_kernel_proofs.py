@@ -155,6 +155,9 @@ WRONG = [
     ("a running maximum without its name inside", "online", [("steps", 15, lambda old: old[:3])], "its name inside"),
     ("a running maximum of another length", "online", [("steps", 15, 3, 7)], "extents"),
     ("a rescaled sum by something else", "online", [("steps", 20, 2, 15)], "carry of a running maximum"),
+    ("a rescaled sum without a loop axis", "online", [("steps", 20, ["rescaled", 0, 0])], "a loop axis"),
+    ("a product of tensors of one axis", "split",
+     [("steps", lambda old: [old[0], ["reshape", 0, [24]], ["matmul", 1, 1]])], "at least 2 axes"),
     ("a scale by something else", "rms", [("steps", 4, 2, "2/3")], "that the graphs compute"),
     ("an operator left out", "exp", [("steps", 8, 2, 6)], "that the graphs compute"),
     # --- outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from time import process_time
 
 import pytest
 from hand_proofs import PAIRS, text
@@ -75,6 +76,27 @@ def test_what_is_too_large_is_undecided() -> None:
     powers = {**POWERS, nothing: ("pow", RING.payloads[nothing])}
     closing = Closing(((((nothing, -2),), 1),), ((((nothing, -4),), 1),), powers)
     assert opinion(closing).answer is Answer.UNDECIDED
+
+
+def _wide(first: int) -> frozenset:
+    """A sum of 60 * 60 products."""
+    low, high = ([RING.intern("in", (i, ())) for i in range(n, n + 60)] for n in (first, first + 60))
+    return frozenset((tuple(sorted(((f, 2), (g, 2)))), 1) for f in low for g in high)
+
+
+def test_work_is_bounded_and_equal_divisors_need_none() -> None:
+    """Quotients by one large divisor, in another order: the numerators decide. Two such divisors are too large."""
+    bodies = [_wide(100), _wide(300)]
+    f, g = (RING.intern("pow", body) for body in bodies)
+    powers = {f: ("pow", bodies[0]), g: ("pow", bodies[1])}
+    x, y, z = ((((X, e), (f, -2)), 1) for e in (2, 4, 6))
+    start = process_time()
+    assert opinion(Closing((x, y), (y, x), powers)).answer is Answer.CONFIRMED
+    assert opinion(Closing((x, y), (y, z), powers)).answer is Answer.REFUTED
+    found = opinion(Closing(((((f, 2), (g, -2)), 1),), ((((g, 2), (f, -2)), 1),), powers))
+    assert found.answer is Answer.UNDECIDED
+    assert "products" in found.reason
+    assert process_time() - start < 15
 
 
 def test_an_answer_has_no_truth_value() -> None:

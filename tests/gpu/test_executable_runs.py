@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ import workloads as w
 from program_interpreter import run as interpret
 
 import mirage_formal as mf
-from mirage_formal.errors import MirageError, RunError, UnsupportedError
+from mirage_formal import pipeline
+from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.gpu import __main__ as command
 from mirage_formal.gpu import launch, lower
 from mirage_formal.gpu.executable import Executable, load
@@ -208,23 +209,75 @@ def test_a_failure_is_a_row(device: Any, results: list[Any], capsys: pytest.Capt
     assert capsys.readouterr().out.splitlines()[0].endswith("FAILED: RuntimeError: illegal address")
 
 
-def test_the_fastest_within_tolerance_comes_first(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> None:
-    times: dict[str, float | MirageError] = {
-        results[0].digest: MirageError("outside", where="numerics"),
-        results[1].digest: 5.0,
-        results[2].digest: 4.0,
-    }
+class Timed(Runs):
+    """Kernels of which some are wrong, and each takes another time."""
 
-    def measured(result: Any, root: Path) -> float:
-        found = times[result.digest]
-        if isinstance(found, MirageError):
-            raise found
-        return found
+    order: ClassVar[list[str]] = []
+    events: ClassVar[list[str]] = []
+    #: For the candidates in the order in which they are run: factor of the results, and microseconds.
+    outcomes: ClassVar[list[tuple[float, float]]] = []
 
-    monkeypatch.setattr(fastest_module, "_microseconds", measured)
-    with pytest.warns(KernelWarning, match=f"candidate {results[0].digest[:12]} is not among the best"):
-        order = fastest_module.fastest(results, Path("unused"), 3)
-    assert order == [results[2], results[1], *results[3:], results[0]]
-    times[results[1].digest] = MirageError("outside", where="numerics")
-    with pytest.warns(KernelWarning):
-        assert fastest_module.fastest(results, Path("unused"), 1) == [results[2], *results[3:], *results[:2]]
+    def __init__(self, executable: Executable) -> None:
+        if executable.digest not in self.order:
+            self.order.append(executable.digest)
+        factor, self.us = self.outcomes[self.order.index(executable.digest)]
+        super().__init__(executable, factor)
+
+    def run(self, arrays: Any) -> list[Any]:
+        self.events.append("run")
+        return super().run(arrays)
+
+    def measure(self) -> Any:
+        self.events.append("time")
+        return SimpleNamespace(fields=lambda: {"us": self.us, "low": self.us, "high": self.us})
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> type[Timed]:
+    """superoptimize sees a GPU, whose kernels are interpreted."""
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    monkeypatch.setattr(pipeline, "device_count", lambda: 1)
+    monkeypatch.setattr(fastest_module, "arch_of", lambda device: "sm_90a")
+    monkeypatch.setattr(Timed, "order", [])
+    monkeypatch.setattr(Timed, "events", [])
+    device.DeviceRuns = Timed
+    return Timed
+
+
+def searched(tmp_path: Path, measure: int) -> list[Any]:
+    found: list[Any] = mf.superoptimize(
+        program(), config="norm", out=tmp_path / "run", workers=1, keep=4, max_kernel_ops=1, measure=measure
+    )
+    return found
+
+
+def test_only_candidates_within_tolerance_are_returned_fastest_first(gpu: type[Timed], tmp_path: Path) -> None:
+    """The fastest is wrong."""
+    gpu.outcomes = [(1.0, 5.0), (1.01, 1.0), (1.0, 4.0)]
+    with pytest.warns(KernelWarning, match=r"left out: candidate .*: expected results within tolerance"):
+        found = searched(tmp_path, measure=3)
+    assert [result.rank for result in found] == [3, 1]
+    # Numerics at three scales come before the time, and what is wrong is not timed.
+    assert gpu.events == ["run"] * 3 + ["time"] + ["run"] * 3 + ["run"] * 3 + ["time"]
+    for result in found:
+        # A call runs what was checked, and falls back on nothing else.
+        executable = result.alternatives.built(("sm_90a",)).executable
+        assert executable.digest == result.digest
+        assert len(result.alternatives._candidates) == 1
+        directory = tmp_path / "run" / KERNELS / result.directory.name
+        assert json.loads((directory / "numerics.json").read_text())["answer"] == "within"
+        assert (directory / "measure.json").is_file()
+
+
+def test_further_candidates_are_tried_while_none_is_within_tolerance(gpu: type[Timed], tmp_path: Path) -> None:
+    gpu.outcomes = [(1.01, 1.0), (float("nan"), 1.0), (1.0, 4.0), (1.0, 3.0)]
+    with pytest.warns(KernelWarning, match="left out"):
+        assert [result.rank for result in searched(tmp_path, measure=1)] == [3]
+
+
+def test_nothing_is_returned_unchecked(gpu: type[Timed], tmp_path: Path) -> None:
+    gpu.outcomes = [(1.01, 1.0)] * 9
+    with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match="within tolerance on this GPU, got none"):
+        searched(tmp_path, measure=4)
+    assert "time" not in gpu.events

@@ -17,7 +17,7 @@ import workloads as w
 from fake_cupy import FakeCupy, aligned, ndarray
 
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
-from mirage_formal.gpu import launch, tensors
+from mirage_formal.gpu import launch, runtime, tensors
 from mirage_formal.gpu.executable import Binary, KernelLaunch
 from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
 from mirage_formal.gpu.target import load_target
@@ -111,6 +111,20 @@ def test_captured_calls_leave_events_alone(monkeypatch: pytest.MonkeyPatch, spli
     out = ndarray(aligned(np.empty(want.shape, np.float16)))
     optimized(*map(ndarray, given), out=out)
     assert [entry[0] for entry in fake.log] == ["launch", "launch"]
+
+
+def test_modules_outlive_their_executables(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+    """The driver refuses to unload a module while a stream is captured, and garbage is collected at any time."""
+    _, built = split
+    fake = install(monkeypatch, built)
+    Optimized.of(built.executable).prepare()
+    loaded = [entry for entry in fake.log if entry[0] == "load"]
+    assert loaded
+    fake.log.clear()
+    again = Optimized.of(built.executable)
+    again.prepare()
+    assert {entry[0] for entry in fake.log} == {"alloc", "attribute"}
+    assert len(runtime._MODULES[fake]) == len(loaded)
 
 
 def test_numpy_is_copied(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:

@@ -18,6 +18,8 @@ from mirage_formal.check.kernel.closing import Closing
 from mirage_formal.check.kernel.replay import Theorem
 
 MAX_TERMS: Final = 5_000
+#: Products of terms in one opinion: some seconds.
+MAX_WORK: Final = 2_000_000
 
 
 class Answer(Enum):
@@ -58,7 +60,9 @@ def opinion(closing: Closing) -> Opinion:
         field = _Field(closing)
         equal = field.equal(closing.left, closing.right)
     except _Undecided:
-        return Opinion(Answer.UNDECIDED, f"expected divisors that are not 0, and at most {MAX_TERMS} terms")
+        return Opinion(
+            Answer.UNDECIDED, f"expected divisors that are not 0, and at most {MAX_TERMS} terms and {MAX_WORK} products"
+        )
     return Opinion(Answer.CONFIRMED if equal else Answer.REFUTED)
 
 
@@ -90,13 +94,16 @@ class _Field:
         self._symbols = dict(zip(names, made[1:], strict=False))
         self._squares = {i: name[1] for i, name in enumerate(names) if isinstance(name, _Prime)}
         self._bases: dict[int, tuple[Any, Any]] = {}
+        self._work = 0
 
     def equal(self, left: _Terms, right: _Terms) -> bool:
         """Whether two sums are equal as quotients of polynomials."""
         a, b = self._sum(left), self._sum(right)
         if not (a[1] and b[1]):
             raise _Undecided
-        return not self._reduced(a[0] * b[1] - b[0] * a[1])
+        if a[1] == b[1]:
+            return not self._reduced(a[0] - b[0])
+        return not self._reduced(self._product(a[0], b[1]) - self._product(b[0], a[1]))
 
     def _sum(self, terms: _Terms) -> tuple[Any, Any]:
         groups: _Quotients = {}
@@ -105,11 +112,12 @@ class _Field:
             below = self._one
             for f, e in mono:
                 up, down = self._power(f, e)
-                above, below = self._checked(above * up), self._checked(below * down)
+                above, below = self._times(above, up), self._times(below, down)
             groups[below] = groups.get(below, 0) + above
         above, below = self._one * 0, self._one
         for down, up in groups.items():
-            above, below = self._checked(above * down + up * below), self._checked(below * down)
+            sides = self._product(above, down) + self._product(up, below)
+            above, below = self._checked(sides), self._times(below, down)
         return above, below
 
     def _power(self, f: int, e: int) -> tuple[Any, Any]:
@@ -129,7 +137,7 @@ class _Field:
             up, down = self._bases[f]
             root = self._symbols[f] if e % 2 else self._one
             for _ in range(abs(e // 2)):
-                above, below = self._checked(above * up), self._checked(below * down)
+                above, below = self._times(above, up), self._times(below, down)
             return (above * root, below) if e > 0 else (below * root, above)
         base = self._symbols[f]
         if kind == "surd":
@@ -137,6 +145,15 @@ class _Field:
             for p in self._primes[f]:
                 base *= self._symbols[_Prime(("prime", p))]
         return (base**e, self._one) if e > 0 else (self._one, base**-e)
+
+    def _times(self, a: Any, b: Any) -> Any:
+        return self._checked(self._product(a, b))
+
+    def _product(self, a: Any, b: Any) -> Any:
+        self._work += len(a) * len(b)
+        if self._work > MAX_WORK:
+            raise _Undecided
+        return a * b
 
     def _checked(self, poly: Any) -> Any:
         if len(poly) > MAX_TERMS:

@@ -106,6 +106,7 @@ class Changes(Terms, ABC):
         part = change.within(self.free_of(p)) if p else None
         if part is None:
             return p
+        self.charge(len(p))
         out: dict[Monomial, Rational] = {}
         for m, c in p:
             for n, d in self._change_monomial(m, part):

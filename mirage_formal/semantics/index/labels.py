@@ -59,6 +59,7 @@ class _Colours:
 
     def polynomial(self, p: Polynomial, colour: dict[int, int]) -> object:
         """Signature of a polynomial."""
+        self.terms.charge(len(p))
         return tuple(sorted((tuple(sorted((self.factor(f, colour), e) for f, e in m)), c) for m, c in p))
 
 

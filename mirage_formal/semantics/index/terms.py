@@ -25,7 +25,7 @@ Index = tuple[int, tuple[tuple[int, int], ...]]
 ONE: Final[Monomial] = ()
 #: More monomials than this are not multiplied out.
 MAX_TERMS: Final = 20_000
-#: Products of monomials in one proof: about a second.
+#: Products, replacements and comparisons of monomials in one proof: some seconds.
 MAX_WORK: Final = 400_000
 
 
@@ -128,6 +128,16 @@ class Terms:
         #: Numbers of signatures (see labels.py).
         self.signatures: dict[object, int] = {}
 
+    def charge(self, work: int) -> None:
+        """Count work, so that a hard pair is Unknown soon.
+
+        Raises:
+            Stuck: The budget is used up.
+        """
+        self._work += work
+        if self._work > MAX_WORK:
+            raise Stuck(f"more than {MAX_WORK} products and comparisons of terms")
+
     # --- digits ------------------------------------------------------------------------------------------------
 
     def fresh(self, extent: int) -> int:
@@ -208,9 +218,7 @@ class Terms:
         """p * q, multiplied out."""
         if len(p) * len(q) > MAX_TERMS:
             raise Stuck(f"a product has more than {MAX_TERMS} terms")
-        self._work += len(p) * len(q)
-        if self._work > MAX_WORK:
-            raise Stuck(f"more than {MAX_WORK} products of terms")
+        self.charge(len(p) * len(q))
         out: dict[Monomial, Rational] = {}
         for m, c in p:
             for n, d in q:

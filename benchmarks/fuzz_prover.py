@@ -1,0 +1,231 @@
+"""The prover against the checker and float64: random pairs of programs, and mutants of found candidates.
+
+Run: .venv/bin/python benchmarks/fuzz_prover.py [--pairs N] [--mutants N] [--seed S] [--jobs J]
+
+Every pair is decided as ``verify`` does: proved, or refuted by a counterexample. The checker's kernel replays every
+proof, and the reference confirms every counterexample. float64 decides each pair too; the tables count verdicts against
+what it says. What is drawn depends on the seed and the counts alone, not on the number of jobs.
+
+Exit 1 if float64 tells the two sides of a proved pair apart, if the checker refuses a proof, if anything crashes or
+takes more than LIMIT seconds of processor time, if what right rewrites made is Different, if the reference does not
+confirm a counterexample, or if more than 1 % of the mutants are Unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from time import process_time
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+# The generators stand with the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from decisions import Decision, differs
+from fuzz import Truth, pairs
+from mutants import mutants
+
+from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.text import to_text
+from mirage_formal.ir.verdict import Different, Equivalent, Unknown
+from mirage_formal.verify.counterexample import CLEAR, confirm
+from mirage_formal.verify.decide import decide
+
+#: Pairs in one task; each task of random pairs has a seed of its own.
+CHUNK = 200
+#: Where the output is no terminal, a line of progress is printed after so many pairs.
+LINE = 5_000
+#: Seconds of processor time for one pair; what takes longer counts as a crash.
+LIMIT = 60.0
+#: Share of the mutants that may be Unknown.
+UNKNOWN_SHARE = 0.01
+VERDICTS = (Equivalent, Unknown, Different)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pair, and whether right rewrites alone made it, where that is known."""
+
+    name: str
+    program: KernelGraph
+    candidate: KernelGraph
+    right: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came out: counts of (verdict, decision), reasons of Unknown, and failures as (kind, text)."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    proof_bytes: int = 0
+    slowest: tuple[float, str] = (0.0, "")
+
+    def add(self, other: Tally) -> None:
+        """Adds what another one counted."""
+        self.counts.update(other.counts)
+        self.reasons.update(other.reasons)
+        self.failures += other.failures
+        self.proof_bytes = max(self.proof_bytes, other.proof_bytes)
+        self.slowest = max(self.slowest, other.slowest)
+
+    @property
+    def total(self) -> int:
+        """Pairs that were judged; a crash is none."""
+        return sum(self.counts.values())
+
+
+class Slow(BaseException):
+    """Too much processor time; no Exception, so that nothing on the way takes it for one of its own."""
+
+
+def _too_slow(signum: int, frame: FrameType | None) -> None:
+    raise Slow
+
+
+def judge(cases: Iterable[Case]) -> Tally:
+    """Decides pairs, replays proofs, confirms counterexamples."""
+    signal.signal(signal.SIGPROF, _too_slow)
+    tally = Tally()
+    for case in cases:
+        begin = process_time()
+        signal.setitimer(signal.ITIMER_PROF, LIMIT)
+        try:
+            _judge(case, tally)
+        except Slow:
+            _fail(tally, f"more than {LIMIT:g} s", case)
+        except Exception as error:
+            _fail(tally, f"crash: {type(error).__name__}: {error}", case)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        tally.slowest = max(tally.slowest, (process_time() - begin, case.name))
+    return tally
+
+
+def _judge(case: Case, tally: Tally) -> None:
+    said = differs(case.program, case.candidate)
+    verdict = decide(case.program, case.candidate)
+    match verdict:
+        case Equivalent():
+            tally.proof_bytes = max(tally.proof_bytes, len(verdict.proof))
+            if said is Decision.DIFFERENT:
+                _fail(tally, "proved, but float64 tells the two apart", case)
+            try:
+                replay(case.program, case.candidate, verdict.proof)
+            except ProofError as error:
+                _fail(tally, f"the checker refuses the proof: {error}", case)
+        case Different():
+            if case.right:
+                _fail(tally, "Different, but made by right rewrites", case)
+            if not _confirmed(case, verdict):
+                _fail(tally, "the reference does not confirm the counterexample", case)
+        case Unknown():
+            words = "".join("n" if c.isdigit() else c for c in verdict.reason)
+            tally.reasons[f"{words[:60]} (float64: {said.value})"] += 1
+    tally.counts[type(verdict).__name__, said.value] += 1
+
+
+def _confirmed(case: Case, verdict: Different) -> bool:
+    if verdict.counterexample is None:
+        return False
+    found = confirm(case.program, case.candidate, verdict.counterexample)
+    return abs(found.expected - found.got) > CLEAR * max(abs(found.expected), abs(found.got))
+
+
+def _fail(tally: Tally, kind: str, case: Case) -> None:
+    tally.failures.append((kind, f"{case.name}\n{to_text(case.program)}\n{to_text(case.candidate)}"))
+
+
+def judge_pairs(task: tuple[int, int]) -> Tally:
+    """A task of random pairs: seed and count."""
+    return judge(Case(p.name, p.program, p.candidate, p.truth is Truth.RIGHT) for p in pairs(*task))
+
+
+def pair_tasks(seed: int, count: int) -> list[tuple[int, int]]:
+    """Seeds and counts of the tasks."""
+    return [(seed * 1_000_000 + at // CHUNK, min(CHUNK, count - at)) for at in range(0, count, CHUNK)]
+
+
+def mutant_tasks(seed: int, count: int) -> Iterator[list[Case]]:
+    """The mutants, some at a time."""
+    cases = (Case(m.name, m.program, m.graph) for m in mutants(seed, count))
+    while chunk := list(islice(cases, CHUNK)):
+        yield chunk
+
+
+def show(console: Console, title: str, tally: Tally) -> None:
+    """Prints what came out."""
+    console.print(f"{title}: {tally.total:,} decided, {len(tally.failures)} failures")
+    console.print("| verdict | " + " | ".join(f"float64: {said.value}" for said in Decision) + " | all |")
+    console.print("|---|---|---|---|---|")
+    for name in (kind.__name__ for kind in VERDICTS):
+        row = [tally.counts[name, said.value] for said in Decision]
+        console.print(f"| {name} | " + " | ".join(f"{n:,}" for n in (*row, sum(row))) + " |")
+    console.print(
+        f"largest proof {tally.proof_bytes:,} bytes; slowest pair {tally.slowest[0]:.2f} s, {tally.slowest[1]}"
+    )
+    for reason, count in tally.reasons.most_common(12):
+        console.print(f"  Unknown {count}: {reason}", soft_wrap=True)
+    for kind, text in tally.failures[:10]:
+        console.print(f"FAILURE {kind}\n{text}\n", soft_wrap=True)
+
+
+def main() -> int:
+    """Runs both parts; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=0, help="random pairs of programs")
+    parser.add_argument("--mutants", type=int, default=0, help="mutants of found candidates")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.pairs < 0 or arguments.mutants < 0 or arguments.pairs + arguments.mutants == 0:
+        parser.error("expected --pairs or --mutants above 0")
+    console = Console(highlight=False, markup=False)
+    good = True
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, arguments.jobs), context) as pool:
+        if arguments.pairs:
+            results = pool.map(judge_pairs, pair_tasks(arguments.seed, arguments.pairs))
+            whole = _whole(console, "random pairs", arguments.pairs, results)
+            good &= not whole.failures
+        if arguments.mutants:
+            results = pool.map(judge, mutant_tasks(arguments.seed, arguments.mutants))
+            whole = _whole(console, "mutants", arguments.mutants, results)
+            unknown = sum(n for (verdict, _), n in whole.counts.items() if verdict == Unknown.__name__)
+            good &= not whole.failures and unknown <= UNKNOWN_SHARE * whole.total
+    console.print("good" if good else "FAILED")
+    return 0 if good else 1
+
+
+def _whole(console: Console, title: str, count: int, results: Iterable[Tally]) -> Tally:
+    """All parts together, with progress on the way and the table at the end."""
+    whole = Tally()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as progress:
+        task = progress.add_task(title, total=count)
+        for part in results:
+            whole.add(part)
+            failures = f", {len(whole.failures)} failures" if whole.failures else ""
+            progress.update(task, completed=whole.total, description=title + failures)
+            if not console.is_terminal and whole.total % LINE < part.total:
+                console.print(f"{title}: {whole.total:,} of {count:,}{failures}")
+    show(console, title, whole)
+    return whole
+
+
+if __name__ == "__main__":
+    sys.exit(main())
