@@ -16,12 +16,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
+#: Inputs are drawn in float64, with some temporaries of that size.
+LARGE_BYTES = 256 << 20
 
 
 def best(runs: list[Path], bench: Path | None) -> dict[Path, Path]:
@@ -43,6 +46,12 @@ def best(runs: list[Path], bench: Path | None) -> dict[Path, Path]:
         elif first:
             chosen[run] = first[0].parent
     return chosen
+
+
+def large(directory: Path) -> bool:
+    """Whether drawing the inputs takes so much device memory that nothing should run beside it."""
+    inputs = json.loads((directory / "launch.json").read_text())["program"]["inputs"]
+    return sum(2 * prod(item["shape"]) for item in inputs) > LARGE_BYTES
 
 
 def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, Any]:
@@ -86,13 +95,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
     given = parser.parse_args()
     chosen = best(given.runs, given.bench)
+    work = [(run, directory, tool) for tool in TOOLS for run, directory in chosen.items()]
     with ThreadPoolExecutor(given.jobs) as pool:
-        pending = [
-            pool.submit(sanitize, run, directory, tool, given.limit)
-            for tool in TOOLS
-            for run, directory in chosen.items()
-        ]
-        rows = [item.result() for item in pending]
+        small = [item for item in work if not large(item[1])]
+        rows = list(pool.map(lambda item: sanitize(*item, given.limit), small))
+    rows += [sanitize(*item, given.limit) for item in work if large(item[1])]
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "gpu_sanitize.json").write_text(json.dumps(rows, indent=1))
     for row in rows:

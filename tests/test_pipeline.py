@@ -27,11 +27,9 @@ from mirage_formal.journal import (
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
-    FoundRecord,
     UnitRecord,
 )
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, rank, run, superoptimize
-from mirage_formal.pipeline.evidence import select
 from mirage_formal.pipeline.settings import make_job
 from mirage_formal.pipeline.show import notes, progress_line, warnings
 from mirage_formal.pipeline.tasks import (
@@ -316,35 +314,6 @@ def test_a_candidate_without_certificates_is_not_reported(tmp_path: Path) -> Non
     assert "k2" in rejected.reason
     assert [r.graph for r in report.results] == [program()]
     assert any("not reported" in text for text in warnings(report))
-
-
-def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
-    return FoundRecord(digest=name * 64, graph=b"", kernels=kernels, estimated_us=cost)
-
-
-def test_selection_keeps_the_best_of_every_number_of_kernels() -> None:
-    ranked = [found("a", 1), found("b", 2), found("c", 3), found("d", 4, 2), found("e", 5, 2), found("f", 6, 3)]
-    assert [f.digest[0] for f in select(ranked, 2)] == ["a", "b", "d", "f"]
-    assert [f.digest[0] for f in select(ranked, 9)] == list("abcdef")
-
-
-def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None:
-    def record(unit: int, *candidates: FoundRecord) -> UnitRecord:
-        return UnitRecord(
-            key="0" * 64,
-            unit=unit,
-            label="",
-            status="done",
-            attempts=1,
-            stats={},
-            pruned={},
-            fingerprint_tests=0,
-            candidates=candidates,
-            milliseconds=0,
-        )
-
-    one, two = record(0, found("b", 1), found("c", 2)), record(1, found("a", 1), found("c", 2))
-    assert [f.digest[0] for f in rank([one, two])] == [f.digest[0] for f in rank([two, one])] == ["a", "b", "c"]
 
 
 # Directories

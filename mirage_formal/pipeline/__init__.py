@@ -10,7 +10,7 @@ from typing import Any
 from mirage_formal.gpu.runtime import device_count
 from mirage_formal.ir.canonical import digest
 from mirage_formal.pipeline.driver import Report, Result, rank, run
-from mirage_formal.pipeline.kernels import COUNT
+from mirage_formal.pipeline.kernels import MEASURED
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, POLICIES, Settings, as_program
 from mirage_formal.search.bounds import IntTriples
@@ -59,7 +59,7 @@ def superoptimize(
     out: str | Path | None = None,
     name: str = "program",
     resume: bool = False,
-    measure: int = COUNT,
+    measure: int = MEASURED,
     watch: Watch = silent,
 ) -> list[Result]:
     """Search a program, verify every candidate, and return the reported ones, best first.

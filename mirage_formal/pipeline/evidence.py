@@ -104,7 +104,9 @@ class Evidence:
             left = [found for found in ranked if found.digest not in self.rejected]
             todo = [
                 found
-                for found in select(left, self._job.space.keep, lambda f: _operators(f.graph))
+                for found in select(
+                    left, self._job.space.keep, lambda f: _operators(f.graph), lambda f: _kernels(f.graph)
+                )
                 if found.digest not in self._verified
             ]
             if not todo or len(self.rejected) > _PATIENCE * self._job.space.keep:
@@ -287,20 +289,27 @@ class Evidence:
 
 
 def select(
-    ranked: Sequence[FoundRecord], keep: int, pattern: Callable[[FoundRecord], Hashable] | None = None
+    ranked: Sequence[FoundRecord],
+    keep: int,
+    pattern: Callable[[FoundRecord], Hashable] | None = None,
+    kernels: Callable[[FoundRecord], Iterable[Hashable]] | None = None,
 ) -> list[FoundRecord]:
     """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
 
     With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
-    that the list shows different kernels and not one kernel on different grids.
+    that the list shows different kernels and not one kernel on different grids. With ``kernels``, likewise at most an
+    eighth to candidates that have one kernel in common, so that there are different grids and loops to be measured.
     """
-    places = max(1, keep // 4)
+    places, shares = max(1, keep // 4), max(1, keep // 8)
     taken: Counter[Hashable] = Counter()
+    shared: Counter[Hashable] = Counter()
     first: list[str] = []
     for found in ranked:
         key = found.digest if pattern is None else pattern(found)
-        if taken[key] < places or pattern is None:
+        parts = set() if kernels is None else set(kernels(found))
+        if (taken[key] < places or pattern is None) and all(shared[part] < shares for part in parts):
             taken[key] += 1
+            shared.update(parts)
             first.append(found.digest)
     listed = set(first)
     rest = [found.digest for found in ranked if found.digest not in listed]
@@ -311,6 +320,13 @@ def select(
             seen.add(found.kernels)
             best.add(found.digest)
     return [found for found in ranked if found.digest in best]
+
+
+@lru_cache(maxsize=1 << 16)
+def _kernels(graph: bytes) -> tuple[Hashable, ...]:
+    """What each graph-defined kernel of a candidate does, with its grid and loop range."""
+    kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
+    return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -53,6 +53,8 @@ PROOF_FILE: Final = "equivalence.json"
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
 COUNT: Final = 4
+#: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.
+MEASURED: Final = 16
 
 
 class KernelRefused(MirageError):
@@ -392,6 +394,7 @@ def save_built(built: Built, directory: Path) -> None:
 __all__ = [
     "COUNT",
     "KERNELS",
+    "MEASURED",
     "Alternatives",
     "Built",
     "KernelRefused",
