@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 
 # tests/strategies.py is shared; importlib mode does not put it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+# A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
