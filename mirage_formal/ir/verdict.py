@@ -8,17 +8,17 @@ from mirage_formal.ir.counterexample import Counterexample
 from mirage_formal.ir.graph import KernelGraph
 
 
-class _NoTruth:
+class NoTruth:
     """Base of verdicts: asking for their truth value is a bug."""
 
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        raise TypeError("a Verdict has no truth value; match on Equivalent, Probable, Different or Unknown")
+        raise TypeError(f"{type(self).__name__} has no truth value; match on the verdict")
 
 
 @dataclass(frozen=True, slots=True)
-class Equivalent(_NoTruth):
+class Equivalent(NoTruth):
     """Proved equal over the reals, for all inputs on which the conditions hold.
 
     Attributes:
@@ -31,7 +31,7 @@ class Equivalent(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Probable(_NoTruth):
+class Probable(NoTruth):
     """Agreed on random points of a finite field.
 
     Attributes:
@@ -47,7 +47,7 @@ class Probable(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Different(_NoTruth):
+class Different(NoTruth):
     """Refuted: an output element differs at a point.
 
     Attributes:
@@ -68,7 +68,7 @@ class Different(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown(_NoTruth):
+class Unknown(NoTruth):
     """Neither shown nor refuted; never accepted."""
 
     reason: str

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.smt.session import Satisfiability, SolverResult, _cvc5
+from mirage_formal.smt.session import Satisfiability, SolverResult, ask_cvc5
 
 Range = tuple[int, int]
 
@@ -256,7 +256,7 @@ def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
     first, values = _z3(text, query, timeout_ms)
     model = _model(query, values) if first.answer is Satisfiability.SAT else ()
     if second and first.answer is Satisfiability.UNSAT and first.milliseconds < _QUICK_MS:
-        return Reply((first, _cvc5(text, timeout_ms)), model)
+        return Reply((first, ask_cvc5(text, timeout_ms)), model)
     return Reply((first,), model)
 
 

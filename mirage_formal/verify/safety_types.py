@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_formal.ir.verdict import Unknown, _NoTruth
+from mirage_formal.ir.verdict import NoTruth, Unknown
 from mirage_formal.smt.arith import Query, to_smt2
 from mirage_formal.smt.session import SolverResult
 
@@ -124,14 +124,14 @@ class Discharged:
 
 
 @dataclass(frozen=True, slots=True)
-class Safe(_NoTruth):
+class Safe(NoTruth):
     """Every obligation holds."""
 
     obligations: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unsafe(_NoTruth):
+class Unsafe(NoTruth):
     """An obligation does not hold: the first one, and where it fails."""
 
     obligation: Obligation
