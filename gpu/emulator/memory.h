@@ -90,6 +90,10 @@ static void check_bounds(const Shared<T>& buffer, int index, int count, int thre
     fail(kOutOfBounds, buffer.name, index < 0 || index >= buffer.count ? index : buffer.count, thread, -1, line,
          "shared buffer");
   }
+  // Memory that the launch did not ask for.
+  if (buffer.at(index + count) > (int)machine.shared.size()) {
+    fail(kOutOfBounds, buffer.name, index, thread, -1, line, "the launch has less shared memory");
+  }
   if (buffer.at(index) % (count * (int)sizeof(T)) != 0) {
     fail(kMisaligned, buffer.name, index, thread, -1, line, "an access must be aligned to its size");
   }

@@ -115,3 +115,5 @@ def test_addresses_are_simple():
     assert ix.mod(ix.add(ix.mul(tid, 8), Int(3)), 4) == Int(3)
     assert ix.div(ix.div(tid, 4), 8) == ix.div(tid, 32)
     assert ix.less(tid, 128) == Int(1)
+    assert ix.less(ix.mul(tid, 2), 1) == ix.less(tid, 1)
+    assert ix.less(ix.mul(tid, 3), 7) == ix.less(tid, 3)

@@ -142,6 +142,8 @@ class Indices:
             return ONE
         if isinstance(e, Int):
             return ONE if e.value < n else ZERO
+        if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
+            return self.less(e.a, -(-n // e.b.value))
         return IntBin(IntOp.LT, e, Int(n))
 
     def equal(self, e: IntExpr, n: int) -> IntExpr:

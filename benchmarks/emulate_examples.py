@@ -1,0 +1,127 @@
+"""Every example's generated kernels on the emulator, built with AddressSanitizer and UBSan.
+
+    .venv/bin/python benchmarks/emulate_examples.py [--examples attn qk ...] [--keep 4] [--plain]
+
+Two kinds of kernels: those of the candidates that a search at reduced extents reports (the best, and the best of every
+other number of kernels), whose results are compared with the program's; and those of the candidates that were fastest
+on an H200 (tests/example_candidates.json), each alone, with the tiles of real extents, fewer blocks and iterations. A
+row is one kernel. The exit status is 1 if a row is not clean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# The kernels' makers stand with the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import example_kernels as kit
+
+from mirage_formal.gpu import emulate
+from mirage_formal.gpu.executable import KernelLaunch
+from mirage_formal.ir.graph import GraphDefined, KernelGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one kernel: "clean", or a fault in words."""
+
+    program: str
+    kernel: str
+    result: str
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was found."""
+        return self.result != "clean"
+
+
+def _outcome(call: Callable[[], str]) -> tuple[str, float]:
+    """Whether it is clean or else what is wrong, and seconds."""
+    begin = time.perf_counter()
+    try:
+        result = call()
+    except emulate.EmulationFault as fault:
+        result = str(fault)
+    return result, time.perf_counter() - begin
+
+
+def whole(name: str, keep: int, *, sanitize: bool = True) -> Iterator[Row]:
+    """The kernels of the candidates that a search at reduced extents reports."""
+    program = kit.reduced(name)
+    for number, candidate in enumerate(kit.searched(name, keep), 1):
+        made = kit.built(candidate, program)
+        # Without a running maximum exponentials may leave float16 at larger scales.
+        scales = (0.1,) if made.stable.note else kit.numerics.SCALES
+
+        def call(made: kit.Built = made, scales: tuple[float, ...] = scales) -> str:
+            record = kit.checked(made, sanitize=sanitize, scales=scales)
+            return "clean" if record.answer == "within" else f"results {record.answer} at scales {scales}"
+
+        result, seconds = _outcome(call)
+        generated = [x for x in made.executable.launches if isinstance(x, KernelLaunch)]
+        for launch in generated:
+            text = f"reduced #{number} {launch.name} {_size(launch.grid)}"
+            yield Row(name, text, result, seconds / len(generated))
+
+
+def alone(row: str, position: int, kernel: KernelGraph, *, sanitize: bool = True) -> Iterator[Row]:
+    """One kernel of a candidate with the tiles of real extents."""
+    (op,) = kernel.ops
+    assert isinstance(op, GraphDefined)
+
+    def call() -> str:
+        worst = kit.run_alone(kernel, position, sanitize=sanitize)
+        return "clean" if worst <= 1 else f"an error is {worst:.3g} times what is allowed"
+
+    result, seconds = _outcome(call)
+    yield Row(row.rsplit("-b", 1)[0], f"{row} kernel {position} {_size(op.graph.grid)}", result, seconds)
+
+
+def _size(grid: tuple[int, int, int]) -> str:
+    return "x".join(map(str, grid))
+
+
+def rows(names: list[str], keep: int, *, sanitize: bool) -> Iterator[Row]:
+    """All kernels of some examples."""
+    for name in names:
+        yield from whole(name, keep, sanitize=sanitize)
+        for row, candidate in kit.fastest().items():
+            if row.rsplit("-b", 1)[0] == name:
+                made = kit.built(candidate, kit.real(name, int(row.rsplit("-b", 1)[1])))
+                for position, kernel in enumerate(kit.kernels(made.stable.graph)):
+                    yield from alone(row, position, kernel, sanitize=sanitize)
+
+
+def report(found: list[Row]) -> int:
+    """Prints the last line; the exit status."""
+    bad = [row for row in found if row.failed]
+    print(f"{len(found)} kernels, {len(bad)} with findings")
+    for row in bad:
+        print(f"\n{row.program}, {row.kernel}:\n{row.result}")
+    return 1 if bad or not found else 0
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", nargs="+", choices=list(kit.EXAMPLES), default=list(kit.EXAMPLES))
+    parser.add_argument("--keep", type=int, default=4, help="candidates that a search reports [default: 4]")
+    parser.add_argument("--plain", action="store_true", help="without sanitizers")
+    given = parser.parse_args()
+    found: list[Row] = []
+    for row in rows(given.examples, given.keep, sanitize=not given.plain):
+        found.append(row)
+        result = row.result.splitlines()[0][:60]
+        print(f"{row.program:11}{row.kernel:34}{result:62}{row.seconds:6.1f} s", flush=True)
+    return report(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
