@@ -3,7 +3,9 @@
     python benchmarks/gpu_sanitize.py RUN_DIR... [--bench gpu_bench.json] [--jobs 8] [--out DIR]
 
 The candidate is the fastest within tolerance in the results of benchmarks/gpu_bench.py, or else the first with kernels.
-Only generated kernels are instrumented, not those of CuPy that make the inputs.
+Only generated kernels are instrumented, not those of CuPy that make the inputs. racecheck fails inside of cuBLAS, for a
+product of CuPy alone as well; under it the host computes predefined products (``gpu run --without-library``), so that
+the generated kernels beside them get their inputs. Every row names the kernels that were instrumented.
 """
 
 from __future__ import annotations
@@ -57,20 +59,21 @@ def large(directory: Path) -> bool:
 def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, Any]:
     """One tool over one candidate: "clean", "found" or why neither."""
     launches = json.loads((directory / "launch.json").read_text())["launches"]
-    names = [launch["name"] for launch in launches if "name" in launch]
-    filters = [x for name in dict.fromkeys(names) for x in ("--kernel-name", f"kernel_name={name}")]
+    names = list(dict.fromkeys(launch["name"] for launch in launches if "name" in launch))
+    products = any(launch["launch"] == "matmul" for launch in launches)
+    host = products and tool == "racecheck"
+    filters = [x for name in names for x in ("--kernel-name", f"kernel_name={name}")]
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
+    command += [sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)]
+    command += ["--without-library"] if host else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     begin = time.perf_counter()
-    row: dict[str, Any] = {"run": run.name, "candidate": directory.name, "tool": tool}
+    if not names:  # without a filter the tool would watch everything
+        return {"run": run.name, "candidate": directory.name, "tool": tool, "outcome": "no generated kernels"}
+    row: dict[str, Any] = {"run": run.name, "candidate": directory.name, "tool": tool, "kernels": names}
+    row["products"] = "host" if host else "cuBLAS" if products else "none"
     try:
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)],
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            env=environment,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
     except FileNotFoundError:
         return {**row, "outcome": "compute-sanitizer is not installed"}
     except subprocess.TimeoutExpired:
@@ -104,7 +107,8 @@ def main() -> int:
     (given.out / "gpu_sanitize.json").write_text(json.dumps(rows, indent=1))
     for row in rows:
         what = f"{row['outcome']:8}{row.get('seconds', 0):7.1f} s  {row.get('summary', '')}"
-        print(f"{row['run']:14}{row['candidate']:20}{row['tool']:11}{what}")
+        seen = f"kernels: {', '.join(row.get('kernels', ()))}; products: {row.get('products', 'cuBLAS')}"
+        print(f"{row['run']:14}{row['candidate']:20}{row['tool']:11}{what}  {seen}")
     missing = [run.name for run in given.runs if run not in chosen]
     print(
         f"{sum(row['outcome'] == 'clean' for row in rows)} of {len(rows)} clean; without kernels: {missing or 'none'}"

@@ -118,6 +118,9 @@ class FakeCupy:
             streamIsCapturing=lambda stream: stream in self.capturing,
             streamWaitEvent=lambda stream, event: self.log.append(("wait", stream)),
             eventRecord=lambda event, stream: self.log.append(("record", stream)),
+            streamSynchronize=lambda stream: self.log.append(("wait for", stream)),
+            deviceSynchronize=lambda: self.log.append(("synchronize",)),
+            memcpy=lambda target, source, size, kind: ctypes.memmove(target, source, size),
             getDeviceProperties=lambda number: {
                 "name": b"Fake",
                 "l2CacheSize": 1 << 20,

@@ -22,7 +22,7 @@ from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.evidence import Evidence
 from mirage_formal.pipeline.settings import make_job
 from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
-from mirage_formal.search.parallel import Done, Failed
+from mirage_formal.search.dispatch import Done, Failed
 from tests.fake_engine import fused, program
 
 FAILED = Failed(0, "its worker died", 3)

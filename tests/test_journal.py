@@ -59,11 +59,26 @@ def test_deep_nesting_is_refused_without_a_crash() -> None:
 
 def test_published_schema_is_the_generated_one() -> None:
     assert SCHEMA.read_text() == schema_text()
-    assert set(FILES) == {journal.RUN_FILE, journal.SEARCH_FILE, journal.SUMMARY_FILE} | {
-        journal.PROOF_FILE,
-        journal.VERIFICATION_FILE,
-        journal.MANIFEST_FILE,
+    kernels = {journal.MANIFEST_FILE, journal.LAUNCH_FILE, journal.PLAN_FILE, journal.OBLIGATIONS_FILE}
+    assert set(FILES) == {
+        *(journal.RUN_FILE, journal.SEARCH_FILE, journal.SUMMARY_FILE, "whole.json"),
+        *(journal.PROOF_FILE, journal.VERIFICATION_FILE, journal.MANIFEST_FILE),
+        *(f"kernels-{name}" for name in kernels | set(journal.DEVICE_FILES)),
     }
+
+
+def test_texts_are_packed_and_unpacking_is_bounded() -> None:
+    texts = ("(set-logic QF_BV)\n(check-sat)\n", "(assert false)\n(check-sat)\n")
+    data = journal.pack_texts(texts)
+    assert data == journal.pack_texts(texts)
+    assert journal.unpack_texts(data, "") == texts
+    assert journal.unpack_texts(journal.pack_texts(()), "") == ()
+    bomb = journal.pack_texts(["x" * (1 << 20)])
+    with pytest.raises(FormatError, match="at most 1000 bytes of text"):
+        journal.unpack_texts(bomb, "", limit=1000)
+    for bad in (data[:-1], data + b"x", b"", data[:20] + bytes([data[20] ^ 1]) + data[21:]):
+        with pytest.raises(FormatError, match="gzip"):
+            journal.unpack_texts(bad, "")
 
 
 def test_lines_of_a_proof_log_are_told_apart() -> None:

@@ -10,22 +10,43 @@ import argparse
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
-from mirage_formal.check.candidate import CheckFailed, Established, check_candidate
-from mirage_formal.check.run import check_members, read_run
+from mirage_formal.check.candidate import Established, check_candidate
+from mirage_formal.check.kernels import EstablishedKernels, check_kernels
+from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
+from mirage_formal.check.steps import CheckFailed
+from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
-from mirage_formal.journal import MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.journal.whole import WHOLE_FILE
 
 _HEAD = (
     *("candidate", "verdict", "kernels", "certificates", "obligations"),
     *("steps", "sympy", "fingerprints", "bound", "seconds"),
 )
+_KERNEL_HEAD = (
+    *("kernels of", "form", "kernels", "cuBLAS", "obligations", "again", "recorded"),
+    *("registers", "stack", "numerics", "us", "seconds"),
+)
 _SCREEN = 1600  # characters of a message
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What holds about candidates, about the kernels of some of them, and about whole programs made of them."""
+
+    candidates: list[Established]
+    kernels: list[EstablishedKernels]
+    wholes: list[EstablishedWhole] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.jobs < 1:
             hint = "one process for each processor is the default"
             raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
-        print(_report(_check(options.path, options.jobs)))
+        found = _check(options.path, options.jobs)
+        kernels = _kernel_report(found.kernels) if found.kernels else []
+        print("\n".join([*_report(found.candidates), *kernels, *_whole_report(found.wholes)]))
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote; see docs/run-directory.md, or repeat the search"
@@ -57,23 +80,45 @@ def _complain(text: str) -> None:
     print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
 
-def _check(path: Path, jobs: int) -> list[Established]:
+def _check(path: Path, jobs: int) -> _Found:
     """Establish a candidate, a run, or all runs of a program file.
 
     Raises:
         CheckFailed: Something does not hold.
         RunError: The path is none of these, or one of the runs has not finished.
     """
+    if (path / LAUNCH_FILE).is_file():
+        hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
+        raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
     if (path / MANIFEST_FILE).is_file():
-        return [check_candidate(path)]
+        return _Found([check_candidate(path)], [])
+    if (path / WHOLE_FILE).is_file():
+        return _check_whole(path, jobs)
     inside = sorted(path.iterdir()) if path.is_dir() else []
-    runs = [below for below in inside if (below / RUN_FILE).is_file()]
+    runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
     if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
-        return _check_run(path, jobs)
-    return [replace(one, name=f"{below.name}/{one.name}") for below in runs for one in _check_run(below, jobs)]
+        return _check_run(path, jobs)[1]
+    return _together([(below.name, _check(below, jobs)) for below in runs])
 
 
-def _check_run(path: Path, jobs: int) -> list[Established]:
+def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
+    """Everything about several directories, under their names."""
+    return _Found(
+        [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
+        [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
+        [one for _, found in each for one in found.wholes],
+    )
+
+
+def _check_whole(path: Path, jobs: int) -> _Found:
+    whole = read_whole(path)
+    runs = {name: _check_run(path / name, jobs) for name in whole.runs}
+    found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
+    about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
+    return replace(found, wholes=[about])
+
+
+def _check_run(path: Path, jobs: int) -> tuple[Run, _Found]:
     if not (path / SUMMARY_FILE).is_file():
         got = "no such directory" if not path.is_dir() else "neither"
         if (path / RUN_FILE).is_file():
@@ -81,22 +126,24 @@ def _check_run(path: Path, jobs: int) -> list[Established]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    results = _all(run.directories, jobs)
+    results = _all(check_candidate, run.directories, jobs)
     check_members(run, results)
-    return results
+    kernels = _all(check_kernels, run.kernels, jobs)
+    check_kernel_members(run, kernels)
+    return run, _Found(results, kernels)
 
 
-def _all(directories: list[Path], jobs: int) -> list[Established]:
-    """Every candidate, in order, so that the first failure is always the same one."""
+def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list[R]:
+    """Every directory, in order, so that the first failure is always the same one."""
     jobs = min(jobs, len(directories))
     if jobs <= 1:
-        return [check_candidate(directory) for directory in directories]
+        return [check(directory) for directory in directories]
     # Matrix products of one process each: the processes share the processors.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
     with pool:
-        futures = [pool.submit(check_candidate, directory) for directory in directories]
-        results: list[Established] = []
+        futures = [pool.submit(check, directory) for directory in directories]
+        results: list[R] = []
         for directory, future in zip(directories, futures, strict=True):
             try:
                 results.append(future.result())
@@ -109,7 +156,7 @@ def _all(directories: list[Path], jobs: int) -> list[Established]:
     return results
 
 
-def _report(results: Sequence[Established]) -> str:
+def _report(results: Sequence[Established]) -> list[str]:
     rows = [
         (
             item.name,
@@ -125,9 +172,25 @@ def _report(results: Sequence[Established]) -> str:
         )
         for item in results
     ]
-    widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (_HEAD, *rows)]
-    return "\n".join([*(line.rstrip() for line in lines), *_meaning(results)])
+    return [*_table(_HEAD, rows), *_meaning(results)]
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    return [line.rstrip() for line in lines]
+
+
+def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
+    """What holds about whole programs."""
+    lines: list[str] = []
+    for one in wholes:
+        lines += [
+            f"whole program {one.name}: equivalent. Its {one.parts} parts are a partition of it; proved candidates",
+            f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
+            f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
+        ]
+    return lines
 
 
 def _sympy(item: Established) -> str:
@@ -168,6 +231,52 @@ def _conditions(proved: Sequence[Established]) -> str:
     """The conditions of all candidates by kind; each is named with its operator in proof.jsonl."""
     kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
+
+
+def _kernel_report(results: Sequence[EstablishedKernels]) -> list[str]:
+    rows = [
+        (
+            item.name,
+            "running maximum" if item.stabilized else "as proved",
+            str(item.kernels),
+            str(item.products) if item.products else "-",
+            str(item.obligations),
+            str(item.again),
+            str(sum(item.recorded.values())),
+            _by_arch({arch: code.registers for arch, code in item.code.items()}),
+            _by_arch({arch: code.stack_bytes for arch, code in item.code.items()}),
+            "-" if item.numerics is None else f"{item.numerics.answer} ({item.numerics.ratio:.2f})",
+            "-" if item.measure is None else f"{item.measure.us:.2f}",
+            f"{item.seconds:.1f}",
+        )
+        for item in results
+    ]
+    return ["", *_table(_KERNEL_HEAD, rows), *_kernel_meaning(results)]
+
+
+def _by_arch(values: Mapping[str, int]) -> str:
+    return " ".join(f"{arch}:{value}" for arch, value in sorted(values.items())) or "-"
+
+
+def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
+    """What the table of kernels shows, and what it does not."""
+    again, total = sum(item.again for item in results), sum(item.obligations for item in results)
+    recorded: Counter[str] = Counter()
+    for item in results:
+        recorded.update(item.recorded)
+    why = ", ".join(f"{count} {name}" for name, count in sorted(recorded.items())) or "none"
+    lines = [
+        f"Kernels of {len(results)} candidates. Digests agree; each launch computes one operator of a µGraph that is",
+        "the candidate's or has a proof of its own, replayed; registers and stack frames are the machine code's own.",
+        f"Safety obligations: z3 and cvc5 refuted {again} of {total} again, for all threads and blocks. Recorded when",
+        f"the kernels were made, not established again: {why}.",
+        "Code generation is NOT proved: nothing here shows that the source does what the µGraph says, or that the",
+        "obligations are all that its safety needs (docs/trust.md).",
+    ]
+    if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
+        where = ", ".join(devices)
+        lines.append(f"numerics: recorded on {where}, not run again; in brackets the largest error over its tolerance.")
+    return lines
 
 
 if __name__ == "__main__":

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 from mirage_formal.check.equivalence import Opinions, Replayed, opinions, replayed
 from mirage_formal.check.expression import expressions, targets
-from mirage_formal.check.field import Undefined
 from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
-from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.check.steps import UNSAT, CheckFailed, answers, check_manifest, expect, step
+from mirage_formal.errors import FormatError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
@@ -23,11 +20,9 @@ from mirage_formal.ir.serialize import from_json
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
-    KERNELS,
     MANIFEST_FILE,
     PROOF_DIR,
     PROOF_FILE,
-    SUMMARY_FILE,
     VERIFICATION_FILE,
     CertificateRecord,
     ClosingRecord,
@@ -45,61 +40,10 @@ from mirage_formal.journal import (
     unsealed,
 )
 from mirage_formal.smt.certificate import audit
-from mirage_formal.smt.session import discharge
 from mirage_formal.smt.terms import Expr, children, head, postorder, to_text
 
 #: Longest abstract expression that is written out to be compared with the log.
 _MAX_TEXT = 1 << 20
-
-
-class CheckFailed(Exception):
-    """The first thing that does not hold.
-
-    Attributes:
-        file: The file at fault.
-        step: What was being established.
-        what: What was expected and what was got.
-        corrupt: Whether the file cannot even be read as what it should be.
-    """
-
-    def __init__(self, file: str, step: str, what: str, *, corrupt: bool = False) -> None:
-        super().__init__(file, step, what)
-        self.file = file
-        self.step = step
-        self.what = what
-        self.corrupt = corrupt
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _failed, (self.file, self.step, self.what, self.corrupt)
-
-
-def _failed(file: str, step: str, what: str, corrupt: bool) -> CheckFailed:
-    return CheckFailed(file, step, what, corrupt=corrupt)
-
-
-@contextmanager
-def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None]:
-    """Name the file and the step at which an error inside is raised.
-
-    Sound: whatever goes wrong inside, the step has not been established.
-    """
-    try:
-        yield
-    except CheckFailed:
-        raise
-    except MirageError as error:
-        raise CheckFailed(str(file), name, error.what, corrupt=corrupt) from error
-    except Undefined as error:
-        raise CheckFailed(str(file), name, f"expected a value, got none: {error}", corrupt=corrupt) from error
-    except Exception as error:
-        what = f"cannot be established: {type(error).__name__}: {str(error)[:300]}"
-        raise CheckFailed(str(file), name, what, corrupt=corrupt) from error
-
-
-def expect(what: str, expected: object, got: object) -> None:
-    """Raise a FormatError unless both are equal."""
-    if expected != got:
-        raise FormatError(f"{what}: expected {str(expected)[:300]}, got {str(got)[:300]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,30 +178,6 @@ def _read(root: Path) -> _Files:
     return _Files(manifest, graph, program, proof, verification, fingerprint, obligations, equivalence)
 
 
-def list_files(root: Path) -> set[str]:
-    """Relative paths of everything below a directory that is not a directory; links count as files."""
-    found: set[str] = set()
-    for folder, names, files in os.walk(root, followlinks=False):
-        links = [name for name in names if (Path(folder) / name).is_symlink()]
-        found |= {(Path(folder) / name).relative_to(root).as_posix() for name in (*files, *links)}
-    return found
-
-
-def check_manifest(root: Path, file: str, listed: dict[str, str]) -> None:
-    """A manifest lists exactly the files that are there, with their digests.
-
-    Kernels beside a run's candidates are made from them; they are no evidence and are not looked at.
-    """
-    with step(root / file, "manifest"):
-        kernels = f"{KERNELS}/" if file == SUMMARY_FILE else "\0"
-        there = {name for name in list_files(root) - {file} if not name.startswith(kernels)}
-        if extra := sorted(there - set(listed)):
-            raise FormatError(f"expected only files of the manifest, got {extra[0]} as well")
-    for name, code in listed.items():
-        with step(root / name, "digest of the file"):
-            expect("sha256", code, sha256(read(confined(root, name))))
-
-
 def _check_digests(root: Path, files: _Files) -> None:
     with step(root / MANIFEST_FILE, "seal"):
         unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
@@ -324,7 +244,7 @@ def _check_proof(root: Path, files: _Files) -> None:
 
 def _check_refuted(root: Path, name: str, files: _Files) -> None:
     with step(root / name, "z3 and cvc5"):
-        expect("answers", {"z3": "unsat", "cvc5": "unsat"}, _refute(files.obligations[name]))
+        expect("answers", UNSAT, answers(files.obligations[name]))
 
 
 def _tensors(graph: KernelGraph) -> Iterator[str]:
@@ -357,12 +277,6 @@ def _check_certificate(text: str, e: Expr, target: Expr) -> None:
         raise FormatError(f"expected a claim about {str(e)[:200]}, got one about {str(claim.expression)[:200]}")
     if claim.target is not target:
         raise FormatError(f"expected the target {str(target)[:200]}, got {str(claim.target)[:200]}")
-
-
-@lru_cache(maxsize=4096)
-def _refute(text: str) -> dict[str, str]:
-    """What each solver says about a text; an answer holds for every file with this very text."""
-    return {result.solver: result.answer.value for result in discharge(text)}
 
 
 # --- equivalence ---------------------------------------------------------------------------------------------------
@@ -425,3 +339,6 @@ def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> N
     if record is not None:
         with step(root / VERIFICATION_FILE, "fingerprint"):
             check_fingerprint(files.program, files.graph, record)
+
+
+__all__ = ["CheckFailed", "Established", "check_candidate"]

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from mirage_formal.check.candidate import CheckFailed, Established, check_manifest, expect, step
+from mirage_formal.check.candidate import Established
+from mirage_formal.check.kernels import EstablishedKernels
+from mirage_formal.check.steps import CheckFailed, check_manifest, expect, list_files, step
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import faults
@@ -18,6 +21,8 @@ from mirage_formal.ir.serialize import decode as decode_graph
 from mirage_formal.ir.serialize import from_json
 from mirage_formal.journal import (
     CANDIDATES,
+    KERNELS,
+    MANIFEST_FILE,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
@@ -32,6 +37,9 @@ from mirage_formal.journal import (
     sha256,
     unsealed,
 )
+
+#: A run gives up once it has rejected more than this many candidates for each that it may keep.
+_PATIENCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,12 @@ class Run:
         """Directories of the reported candidates, best first."""
         return [self.root / item.directory for item in self.summary.candidates]
 
+    @property
+    def kernels(self) -> list[Path]:
+        """Directories of kernels of the reported candidates, best first; they have the candidates' names."""
+        made = (self.root / KERNELS / directory.name for directory in self.directories)
+        return [path for path in made if path.is_dir()]
+
 
 def read_run(root: Path) -> Run:
     """Read a run's own files and establish that they fit together.
@@ -62,7 +76,8 @@ def read_run(root: Path) -> Run:
     run = _read(root)
     with step(root / SUMMARY_FILE, "seal"):
         unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
-    check_manifest(root, SUMMARY_FILE, run.summary.manifest)
+    check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/"])
+    _check_kernel_names(run)
     _check_identity(run)
     _check_units(run)
     _check_summary(run)
@@ -83,6 +98,17 @@ def _read(root: Path) -> Run:
             raise FormatError("expected a newline at the end")
         units = tuple(decode(text, UnitRecord, f"line {number}") for number, text in enumerate(lines, 1))
     return Run(root, record, program, units, summary)
+
+
+def _check_kernel_names(run: Run) -> None:
+    """Beside the candidates' kernels nothing lies in the directory of kernels."""
+    place = run.root / KERNELS
+    with step(place, "kernels of the reported candidates"):
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise FormatError("expected a directory, got another file")
+        known = {path.name for path in run.kernels if not path.is_symlink()}
+        if other := sorted(name for name in list_files(place) if name.split("/")[0] not in known):
+            raise FormatError(f"expected kernels of a reported candidate only, got {other[0]}")
 
 
 def _check_identity(run: Run) -> None:
@@ -174,6 +200,19 @@ def _check_summary(run: Run) -> None:
         for rejected in run.summary.rejected:
             if rejected.digest in reported or rejected.digest not in found:
                 raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
+        _check_none_lost(run, set(found) - reported - {item.digest for item in run.summary.rejected})
+
+
+def _check_none_lost(run: Run, missing: set[str]) -> None:
+    """A complete run that reports fewer candidates than it may keep says of each of the others why.
+
+    Unless so many were rejected that it gave up.
+    """
+    keep = msgspec.json.decode(run.record.space["keep"], type=int)
+    summary = run.summary
+    few = len(summary.candidates) < keep and len(summary.rejected) <= _PATIENCE * keep
+    if few and missing and summary.status == "complete":
+        raise FormatError(f"expected a reason why {min(missing)[:12]} is not reported, got none")
 
 
 def check_members(run: Run, results: Sequence[Established]) -> None:
@@ -196,4 +235,21 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
             expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
 
 
-__all__ = ["CheckFailed", "Run", "check_members", "read_run"]
+def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> None:
+    """Kernels are those of the candidate whose directory has the same name, of this run's program.
+
+    Sound: the candidate has been certified in this run, and its graph has the digest that the kernels' manifest names.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    digests = {
+        directory.name: item.digest for directory, item in zip(run.directories, run.summary.candidates, strict=True)
+    }
+    for result in results:
+        with step(run.root / KERNELS / result.name / MANIFEST_FILE, "whose kernels"):
+            expect("candidate", digests[result.name], result.candidate)
+            expect("program", run.record.identity.program, result.program)
+
+
+__all__ = ["CheckFailed", "Run", "check_kernel_members", "check_members", "read_run"]

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
+from mirage_formal.gpu.device_records import manifest_digest, write_measurement, write_numerics
 from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.journal import KERNELS
@@ -40,6 +41,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--measure", action="store_true", help="time it, and write measure.json")
     run.add_argument("--numerics", action="store_true", help="compare with float64, and write numerics.json")
     run.add_argument("--seed", type=int, default=0, help="seed of the inputs [default: 0]")
+    run.add_argument(
+        "--without-library",
+        action="store_true",
+        help="compute predefined products on the host instead of with cuBLAS, so that a tool that watches kernels "
+        "sees the generated ones alone; neither --measure nor --numerics goes with it",
+    )
     run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(action=_run)
     info = commands.add_parser("info", help="say what this machine has")
@@ -69,22 +76,32 @@ def directories(root: Path, candidate: int | None = None) -> list[Path]:
     return chosen
 
 
-def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0) -> dict[str, Any]:
-    """Run one candidate's kernels; what became of it, as plain values. A failure is a value too."""
+def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, library: bool = True) -> dict[str, Any]:
+    """Run one candidate's kernels; what became of it, as plain values. A failure is a value too.
+
+    Args:
+        directory: The directory of kernels.
+        measure: Time it, and write measure.json.
+        numerics: Compare with float64, and write numerics.json.
+        seed: Seed of the inputs.
+        library: Whether cuBLAS computes predefined products, or the host.
+    """
     report: dict[str, Any] = {"directory": str(directory), "ok": False}
     try:
         executable = load(directory)
         report |= _described(executable)
-        runs = import_module("mirage_formal.gpu.device_runs").DeviceRuns(executable)
+        if measure or numerics:
+            manifest_digest(directory)  # what is measured is what the manifest lists
+        how = {} if library else {"library": False}
+        runs = import_module("mirage_formal.gpu.device_runs").DeviceRuns(executable, **how)
         if numerics:
             report["numerics"] = _numerics(runs, executable, directory, seed)
             report["answer"] = report["numerics"]["answer"]
         else:
             report["answer"] = _runs(runs, executable, seed)
         if measure:
-            found = runs.measure().fields()
-            report["measure"] = {**found, "device": device_name(), "moved_bytes": moved_bytes(executable.program)}
-            _write(directory / "measure.json", report["measure"])
+            record = write_measurement(directory, runs.measure(), device_name(), moved_bytes(executable.program))
+            report["measure"] = msgspec.to_builtins(record)
         report["ok"] = report["answer"] == "within" or (not numerics and report["answer"] == "finite")
     except Exception as error:  # one failing kernel is a row of the report, whatever fails
         lines = str(error).strip().splitlines()
@@ -114,7 +131,7 @@ def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> 
         xp=runs.cupy,
     )
     found: dict[str, Any] = msgspec.to_builtins(record)
-    _write(directory / "numerics.json", found)
+    write_numerics(directory, record)
     runs.cupy.get_default_memory_pool().free_all_blocks()
     return found
 
@@ -124,10 +141,6 @@ def _runs(runs: Any, executable: Executable, seed: int) -> str:
     draw_all = import_module("mirage_formal.verify.numerics").draw_all
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
     return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n")
 
 
 def device_name() -> str:
@@ -141,8 +154,17 @@ def _run(given: argparse.Namespace) -> int:
     if not device_count():
         hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
         raise UnsupportedError("expected a GPU and CuPy, got none", where="gpu run", hint=hint)
+    if given.without_library and (given.measure or given.numerics):
+        hint = "measure and compare what is launched, with cuBLAS"
+        raise UnsupportedError("expected neither --measure nor --numerics", where="--without-library", hint=hint)
     reports = [
-        run_one(directory, measure=given.measure, numerics=given.numerics, seed=given.seed)
+        run_one(
+            directory,
+            measure=given.measure,
+            numerics=given.numerics,
+            seed=given.seed,
+            library=not given.without_library,
+        )
         for directory in directories(given.directory, given.candidate)
     ]
     if given.json:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from mirage_formal.gpu.elements import to_bits, to_floats
 from mirage_formal.gpu.executable import Executable, moved_bytes
 from mirage_formal.gpu.measure import CupyRecorder, Measurement, measure
 from mirage_formal.gpu.runtime import Loaded
@@ -18,20 +19,24 @@ Array = Any
 class DeviceRuns:
     """An executable on CuPy's current device, called with raw elements of any type.
 
+    Args:
+        executable: What is run.
+        library: Whether cuBLAS computes predefined products, or the host.
+
     Raises:
         MirageError: It cannot be loaded.
     """
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, *, library: bool = True) -> None:
         self.cupy = import_module("cupy")
         self.executable = executable
         self.device = int(self.cupy.cuda.runtime.getDevice())
-        self.loaded = Loaded(executable, self.device)
+        self.loaded = Loaded(executable, self.device, library=library)
 
     def store(self, item: Input, values: Array) -> Array:
         """Float64 values as the elements of an input, in the order of its strides."""
         cp, tensor = self.cupy, item.tensor
-        bits = _bits(values, tensor.dtype, cp)
+        bits = to_bits(values, tensor.dtype, cp)
         if item.strides == row_major(tensor.shape):
             return cp.ascontiguousarray(bits)
         span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, item.strides, strict=True))
@@ -61,7 +66,7 @@ class DeviceRuns:
         outputs = self.outputs()
         self.launch(inputs, outputs)
         types = [self.executable.values[number] for number in self.executable.graph.outputs]
-        return [_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
+        return [to_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
 
     def measure(self, scale: float = 0.1, replays: int = 15) -> Measurement:
         """Time it on seeded inputs.
@@ -105,23 +110,4 @@ class _RawRecorder(CupyRecorder):
     def finite(self, value: Any) -> bool:
         """See ``Recorder.finite``."""
         self._stream.synchronize()
-        return bool(self._cupy.isfinite(_floats(value, self._dtypes[id(value)], self._cupy)).all())
-
-
-def _bits(values: Array, dtype: DType, xp: Any) -> Array:
-    """Floats as raw elements; values that the type holds exactly stay what they are, others are rounded."""
-    if dtype is DType.FLOAT16:
-        return xp.ascontiguousarray(values.astype(xp.float16)).view(xp.uint16)
-    single = xp.ascontiguousarray(values.astype(xp.float32)).view(xp.uint32)
-    if dtype is DType.FLOAT32:
-        return single
-    even = (single >> xp.uint32(16)) & xp.uint32(1)
-    return ((single + xp.uint32(0x7FFF) + even) >> xp.uint32(16)).astype(xp.uint16)
-
-
-def _floats(bits: Array, dtype: DType, xp: Any) -> Array:
-    if dtype is DType.FLOAT16:
-        return bits.view(xp.float16).astype(xp.float64)
-    if dtype is DType.FLOAT32:
-        return bits.view(xp.float32).astype(xp.float64)
-    return (bits.astype(xp.uint32) << xp.uint32(16)).view(xp.float32).astype(xp.float64)
+        return bool(self._cupy.isfinite(to_floats(value, self._dtypes[id(value)], self._cupy)).all())

@@ -21,107 +21,25 @@ from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import from_value, to_json
 from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.journal import (
+    LAUNCH_FILE,
+    Argument,
+    Binary,
+    KernelLaunch,
+    Launch,
+    LaunchRecord,
+    ProductLaunch,
+    write_atomic,
+)
 
 SCHEMA: Final = "mirage_formal.launch"
 VERSION: Final = 1
-LAUNCH_FILE: Final = "launch.json"
 #: Workspace tensors start at multiples of this many bytes.
 ALIGN: Final = 256
 _MAX_BYTES: Final = 64 << 20
 _MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
-
-
-class Binary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Machine code of a kernel.
-
-    Attributes:
-        file: Name in the same directory.
-        sha256: Its digest.
-        registers, spill_bytes: What the compiler reported, per thread.
-    """
-
-    file: str
-    sha256: str
-    registers: int = 0
-    spill_bytes: int = 0
-
-
-class Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A parameter of a kernel: a value by number, and what the kernel relies on.
-
-    Attributes:
-        value: Number of the value, see LaunchRecord.
-        elements: Elements from the first to the last.
-        align: Alignment of its first element in bytes.
-        written: Whether the kernel writes it.
-    """
-
-    value: int
-    elements: int
-    align: int
-    written: bool
-
-
-class KernelLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="launch", tag="kernel"):
-    """A launch of a generated kernel.
-
-    Attributes:
-        operator: Number of the µGraph's operator that it computes; -1 for the copy of a value to an output.
-        name: Name in the source.
-        grid, threads, shared_bytes: Launch dimensions and dynamic shared memory.
-        arguments: In the order of the parameters.
-        source: File of its CUDA C++.
-        sha256: Digest of the source.
-        cubins: Machine code by architecture.
-    """
-
-    operator: int
-    name: str
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
-    arguments: tuple[Argument, ...]
-    source: str
-    sha256: str
-    cubins: dict[str, Binary] = {}
-
-
-class ProductLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="launch", tag="matmul"):
-    """A predefined matrix product by cuBLAS, accumulated in float32: the µGraph's operator of that number."""
-
-    operator: int
-    a: int
-    b: int
-    result: int
-
-
-Launch = KernelLaunch | ProductLaunch
-
-
-class LaunchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """launch.json.
-
-    Values are numbered: the µGraph's tensors, then one more for each output that needs a buffer of its own (an output
-    that is an input, or is listed twice).
-
-    Attributes:
-        schema, version: What this is.
-        digest: Digest of the µGraph.
-        graph: The µGraph.
-        program: The program that it is a candidate for.
-        launches: In order.
-        outputs: The value of each output.
-    """
-
-    schema: str
-    version: int
-    digest: str
-    graph: msgspec.Raw
-    program: msgspec.Raw
-    launches: tuple[Launch, ...]
-    outputs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +126,10 @@ def kernel_launch(
 
 def save(executable: Executable, directory: Path) -> None:
     """Write an executable; launch.json comes last, so a directory that has it is complete."""
-    from mirage_formal.gpu.files import replace_file  # it needs a package that reading can do without
-
     directory.mkdir(parents=True, exist_ok=True)
     (directory / LAUNCH_FILE).unlink(missing_ok=True)
     for name, content in executable.files.items():
-        replace_file(directory / name, content)
+        write_atomic(directory / name, content)
     record = LaunchRecord(
         schema=SCHEMA,
         version=VERSION,
@@ -223,7 +139,7 @@ def save(executable: Executable, directory: Path) -> None:
         launches=executable.launches,
         outputs=executable.outputs,
     )
-    replace_file(directory / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    write_atomic(directory / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 def load(directory: Path) -> Executable:
@@ -342,3 +258,25 @@ def describe(launch: Launch, graph: KernelGraph) -> str:
     x, y, z = launch.grid
     what = "graph-defined" if defined else "predefined" if launch.operator >= 0 else "copy"
     return f"{launch.name} ({what}): {x}x{y}x{z} blocks of {launch.threads}, {launch.shared_bytes} bytes shared"
+
+
+__all__ = [
+    "ALIGN",
+    "LAUNCH_FILE",
+    "SCHEMA",
+    "VERSION",
+    "Argument",
+    "Binary",
+    "Executable",
+    "KernelLaunch",
+    "Launch",
+    "LaunchRecord",
+    "ProductLaunch",
+    "describe",
+    "kernel_launch",
+    "load",
+    "moved_bytes",
+    "save",
+    "uses",
+    "workspace",
+]

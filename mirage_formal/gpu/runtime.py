@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu.executable import Executable, KernelLaunch, ProductLaunch, workspace
+from mirage_formal.gpu.host_products import HostProducts
 from mirage_formal.gpu.products import WORKSPACE_BYTES, Cublas
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -42,12 +43,17 @@ def arch_of(device: int) -> str:
 class Loaded:
     """An executable on one device.
 
+    Args:
+        executable: What is launched.
+        device: The device's number.
+        library: Whether cuBLAS computes predefined products; else the host does, which cannot be captured.
+
     Raises:
         UnsupportedError: The device cannot hold a kernel.
         CompileError: Machine code is missing, and so is NVRTC.
     """
 
-    def __init__(self, executable: Executable, device: int) -> None:
+    def __init__(self, executable: Executable, device: int, *, library: bool = True) -> None:
         self.executable = executable
         self._cupy = import_module("cupy")
         self._device = device
@@ -58,7 +64,7 @@ class Loaded:
             self._cupy.cuda.runtime.setDevice(device)
             self._table = (ctypes.c_uint64 * len(executable.values))()
             self._allocate()
-            self._cublas = self._library()
+            self._products = self._library() if library else HostProducts()
             self._calls = [call for launch in executable.launches for call in self._prepare(launch)]
         self._last_stream: int | None = None
         self._results = executable.outputs
@@ -128,15 +134,15 @@ class Loaded:
     def _prepare(self, launch: KernelLaunch | ProductLaunch) -> list[Callable[[int], None]]:
         if isinstance(launch, KernelLaunch):
             return [self._kernel(launch)]
-        assert self._cublas is not None
-        cublas = self._cublas
+        assert self._products is not None
+        products = self._products
         values = self.executable.values
         numbers = (launch.a, launch.b, launch.result)
         strides = (self.executable.strides(launch.a), self.executable.strides(launch.b))
-        calls = cublas.calls(values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]))
+        calls = products.calls(values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]))
 
         def run(stream: int) -> None:
-            cublas.on(stream)
+            products.on(stream)
             for call in calls:
                 call()
 

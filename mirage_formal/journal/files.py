@@ -6,15 +6,19 @@ the record is in.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
+import zlib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
 import msgspec
 
 from mirage_formal.errors import FormatError, RunError
+from mirage_formal.journal.kernels import KernelManifestRecord, MeasureRecord, NumericsRecord
 from mirage_formal.journal.records import (
     NO_SEAL,
     PROOF_DIR,
@@ -25,13 +29,16 @@ from mirage_formal.journal.records import (
     Record,
     SummaryRecord,
 )
+from mirage_formal.journal.whole import WholeRecord
 
 #: Largest file that is read, in bytes; a journal of a long search may be larger and is read line by line.
 MAX_FILE_BYTES: Final = 64 << 20
 MAX_LINE_BYTES: Final = 64 << 20
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-Sealed = TypeVar("Sealed", ManifestRecord, SummaryRecord)
+Sealed = TypeVar(
+    "Sealed", ManifestRecord, SummaryRecord, WholeRecord, KernelManifestRecord, NumericsRecord, MeasureRecord
+)
 
 
 def sha256(data: bytes) -> str:
@@ -80,7 +87,7 @@ def unsealed(data: bytes, kind: type[Sealed], where: str) -> Sealed:
     blank = re.sub(rb'"seal": "[0-9a-f]{64}"\n\}\n\Z', f'"seal": "{NO_SEAL}"\n}}\n'.encode(), data)
     if sha256(blank) != record.seal:
         what = f"expected the seal {sha256(blank)}, got {record.seal}"
-        raise FormatError(what, where=where, hint="the file was changed after it was written; repeat the search")
+        raise FormatError(what, where=where, hint="the file was changed after it was written; make it again")
     return record
 
 
@@ -125,6 +132,32 @@ def _refusal(data: bytes, what: str, where: str) -> FormatError:
         return FormatError(what, where=where, hint="see docs/run-directory.md")
     what = f"schema_version: expected {SCHEMA_VERSION}, got {got}: another version of this package wrote it"
     return FormatError(what, where=where, hint="repeat the search with this version; see docs/run-directory.md")
+
+
+def pack_texts(texts: Iterable[str]) -> bytes:
+    """SMT-LIB texts as one compressed script, with ``(reset)`` between them; equal texts give equal bytes."""
+    return gzip.compress(_RESET.join(texts).encode("ascii"), mtime=0)
+
+
+def unpack_texts(data: bytes, where: str, limit: int = MAX_FILE_BYTES) -> tuple[str, ...]:
+    """The texts of ``pack_texts``; bounded, whatever the bytes claim to hold.
+
+    Raises:
+        FormatError: Not such a file, or more than ``limit`` bytes of text.
+    """
+    try:
+        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        text = stream.decompress(data, limit)
+        if stream.unconsumed_tail:
+            raise FormatError(f"expected at most {limit} bytes of text, got more", where=where)
+        if not stream.eof or stream.unused_data:
+            raise FormatError("expected one whole gzip stream, got a part or more", where=where)
+        return tuple(text.decode("ascii").split(_RESET)) if text else ()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise FormatError(f"expected SMT-LIB text compressed by gzip: {error}", where=where) from None
+
+
+_RESET: Final = "(reset)\n"
 
 
 def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:

@@ -12,8 +12,6 @@ RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
 SUMMARY_FILE: Final = "summary.json"
 CANDIDATES: Final = "candidates"
-#: Kernels that were made from the candidates; no part of the evidence.
-KERNELS: Final = "kernels"
 GRAPH_FILE: Final = "mugraph.json"
 PROOF_FILE: Final = "proof.jsonl"
 PROOF_DIR: Final = "proof"
@@ -295,8 +293,8 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
             equivalent one null: a proof has no error probability.
         kernels: Kernels launched.
         estimated_us: The cost model's estimate, in microseconds.
-        measured_us: Null: nothing is measured on a device yet.
-        max_relative_error: Null: nothing is measured on a device yet.
+        measured_us: Null: a run ends before its kernels are made; measure.json beside them has it.
+        max_relative_error: Null, likewise; numerics.json beside the kernels has it.
         directory: Relative to the run's directory.
     """
 
@@ -354,7 +352,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         workers: Worker processes.
         candidates: The reported ones, best first.
         rejected: Proposed ones that are not reported because a check failed.
-        manifest: Relative path to sha256, for every other file of the run that is evidence.
+        manifest: Relative path to sha256, for every other file of the run but kernels, which have their own manifests.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
 

@@ -7,7 +7,22 @@ from typing import Any, Final
 
 import msgspec
 
+from mirage_formal.journal.kernels import (
+    KERNELS,
+    LAUNCH_FILE,
+    MEASURE_FILE,
+    NUMERICS_FILE,
+    OBLIGATIONS_FILE,
+    PLAN_FILE,
+    KernelManifestRecord,
+    LaunchRecord,
+    MeasureRecord,
+    NumericsRecord,
+    ObligationRecord,
+    PlanRecord,
+)
 from mirage_formal.journal.records import (
+    MANIFEST_FILE,
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
@@ -17,8 +32,10 @@ from mirage_formal.journal.records import (
     UnitRecord,
     VerificationRecord,
 )
+from mirage_formal.journal.whole import WHOLE_FILE, WholeRecord
 
-#: Files (and lines, for the two logs) of a run's directory, and the records that they hold.
+#: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` before
+#: their names lie in directories of kernels.
 FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "run.json": (RunRecord,),
     "search.jsonl": (UnitRecord,),
@@ -26,6 +43,13 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "proof.jsonl": (CertificateRecord, EquivalenceRecord, ClosingRecord),
     "verification.json": (VerificationRecord,),
     "manifest.json": (ManifestRecord,),
+    WHOLE_FILE: (WholeRecord,),
+    f"{KERNELS}-{MANIFEST_FILE}": (KernelManifestRecord,),
+    f"{KERNELS}-{LAUNCH_FILE}": (LaunchRecord,),
+    f"{KERNELS}-{PLAN_FILE}": (PlanRecord,),
+    f"{KERNELS}-{OBLIGATIONS_FILE}": (ObligationRecord,),
+    f"{KERNELS}-{NUMERICS_FILE}": (NumericsRecord,),
+    f"{KERNELS}-{MEASURE_FILE}": (MeasureRecord,),
 }
 
 
@@ -39,7 +63,7 @@ def schema() -> dict[str, Any]:
         found[name] = {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds_]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Files of a run directory (docs/run-directory.md); proof.jsonl and search.jsonl line by line",
+        "title": "Files of a run directory (docs/run-directory.md); .jsonl files line by line",
         "$defs": found,
     }
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -53,7 +53,7 @@ from mirage_formal.pipeline.tasks import (
     discharge_texts,
     verify_candidate,
 )
-from mirage_formal.search.parallel import Done, Failed, Pool
+from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -82,7 +82,7 @@ class Evidence:
         tests: Final fingerprints computed.
     """
 
-    def __init__(self, job: Job, pool: Pool, limit_s: float, show: Callable[[Phase, int, int], None]) -> None:
+    def __init__(self, job: Job, pool: Executor[Any], limit_s: float, show: Callable[[Phase, int, int], None]) -> None:
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
         self._job = job
@@ -158,7 +158,7 @@ class Evidence:
                     yield index, value
                 case Failed(index):
                     yield index, outcome
-                case None:
+                case Slow() | None:
                     done -= 1
             done += 1
             self._show(phase, done, len(tasks))

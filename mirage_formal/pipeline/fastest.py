@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.gpu.device_records import write_measurement, write_numerics
+from mirage_formal.gpu.executable import moved_bytes
 from mirage_formal.gpu.runtime import arch_of
+from mirage_formal.journal import KERNELS
 from mirage_formal.pipeline.driver import Result
-from mirage_formal.pipeline.kernels import KERNELS, KernelWarning, save_built
+from mirage_formal.pipeline.kernel_files import save_built
+from mirage_formal.pipeline.kernels import KernelWarning
 
 
 def fastest(results: Sequence[Result], root: Path, count: int) -> list[Result]:
@@ -75,14 +76,8 @@ def _microseconds(result: Result, root: Path) -> float:
     record = check(
         executable.program, executable.graph, executable.digest, runs.run, device=command.device_name(), xp=runs.cupy
     )
-    _write(directory / "numerics.json", record)
+    write_numerics(directory, record)
     if record.answer != "within":
         reasons = [o.reason for scale in record.scales for o in scale.outputs if o.reason]
         raise MirageError(f"expected results within tolerance, got: {'; '.join(reasons)}", where="numerics")
-    found = runs.measure().fields()
-    _write(directory / "measure.json", {**found, "device": command.device_name()})
-    return float(found["us"])
-
-
-def _write(path: Path, value: Any) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    return write_measurement(directory, runs.measure(), command.device_name(), moved_bytes(executable.program)).us

@@ -8,12 +8,11 @@ whoever has a list of candidates takes the next one.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.gpu.executable import (
-    Binary,
-    Executable,
-    Launch,
-    ProductLaunch,
-    kernel_launch,
-    save,
-)
+from mirage_formal.gpu.executable import Executable, kernel_launch
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.operators import copy_program, operator_program
 from mirage_formal.gpu.products import side
@@ -39,17 +31,32 @@ from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import decode as graph_of
-from mirage_formal.ir.serialize import from_json, from_value, to_json
+from mirage_formal.ir.serialize import from_json, from_value
 from mirage_formal.ir.types import row_major
-from mirage_formal.journal import CANDIDATES, GRAPH_FILE, KERNELS, RUN_FILE, RunRecord, decode, read
+from mirage_formal.journal import (
+    CANDIDATES,
+    GRAPH_FILE,
+    KERNELS,
+    RUN_FILE,
+    Binary,
+    KernelPlanRecord,
+    Launch,
+    ObligationRecord,
+    ProductLaunch,
+    RunRecord,
+    SolverRecord,
+    decode,
+    read,
+    sha256,
+)
+from mirage_formal.pipeline.kernel_files import plan_record, save_built
 
 if TYPE_CHECKING:
+    from mirage_formal.gpu.compile import Compiled
+    from mirage_formal.ir.plan import Plan
     from mirage_formal.pipeline.stable import Stable
-    from mirage_formal.verify.safety import SafetyReport
+    from mirage_formal.verify.safety_types import Discharged, SafetyReport
 
-OBLIGATIONS_FILE: Final = "obligations.jsonl"
-STABILIZED_FILE: Final = "stabilized.json"
-PROOF_FILE: Final = "equivalence.json"
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
 COUNT: Final = 4
@@ -66,39 +73,47 @@ class KernelWarning(UserWarning):
     """A candidate is passed over because its kernels are refused, or runs without a running maximum."""
 
 
-class ObligationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of obligations.jsonl: a safety obligation of a kernel and what became of it.
-
-    Attributes:
-        kernel: Name of the kernel.
-        kind, path, subject, claim: What must hold, and where.
-        finding: "held", "broken" or "undecided".
-        means: How it was settled, or the reason.
-        solvers: What solvers said.
-        sha256: Digest of the query's text, empty if there is none.
-        milliseconds: Time of settling it.
-    """
-
-    kernel: str
-    kind: str
-    path: str
-    subject: str
-    claim: str
-    finding: str
-    means: str
-    solvers: dict[str, str]
-    sha256: str
-    milliseconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An executable, the Programs of its generated kernels by name, their obligations, and the µGraph's stable form."""
+    """The kernels of a candidate.
+
+    Attributes:
+        executable: What is launched.
+        programs: The generated kernels' Programs by name.
+        obligations: Their safety obligations, all of which hold.
+        questions: What the obligations ask of solvers, as SMT-LIB texts; obligations name them by digest.
+        plans: The plans of the generated kernels, with what the compiler made of them.
+        stable: The µGraph that they compute.
+        candidate: Digest of the µGraph that they are of.
+        target: Name of the target that they are planned for.
+    """
 
     executable: Executable
     programs: dict[str, Program]
     obligations: tuple[ObligationRecord, ...]
+    questions: tuple[str, ...]
+    plans: tuple[KernelPlanRecord, ...]
     stable: Stable
+    candidate: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A generated kernel: its operator, its values, its Program, and its plan if it is graph-defined."""
+
+    operator: int
+    values: tuple[int, ...]
+    program: Program
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Obligations of a kernel that all hold, and the texts that they name by digest."""
+
+    records: tuple[ObligationRecord, ...]
+    texts: dict[str, str]
 
 
 def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
@@ -120,7 +135,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
         form = import_module("mirage_formal.pipeline.stable").stable(graph, program)
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {_first(error)}", where="stabilize") from error
-    return build_form(form, program, target, archs)
+    return replace(build_form(form, program, target, archs), candidate=digest(graph))
 
 
 def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
@@ -130,7 +145,7 @@ def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequen
         KernelRefused: It has no kernel that may run.
     """
     graph = form.graph
-    programs: list[tuple[int, tuple[int, ...], Program] | ProductLaunch] = []
+    steps: list[_Kernel | ProductLaunch] = []
     types = kernel_types(graph)
     strides = [item.strides for item in graph.inputs]
     strides += [row_major(tensor.shape) for tensor in types[len(strides) :]]
@@ -139,11 +154,11 @@ def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequen
         results = tuple(range(number, number + op.results))
         number += op.results
         try:
-            programs.append(_lowered(graph, position, op, results, types, strides, target))
+            steps.append(_lowered(graph, position, op, results, types, strides, target))
         except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
             raise KernelRefused(f"operator {position} cannot be lowered: {_first(error)}", where="plan") from error
-    outputs = _outputs(graph, types, strides, programs)
-    return _compiled(form, program, programs, outputs, archs)
+    outputs = _outputs(graph, types, strides, steps)
+    return _compiled(form, program, steps, outputs, target, archs)
 
 
 def _lowered(
@@ -154,12 +169,12 @@ def _lowered(
     types: Sequence[Any],
     strides: Sequence[tuple[int, ...]],
     target: Target,
-) -> tuple[int, tuple[int, ...], Program] | ProductLaunch:
+) -> _Kernel | ProductLaunch:
+    values = (*op.operands, *results)
     if isinstance(op, GraphDefined):
         # Planning loads solvers.
-        plan = import_module("mirage_formal.optimize.planner").make_plan(graph, position, target)
-        lowered: Program = import_module("mirage_formal.gpu.lower").lower(plan)
-        return position, (*op.operands, *results), lowered
+        plan: Plan = import_module("mirage_formal.optimize.planner").make_plan(graph, position, target)
+        return _Kernel(position, values, import_module("mirage_formal.gpu.lower").lower(plan), plan)
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
         side(types[a].shape, strides[a])
@@ -167,10 +182,15 @@ def _lowered(
         return ProductLaunch(position, a, b, results[0])
     operands = tuple((types[i], strides[i]) for i in op.operands)
     made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[results[0]])
-    return position, (*op.operands, *results), made
+    return _Kernel(position, values, made)
 
 
-def _outputs(graph: KernelGraph, types: Sequence[Any], strides: Sequence[tuple[int, ...]], programs: Any) -> list[int]:
+def _outputs(
+    graph: KernelGraph,
+    types: Sequence[Any],
+    strides: Sequence[tuple[int, ...]],
+    steps: list[_Kernel | ProductLaunch],
+) -> list[int]:
     """The value of each output; inputs and repeated outputs are copied to values of their own."""
     outputs: list[int] = []
     extra = len(types)
@@ -179,58 +199,72 @@ def _outputs(graph: KernelGraph, types: Sequence[Any], strides: Sequence[tuple[i
             outputs.append(tensor)
             continue
         copy = copy_program(f"copy{len(outputs)}", (types[tensor], strides[tensor]))
-        programs.append((-1, (tensor, extra), copy))
+        steps.append(_Kernel(-1, (tensor, extra), copy))
         outputs.append(extra)
         extra += 1
     return outputs
 
 
 def _compiled(
-    form: Stable, program: KernelGraph, programs: Sequence[Any], outputs: Sequence[int], archs: Sequence[str]
+    form: Stable,
+    program: KernelGraph,
+    steps: Sequence[_Kernel | ProductLaunch],
+    outputs: Sequence[int],
+    target: Target,
+    archs: Sequence[str],
 ) -> Built:
     from mirage_formal.gpu.cuda import emit
 
     launches: list[Launch] = []
     files: dict[str, bytes] = {}
     records: list[ObligationRecord] = []
+    texts: dict[str, str] = {}
+    plans: list[KernelPlanRecord] = []
     kept: dict[str, Program] = {}
-    many = sum(isinstance(item, tuple) for item in programs) > 1
-    for item in programs:
-        if isinstance(item, ProductLaunch):
-            launches.append(item)
+    many = sum(isinstance(step, _Kernel) for step in steps) > 1
+    for step in steps:
+        if isinstance(step, ProductLaunch):
+            launches.append(step)
             continue
-        position, values, lowered = item
-        records += discharged(lowered)
+        lowered = step.program
+        settled = discharged(lowered)
+        records += settled.records
+        texts |= settled.texts
         try:
             text = emit(lowered)
         except ValueError as error:
             raise KernelRefused(f"it cannot be printed: {_first(error)}", where=lowered.name) from error
         source = f"kernel{len(kept)}.cu" if many else "kernel.cu"
-        cubins = dict(_cubins(text, source.removesuffix(".cu"), archs, files, lowered.name))
+        compiled = _machine_code(text, archs, lowered.name)
+        cubins: dict[str, Binary] = {}
+        for arch, code in compiled.items():
+            file = f"{source.removesuffix('.cu')}-{arch}.cubin"
+            files[file] = code.cubin
+            cubins[arch] = Binary(file, sha256(code.cubin), code.registers, code.spill_bytes)
         files[source] = text.encode()
         kept[lowered.name] = lowered
-        launches.append(kernel_launch(lowered, position, values, source, text, cubins))
-    executable = Executable(digest(form.graph), form.graph, program, tuple(launches), tuple(outputs), files)
-    return Built(executable, kept, tuple(records), form)
+        launches.append(kernel_launch(lowered, step.operator, step.values, source, text, cubins))
+        plans.append(plan_record(lowered, step.operator, step.plan, compiled))
+    code_of = digest(form.graph)
+    executable = Executable(code_of, form.graph, program, tuple(launches), tuple(outputs), files)
+    questions = tuple(texts[key] for key in sorted(texts))
+    return Built(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target.name)
 
 
-def _cubins(
-    text: str, stem: str, archs: Sequence[str], files: dict[str, bytes], name: str
-) -> Iterator[tuple[str, Binary]]:
+def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
+    """A kernel compiled for each architecture; nothing where there is no compiler."""
     compiler = import_module("mirage_formal.gpu.compile") if archs else None
+    found: dict[str, Compiled] = {}
     for arch in archs if compiler is not None and compiler.available() else ():
         assert compiler is not None
         try:
-            found = compiler.compile(text, arch)
+            found[arch] = compiler.compile(text, arch)
         except MirageError as error:
             raise KernelRefused(f"it does not compile for {arch}: {_first(error)}", where=name) from error
-        file = f"{stem}-{arch}.cubin"
-        files[file] = found.cubin
-        digest_of = hashlib.sha256(found.cubin).hexdigest()
-        yield arch, Binary(file, digest_of, found.registers, found.spill_bytes)
+    return found
 
 
-def discharged(program: Program) -> list[ObligationRecord]:
+def discharged(program: Program) -> Settled:
     """The obligations of a kernel, all of which hold.
 
     Raises:
@@ -240,7 +274,10 @@ def discharged(program: Program) -> list[ObligationRecord]:
     report: SafetyReport = safety.discharge_safety(program)
     match report.verdict:
         case safety.Safe():
-            return [_record(program.name, entry) for entry in report.discharged]
+            texts = [entry.obligation.text for entry in report.discharged]
+            found = zip(report.discharged, texts, strict=True)
+            records = tuple(_record(program.name, entry, text) for entry, text in found)
+            return Settled(records, {sha256(text.encode()): text for text in texts if text})
         case safety.Unsafe(obligation, model, reason):
             at = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
             where = ", ".join(f"{name} = {value}" for name, value in model)
@@ -250,19 +287,23 @@ def discharged(program: Program) -> list[ObligationRecord]:
             raise KernelRefused(f"an obligation is undecided: {reason}", where=program.name)
 
 
-def _record(kernel: str, entry: Any) -> ObligationRecord:
+def _record(kernel: str, entry: Discharged, text: str) -> ObligationRecord:
     obligation, finding = entry.obligation, entry.finding
-    text = obligation.text
+    means: Any = getattr(finding, "means", "")
     return ObligationRecord(
         kernel=kernel,
         kind=str(obligation.kind),
         path=obligation.path,
         subject=obligation.subject,
         claim=obligation.claim,
-        finding=type(finding).__name__.lower(),
-        means=str(getattr(finding, "means", getattr(finding, "reason", ""))),
-        solvers={result.solver: str(result.answer.value) for result in entry.results},
-        sha256=hashlib.sha256(text.encode()).hexdigest() if text else "",
+        means=str(means),  # type: ignore[arg-type]  # the values of safety_types.Means
+        solvers={
+            result.solver: SolverRecord(
+                answer=result.answer.value, version=result.version, milliseconds=round(result.milliseconds, 3)
+            )
+            for result in entry.results
+        },
+        sha256=sha256(text.encode()) if text else None,
         milliseconds=round(entry.milliseconds, 3),
     )
 
@@ -376,19 +417,6 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
         tried.append((directory.name, f"built; {note}" if note else "built"))
         done += 1
     return tried
-
-
-def save_built(built: Built, directory: Path) -> None:
-    """Write an executable with its log of obligations, and the running-maximum form with its proof if there is one."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in (STABILIZED_FILE, PROOF_FILE):
-        (directory / name).unlink(missing_ok=True)
-    if built.stable.proof is not None:
-        (directory / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
-        (directory / PROOF_FILE).write_bytes(built.stable.proof)
-    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in built.obligations)
-    (directory / OBLIGATIONS_FILE).write_bytes(lines)
-    save(built.executable, directory)
 
 
 __all__ = [

@@ -124,10 +124,18 @@ class Store:
                 manifest[f"{directory}/{name}"] = sha256(data)
         _remove(self.root / CANDIDATES)
         building.rename(self.root / CANDIDATES)
+        self._drop_kernels({Path(directory).name for directory, _, _ in candidates})
         complete = msgspec.structs.replace(summary, manifest=dict(sorted(manifest.items())))
         data = sealed(complete)
         write_atomic(self.root / SUMMARY_FILE, data)
         return decode(data, SummaryRecord, SUMMARY_FILE)
+
+    def _drop_kernels(self, reported: set[str]) -> None:
+        """Remove kernels of candidates that an earlier session reported and this one does not."""
+        place = self.root / KERNELS
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if path.name not in reported:
+                _remove(path)
 
 
 def _journal(path: Path, key: str) -> Iterator[UnitRecord]:

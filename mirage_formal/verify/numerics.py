@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import Input, KernelGraph, Op
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.journal import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.rounding import (
     LARGEST,
     Estimate,
@@ -44,78 +44,6 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.CONCAT})
-
-#: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
-Answer = Literal["within", "outside", "undecided"]
-
-
-class OutputRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One output at one scale.
-
-    Attributes:
-        answer: What the comparison says.
-        max_absolute_error: Largest difference from the exact value.
-        max_relative_error: The same over the magnitude of the largest exact value.
-        relative_norm: Norm of the difference over the norm of the exact values.
-        max_ulps: Largest difference in units of the element type's spacing at the exact value.
-        max_ratio: Largest difference over tolerance; at most 1 is within.
-        largest: Magnitude of the largest exact value.
-        median_tolerance, max_tolerance: Of the elements' tolerances.
-        elements: How many were compared.
-        beyond_range: How many exact values the element type cannot hold; there only infinity is right.
-        reason: Why it is outside or undecided.
-    """
-
-    answer: Answer
-    max_absolute_error: float
-    max_relative_error: float
-    relative_norm: float
-    max_ulps: float
-    max_ratio: float
-    largest: float
-    median_tolerance: float
-    max_tolerance: float
-    elements: int
-    beyond_range: int
-    reason: str = ""
-
-
-class ScaleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """All outputs at one scale.
-
-    Attributes:
-        scale: Standard deviation of the inputs.
-        seed: Seed of the inputs.
-        answer: "within" if all outputs are.
-        outputs: One record for each.
-        overflows: Device tensors between kernels whose exact values their element type cannot hold.
-    """
-
-    scale: float
-    seed: int
-    answer: Answer
-    outputs: tuple[OutputRecord, ...]
-    overflows: tuple[str, ...] = ()
-
-
-class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """numerics.json: what was compared, and the outcome.
-
-    Attributes:
-        schema_version: 1.
-        candidate: Digest of the µGraph.
-        device: What the kernel ran on.
-        answer: "within" if all scales are.
-        tolerance_lambda: LAMBDA.
-        scales: One record for each scale.
-    """
-
-    schema_version: int = 1
-    candidate: str
-    device: str
-    answer: Answer
-    tolerance_lambda: float = LAMBDA
-    scales: tuple[ScaleRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +226,8 @@ def check(
         xp: numpy or cupy; ``run`` gets and returns its arrays.
     """
     records = tuple(_at_scale(program, candidate, run, scale, seed, xp) for scale in scales)
-    return NumericsRecord(candidate=digest, device=device, answer=_all(r.answer for r in records), scales=records)
+    answer = _all(record.answer for record in records)
+    return NumericsRecord(candidate=digest, device=device, answer=answer, tolerance_lambda=LAMBDA, scales=records)
 
 
 def _at_scale(

@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mirage_formal import journal
 from mirage_formal.errors import MirageError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.serialize import from_json
-from mirage_formal.journal import ManifestRecord, SummaryRecord
+from mirage_formal.journal import KernelManifestRecord, ManifestRecord, MeasureRecord, NumericsRecord, SummaryRecord
 
 #: Fields that say something about the making of evidence, not about what it shows.
 INFORMATION = {"milliseconds", "version", "galois", "attempts"}
@@ -94,6 +96,20 @@ def sign_run(root: Path, change: Callable[[dict[str, Any]], None] = lambda recor
     record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in names}
     record["seal"] = "0" * 64
     path.write_bytes(journal.sealed(journal.decode(json.dumps(record).encode(), SummaryRecord, "")))
+
+
+def sign_kernels(root: Path) -> None:
+    """Recompute the manifest of a directory of kernels, and bind what a device said to the new one."""
+    path = root / "manifest.json"
+    old = journal.decode(path.read_bytes(), KernelManifestRecord, "")
+    names = [p.name for p in files(root) if p.name not in (path.name, *journal.DEVICE_FILES)]
+    listed = {name: journal.sha256((root / name).read_bytes()) for name in names}
+    path.write_bytes(journal.sealed(msgspec.structs.replace(old, files=listed)))
+    bound = journal.sha256(path.read_bytes())
+    for name, kind in zip(journal.DEVICE_FILES, (NumericsRecord, MeasureRecord), strict=True):
+        if (root / name).is_file():
+            record = journal.decode((root / name).read_bytes(), kind, "")
+            (root / name).write_bytes(journal.sealed(msgspec.structs.replace(record, kernels=bound)))
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:

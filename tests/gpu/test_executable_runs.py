@@ -17,10 +17,12 @@ from program_interpreter import run as interpret
 
 import mirage_formal as mf
 from mirage_formal import pipeline
+from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.gpu import __main__ as command
 from mirage_formal.gpu import launch, lower
 from mirage_formal.gpu.executable import Executable, load
+from mirage_formal.gpu.measure import Measurement
 from mirage_formal.gpu.target import load_target
 from mirage_formal.ir.program import Barrier, For, If, Program
 from mirage_formal.ir.serialize import encode
@@ -117,9 +119,12 @@ def test_a_run_has_kernels(results: list[Any], tmp_path: Path) -> None:
     assert executable.program == program().freeze()
     lines = (directories[0] / "obligations.jsonl").read_text().splitlines()
     assert {json.loads(line)["finding"] for line in lines} == {"held"}
-    # The checker is content with a run that has kernels.
+    # The checker covers a run's kernels.
     check = [sys.executable, "-m", "mirage_formal.check", str(root)]
-    assert subprocess.run(check, capture_output=True).returncode == 0
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Kernels of 2 candidates." in done.stdout
+    assert "Code generation is NOT proved" in done.stdout
     assert command.directories(root, 2) == directories[1:]
     assert command.directories(directories[0]) == directories[:1]
     with pytest.raises(RunError, match="expected a candidate of rank 001, 002, got 7"):
@@ -162,7 +167,7 @@ class Runs:
         return [self.scale * x.astype(np.float64) for x in found]
 
     def measure(self) -> Any:
-        return SimpleNamespace(fields=lambda: {"us": 3.0, "low": 2.5, "high": 4.0})
+        return Measurement(us=3.0, low=2.5, high=4.0, spread=0.1, replays=15, calls=64, sets=64)
 
 
 @pytest.fixture
@@ -193,6 +198,48 @@ def test_running_a_run(device: Any, results: list[Any], capsys: pytest.CaptureFi
     rows = json.loads(capsys.readouterr().out)
     assert [row["answer"] for row in rows] == ["finite", "finite"]
     assert load(directory).digest == results[0].digest
+
+
+def test_what_a_device_said_is_checked(
+    device: Any, results: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    root = results[0].directory.parent.parent
+    assert command.main(["run", str(root), "--numerics", "--measure"]) == 0
+    capsys.readouterr()
+    assert check_main([str(root), "--jobs", "1"]) == 0
+    output = capsys.readouterr().out
+    rows = [line for line in output.splitlines() if line.startswith(results[0].directory.name)]
+    assert "within (0." in rows[1]
+    assert "3.00" in rows[1]
+    assert "numerics: recorded on Interpreter, not run again" in output
+    # Records of other kernels are refused, and so is measuring what the manifest does not list.
+    first, second = (root / KERNELS / result.directory.name for result in results[:2])
+    for name in ("numerics.json", "measure.json"):
+        kept = (first / name).read_bytes()
+        (first / name).write_bytes((second / name).read_bytes())
+        assert check_main([str(root), "--jobs", "1"]) == 1
+        assert "step: which kernels" in capsys.readouterr().err
+        (first / name).write_bytes(kept)
+    source = first / "kernel.cu"
+    source.write_bytes(source.read_bytes() + b"\n")
+    assert command.main(["run", str(first), "--numerics"]) == 1
+    assert "FAILED: FormatError" in capsys.readouterr().out
+
+
+def test_without_the_library(device: Any, results: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    root = results[0].directory.parent.parent
+    seen: list[bool] = []
+
+    def runs(executable: Executable, library: bool = True) -> Any:
+        seen.append(library)
+        return Runs(executable)
+
+    device.DeviceRuns = runs
+    assert command.main(["run", str(root), "--candidate", "1", "--without-library"]) == 0
+    assert command.main(["run", str(root), "--candidate", "1"]) == 0
+    assert seen == [False, True]
+    assert command.main(["run", str(root), "--without-library", "--numerics"]) == 2
+    assert "expected neither --measure nor --numerics" in capsys.readouterr().err
 
 
 def test_a_failure_is_a_row(device: Any, results: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +276,7 @@ class Timed(Runs):
 
     def measure(self) -> Any:
         self.events.append("time")
-        return SimpleNamespace(fields=lambda: {"us": self.us, "low": self.us, "high": self.us})
+        return Measurement(self.us, self.us, self.us, 0.0, 15, 64, 64)
 
 
 @pytest.fixture

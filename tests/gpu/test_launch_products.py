@@ -14,9 +14,11 @@ from device_kernels import predefined
 from fake_cupy import FakeCupy, aligned, ndarray
 
 from mirage_formal.gpu import products, tensors
+from mirage_formal.gpu.elements import to_bits, to_floats
 from mirage_formal.gpu.executable import Binary, Executable, KernelLaunch
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.products import CublasError
+from mirage_formal.gpu.runtime import Loaded
 from mirage_formal.gpu.target import load_target
 from mirage_formal.ir.graph import Input, KernelGraph, Op
 from mirage_formal.ir.ops import Attrs, OpKind
@@ -148,6 +150,39 @@ def test_layouts(
     arrays = draw_all(graph, 0, 1.0)
     got = Optimized.of(executable)(*(laid_out(i, x) for i, x in zip(inputs, arrays, strict=True)))
     np.testing.assert_allclose(got.host, reference.run(graph, arrays)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cuBLAS generated kernels see the same values, and nothing else is launched."""
+
+    def never() -> Any:
+        raise AssertionError("cuBLAS is not touched")
+
+    monkeypatch.setattr(products, "library", never)
+    for dtype, near in ((DType.FLOAT16, 2e-3), (DType.BFLOAT16, 2e-2)):
+        graph = predefined(dtype)
+        executable, fake = installed(monkeypatch, graph)
+        arrays = draw_all(graph, 0, 0.5)
+        raw = [raw_elements(i, a) for i, a in zip(graph.inputs, arrays, strict=True)]
+        types = [executable.values[number] for number in executable.outputs]
+        out = [aligned(np.full(t.elements, 0xFFFF, np.uint16)) for t in types]
+        loaded = Loaded(executable, 0, library=False)
+        loaded.run([x.ctypes.data for x in raw], [x.ctypes.data for x in out], 7)
+        for bits, t, want in zip(out, types, reference.run(graph, arrays), strict=True):
+            got = to_floats(bits, dtype, np).reshape(t.shape)
+            assert np.linalg.norm(got - want) <= near * np.linalg.norm(want)
+        # Each product waits for what is before it on the stream.
+        assert fake.log.count(("wait for", 7)) == 2
+        assert [entry[1] for entry in fake.log if entry[0] == "launch"] == list(fake.programs)
+
+
+def raw_elements(item: Input, array: np.ndarray) -> np.ndarray:
+    span = 1 + sum((n - 1) * s for n, s in zip(item.tensor.shape, item.strides, strict=True))
+    flat = aligned(np.zeros(span, np.uint16))
+    np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(2 * s for s in item.strides))[...] = to_bits(
+        array, item.tensor.dtype, np
+    )
+    return flat
 
 
 def test_failures_have_a_name(monkeypatch: pytest.MonkeyPatch, cublas: FakeCublas) -> None:

@@ -1,0 +1,185 @@
+"""What kernels are launched for a µGraph: every operator once, in order, on its own values; plans and machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirage_formal.check.cubin import Resources, resources
+from mirage_formal.check.steps import expect, step
+from mirage_formal.errors import FormatError
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.journal import (
+    LAUNCH_FILE,
+    PLAN_FILE,
+    Binary,
+    CompiledRecord,
+    KernelLaunch,
+    KernelPlanRecord,
+    Launch,
+    LaunchRecord,
+    PlanRecord,
+    ProductLaunch,
+    confined,
+    read,
+    sha256,
+)
+
+_SCHEMA = ("mirage_formal.launch", 1)
+_MAX_THREADS = 1024
+
+
+def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
+    """The launches compute the operators of the µGraph, as far as their arguments show it.
+
+    Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole; a
+    graph-defined one has the grid of its block graph; copies make the outputs that nothing else makes. What a kernel
+    does with its arguments is not established here.
+
+    Raises:
+        CheckFailed: Names the file and step.
+    """
+    path = root / LAUNCH_FILE
+    with step(path, "form of the launches"):
+        expect("schema", _SCHEMA, (record.schema, record.version))
+    with step(path, "one launch for every operator"):
+        copies = _copies(record, graph)
+        order = [*range(len(graph.ops)), *(-1 for _ in copies)]
+        expect("operators", order, [launch.operator for launch in record.launches])
+        names = [launch.name for launch in record.launches if isinstance(launch, KernelLaunch)]
+        expect("names of kernels", len(names), len(set(names)))
+    uses = [*_operands(graph), *copies]
+    values = _values(record, graph)
+    for number, (launch, (reads, writes)) in enumerate(zip(record.launches, uses, strict=True)):
+        with step(path, f"launch {number}"):
+            _check_launch(launch, reads, writes, graph, values)
+            if isinstance(launch, KernelLaunch):
+                for name in (launch.source, *(binary.file for binary in launch.cubins.values())):
+                    confined(root, name)
+        if isinstance(launch, KernelLaunch):
+            with step(root / launch.source, "source of a kernel"):
+                _check_source(root, launch)
+
+
+def _copies(record: LaunchRecord, graph: KernelGraph) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """What copies read and write: outputs that are inputs, or that are listed a second time.
+
+    Raises:
+        FormatError: The values of the outputs are not those of the µGraph.
+    """
+    extra = len(graph.inputs) + sum(op.results for op in graph.ops)
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    outputs: list[int] = []
+    for tensor in graph.outputs:
+        if tensor < len(graph.inputs) or tensor in outputs:
+            found.append(((tensor,), (extra,)))
+            tensor, extra = extra, extra + 1
+        outputs.append(tensor)
+    expect("values of the outputs", tuple(outputs), record.outputs)
+    return found
+
+
+def _operands(graph: KernelGraph) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    number = len(graph.inputs)
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for op in graph.ops:
+        found.append((op.operands, tuple(range(number, number + op.results))))
+        number += op.results
+    return found
+
+
+def _values(record: LaunchRecord, graph: KernelGraph) -> list[DTensor]:
+    """The type of every value, those of copies last."""
+    types = list(kernel_types(graph))
+    outputs = zip(record.outputs, graph.outputs, strict=True)
+    return [*types, *(types[tensor] for value, tensor in outputs if value >= len(types))]
+
+
+def _check_launch(
+    launch: Launch, reads: tuple[int, ...], writes: tuple[int, ...], graph: KernelGraph, values: list[DTensor]
+) -> None:
+    op = graph.ops[launch.operator] if launch.operator >= 0 else None
+    if isinstance(launch, ProductLaunch):
+        expect("a predefined product", OpKind.MATMUL, op.kind if isinstance(op, Op) else None)
+        expect("operands and result", (*reads, *writes), (launch.a, launch.b, launch.result))
+        return
+    expect("values", (*reads, *writes), tuple(argument.value for argument in launch.arguments))
+    expect("written", (False,) * len(reads) + (True,) * len(writes), tuple(a.written for a in launch.arguments))
+    if isinstance(op, GraphDefined):
+        expect("grid", op.graph.grid, launch.grid)
+    if not (1 <= launch.threads <= _MAX_THREADS and min(launch.grid) >= 1 and launch.shared_bytes >= 0):
+        raise FormatError(f"expected launch dimensions, got {launch.grid} blocks of {launch.threads} threads")
+    for argument in launch.arguments:
+        tensor = values[argument.value]
+        inside = argument.value < len(graph.inputs)
+        strides = graph.inputs[argument.value].strides if inside else row_major(tensor.shape)
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
+        expect(f"elements of value {argument.value}", span, argument.elements)
+        if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):
+            raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")
+
+
+def _check_source(root: Path, launch: KernelLaunch) -> None:
+    data = read(confined(root, launch.source))
+    expect("sha256", launch.sha256, sha256(data))
+    if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
+        raise FormatError(f"expected the kernel {launch.name}, got none of this name")
+
+
+def check_plans(
+    root: Path, record: PlanRecord, launches: tuple[Launch, ...], graph: KernelGraph
+) -> Mapping[str, Resources]:
+    """The plans are those of the launches, and what they say about machine code is what the machine code says.
+
+    Sound: registers and stack frames are read from the cubins again. ``check_launches`` has established the launches;
+    spilled bytes and static shared memory are only compared with them.
+
+    Returns:
+        What the machine code of each architecture states, the largest of all kernels.
+
+    Raises:
+        CheckFailed: Names the file and step.
+    """
+    path = root / PLAN_FILE
+    kernels = [launch for launch in launches if isinstance(launch, KernelLaunch)]
+    with step(path, "one plan for every kernel"):
+        expect("kernels", [launch.name for launch in kernels], [plan.kernel for plan in record.kernels])
+    found: dict[str, Resources] = {}
+    for launch, plan in zip(kernels, record.kernels, strict=True):
+        with step(path, f"plan of {plan.kernel}"):
+            _check_plan(launch, plan, graph)
+        for arch, binary in launch.cubins.items():
+            with step(root / binary.file, f"machine code of {plan.kernel} for {arch}"):
+                stated = _check_code(root, launch.name, binary, plan.compiled[arch])
+                most = found.get(arch, Resources(0, 0))
+                found[arch] = Resources(
+                    max(most.registers, stated.registers), max(most.stack_bytes, stated.stack_bytes)
+                )
+    return found
+
+
+def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph) -> None:
+    op = graph.ops[launch.operator] if launch.operator >= 0 else None
+    loop = op.graph.forloop_range if isinstance(op, GraphDefined) else None
+    expect("forloop_range", loop, None if plan.loop is None else plan.loop.forloop_range)
+    ours = (launch.operator, launch.grid, launch.threads, launch.shared_bytes, sorted(launch.cubins))
+    expect("launch", ours, (plan.operator, plan.grid, plan.threads, plan.shared_bytes, sorted(plan.compiled)))
+    if plan.loop is not None and plan.loop.shared_lower_bound > plan.shared_bytes:
+        raise FormatError(f"expected at least {plan.loop.shared_lower_bound} shared bytes, got {plan.shared_bytes}")
+    sizes = {"float16": 2, "bfloat16": 2, "float32": 4}
+    end = max((b.offset + b.elements * sizes[b.dtype] for b in plan.buffers), default=0)
+    expect("end of the last buffer", plan.shared_bytes, end)
+
+
+def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
+    data = read(confined(root, binary.file))
+    expect("sha256", binary.sha256, sha256(data))
+    expect("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
+    expect("registers in the plan", binary.registers, compiled.registers)
+    stated = resources(data, kernel)
+    expect("registers and stack frame", stated, Resources(compiled.registers, compiled.stack_bytes))
+    return stated

@@ -1,0 +1,105 @@
+"""Steps of a check: what fails is named by its file and by what was being established."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.check.field import Undefined
+from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.journal import confined, read, sha256
+from mirage_formal.smt.session import discharge
+
+#: What solvers say to an obligation that holds.
+UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
+
+
+class CheckFailed(Exception):
+    """The first thing that does not hold.
+
+    Attributes:
+        file: The file at fault.
+        step: What was being established.
+        what: What was expected and what was got.
+        corrupt: Whether the file cannot even be read as what it should be.
+    """
+
+    def __init__(self, file: str, step: str, what: str, *, corrupt: bool = False) -> None:
+        super().__init__(file, step, what)
+        self.file = file
+        self.step = step
+        self.what = what
+        self.corrupt = corrupt
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _failed, (self.file, self.step, self.what, self.corrupt)
+
+
+def _failed(file: str, step: str, what: str, corrupt: bool) -> CheckFailed:
+    return CheckFailed(file, step, what, corrupt=corrupt)
+
+
+@contextmanager
+def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None]:
+    """Name the file and the step at which an error inside is raised.
+
+    Sound: whatever goes wrong inside, the step has not been established.
+    """
+    try:
+        yield
+    except CheckFailed:
+        raise
+    except MirageError as error:
+        raise CheckFailed(str(file), name, error.what, corrupt=corrupt) from error
+    except Undefined as error:
+        raise CheckFailed(str(file), name, f"expected a value, got none: {error}", corrupt=corrupt) from error
+    except Exception as error:
+        what = f"cannot be established: {type(error).__name__}: {str(error)[:300]}"
+        raise CheckFailed(str(file), name, what, corrupt=corrupt) from error
+
+
+def expect(what: str, expected: object, got: object) -> None:
+    """Raise a FormatError unless both are equal."""
+    if expected != got:
+        raise FormatError(f"{what}: expected {str(expected)[:300]}, got {str(got)[:300]}")
+
+
+def list_files(root: Path) -> set[str]:
+    """Relative paths of everything below a directory that is not a directory; links count as files."""
+    found: set[str] = set()
+    for folder, names, files in os.walk(root, followlinks=False):
+        links = [name for name in names if (Path(folder) / name).is_symlink()]
+        found |= {(Path(folder) / name).relative_to(root).as_posix() for name in (*files, *links)}
+    return found
+
+
+def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequence[str] = ()) -> None:
+    """A manifest lists exactly the files that are there, with their digests.
+
+    Args:
+        root: The directory.
+        file: The manifest's name.
+        listed: What it lists.
+        apart: Files, and directories that end in ``/``, with seals of their own.
+
+    Raises:
+        CheckFailed: Names the file.
+    """
+    own = tuple(name for name in apart if name.endswith("/"))
+    with step(root / file, "manifest"):
+        there = {name for name in list_files(root) - {file, *apart} if not name.startswith(own)}
+        if extra := sorted(there - set(listed)):
+            raise FormatError(f"expected only files of the manifest, got {extra[0]} as well")
+    for name, code in listed.items():
+        with step(root / name, "digest of the file"):
+            expect("sha256", code, sha256(read(confined(root, name))))
+
+
+@lru_cache(maxsize=4096)
+def answers(text: str) -> dict[str, str]:
+    """What each solver says about a text; an answer holds for every file with this very text."""
+    return {result.solver: result.answer.value for result in discharge(text)}

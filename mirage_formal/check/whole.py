@@ -1,0 +1,296 @@
+"""A whole program that was searched part by part: its partition, its parts and what is put together from them.
+
+Written apart from the code that cuts and stitches: the parts' programs are taken out of the program here, and the whole
+is put together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mirage_formal.check.candidate import Established
+from mirage_formal.check.kernel.elaborate import Elaboration
+from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.run import Run
+from mirage_formal.check.steps import expect, list_files, step
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.check import faults, kernel_types
+from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.ir.serialize import from_json
+from mirage_formal.ir.types import row_major
+from mirage_formal.journal import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
+from mirage_formal.journal.whole import WHOLE_FILE, PartRecord, WholeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the program, taken out of it.
+
+    Attributes:
+        record: What is claimed about it.
+        program: Its operators as a program of their own.
+        reads: For each input of that, the tensor of the whole program.
+        result: The tensor of the whole program that it computes.
+    """
+
+    record: PartRecord
+    program: KernelGraph
+    reads: tuple[int, ...]
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole program's record and its parts, which are a partition of it."""
+
+    root: Path
+    record: WholeRecord
+    program: KernelGraph
+    pieces: tuple[Piece, ...]
+
+    @property
+    def runs(self) -> list[str]:
+        """Directories of the searches, relative to the root; some may have found nothing that is of use."""
+        return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in self.record.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class EstablishedWhole:
+    """What holds about a whole program.
+
+    Attributes:
+        name: Name of its directory.
+        parts: Number of its parts.
+        replaced: Of these, those that a proved candidate takes the place of.
+        kernels: Kernels of the whole.
+        unfused: Kernels of the program.
+        conditions: What the whole needs to be defined.
+    """
+
+    name: str
+    parts: int
+    replaced: int
+    kernels: int
+    unfused: int
+    conditions: tuple[str, ...]
+
+
+def read_whole(root: Path) -> Whole:
+    """Read whole.json and establish that its parts are a partition of its program.
+
+    Sound: every operator is in one part and no more; a part's program consists of its operators and reads only inputs
+    of the program and results of earlier parts; no part's tensors are used outside but its result.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+        RunError: The run has not finished.
+    """
+    path = root / WHOLE_FILE
+    with step(path, "read the whole", corrupt=True):
+        record = decode(read(path), WholeRecord, WHOLE_FILE)
+        for name in (*record.manifest, *(d for part in record.parts for d in (part.run, part.directory) if d)):
+            confined(root, name)
+        program = from_json(bytes(record.graph_of_program), "program")
+    with step(path, "seal"):
+        unsealed(read(path), WholeRecord, WHOLE_FILE)
+    if record.status == "interrupted":
+        hint = "--resume the search"
+        raise RunError("expected a whole program, got a run that has not finished", where=str(root), hint=hint)
+    with step(path, "program"):
+        if found := faults(program):
+            raise FormatError("; ".join(found)[:600])
+        expect("digest of the program", digest(program), record.program_digest)
+        if any(isinstance(op, GraphDefined) for op in program.ops):
+            raise FormatError("expected predefined operators only, got a graph-defined one")
+    with step(path, "partition"):
+        pieces = _pieces(program, record.parts)
+    whole = Whole(root, record, program, pieces)
+    _check_files(whole)
+    return whole
+
+
+def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, ...]:
+    """Parts of a program, each taken out of it; refuses what is no partition."""
+    inputs = len(program.inputs)
+    expect(
+        "operators of all parts",
+        list(range(len(program.ops))),
+        sorted(n for part in parts for n in part.operators),
+    )
+    known = set(range(inputs))
+    pieces: list[Piece] = []
+    for number, part in enumerate(parts, 1):
+        piece = _piece(program, part)
+        if not known.issuperset(piece.reads):
+            raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
+        hidden = {inputs + n for n in part.operators} - {piece.result}
+        outside = (op.operands for n, op in enumerate(program.ops) if n not in part.operators)
+        if hidden & {i for operands in (*outside, program.outputs) for i in operands}:
+            raise FormatError(f"part {number}: expected one tensor that is used outside, got more")
+        known.add(piece.result)
+        pieces.append(piece)
+    return tuple(pieces)
+
+
+def _piece(program: KernelGraph, part: PartRecord) -> Piece:
+    """The operators of a part as a program whose output is the last one's result."""
+    expect("order of operators", tuple(sorted(part.operators)), part.operators)
+    inputs, types = len(program.inputs), kernel_types(program)
+    own: dict[int, int] = {}  # tensors of the program to tensors of the part; its inputs are counted down from -1
+    reads: list[int] = []
+    ops: list[Op] = []
+    for n in part.operators:
+        op = program.ops[n]
+        assert isinstance(op, Op)
+        for tensor in op.operands:
+            if tensor not in own:
+                reads.append(tensor)
+                own[tensor] = -len(reads)
+        ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
+        own[inputs + n] = len(ops) - 1
+    count = len(reads)
+    placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
+    given = tuple(
+        Input(
+            f"x{i}",
+            types[tensor],
+            program.inputs[tensor].strides if tensor < inputs else row_major(types[tensor].shape),
+        )
+        for i, tensor in enumerate(reads)
+    )
+    graph = KernelGraph(given, tuple(placed), (count + len(ops) - 1,))
+    return Piece(part, graph, tuple(reads), inputs + part.operators[-1])
+
+
+def _check_files(whole: Whole) -> None:
+    """The searches' summaries are those that were sealed, and nothing else lies about."""
+    path = whole.root / WHOLE_FILE
+    with step(path, "manifest"):
+        expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
+        used = {piece.record.run for piece in whole.pieces if piece.record.run}
+        expect("searches that are not listed", [], sorted(used - set(whole.runs)))
+        for name in sorted(list_files(whole.root) - {WHOLE_FILE}):
+            if not name.startswith(tuple(f"{run}/" for run in whole.runs)):
+                raise FormatError(f"expected only files of the parts' searches, got {name} as well")
+    for name, code in whole.record.manifest.items():
+        with step(whole.root / name, "digest of the file"):
+            expect("sha256", code, sha256(read(confined(whole.root, name))))
+
+
+def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> EstablishedWhole:
+    """Establish that the whole computes what the program does, from what holds about the parts' searches.
+
+    Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
+    program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensor that
+    the part yields. The whole is those graphs one after another, put together here. The conditions are those of all
+    parts, about the tensors that they read, which are the program's.
+
+    Args:
+        whole: The parts.
+        found: For each directory of a search, the run and what was established about its candidates.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    path, record = whole.root / WHOLE_FILE, whole.record
+    graphs: list[KernelGraph] = []
+    needs: list[tuple[str, ...]] = []
+    for number, piece in enumerate(whole.pieces, 1):
+        graph, conditions = _replacement(whole, number, piece, found)
+        graphs.append(graph)
+        needs.append(conditions)
+        with step(path, f"part {number}: claims"):
+            expect("conditions", conditions, piece.record.conditions)
+            expect("kernels", (graph.kernels, len(piece.program.ops)), _kernels(piece.record))
+    with step(path, "the whole is put together from the parts"):
+        together = _composed(whole, graphs)
+        expect("graph", together, from_json(bytes(record.graph), "graph"))
+        expect("digest of the graph", digest(together), record.graph_digest)
+        here, there = kernel_types(together), kernel_types(whole.program)
+        expect("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
+    with step(path, "claims about the whole"):
+        expect("verdict", "equivalent", record.verdict)
+        every = dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(needs, 1) for one in conditions)
+        expect("conditions", tuple(every), record.conditions)
+        expect("kernels", (together.kernels, len(whole.program.ops)), _kernels(record))
+    replaced = sum(bool(piece.record.candidate) for piece in whole.pieces)
+    kernels, unfused = _kernels(record)
+    return EstablishedWhole(whole.root.name, len(whole.pieces), replaced, kernels, unfused, record.conditions)
+
+
+def _kernels(record: PartRecord | WholeRecord) -> tuple[int, int]:
+    return record.kernels, record.unfused_kernels
+
+
+def _replacement(
+    whole: Whole, number: int, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
+) -> tuple[KernelGraph, tuple[str, ...]]:
+    """What takes a part's place, and what it needs to be defined."""
+    path, part = whole.root / WHOLE_FILE, piece.record
+    if part.run:
+        with step(whole.root / part.run / RUN_FILE, f"program of part {number}"):
+            expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
+            expect("inputs of the part's program", piece.program.inputs, found[part.run][0].program.inputs)
+    if not part.candidate:
+        with step(path, f"part {number}: operators that stay"):
+            expect("directory", "", part.directory)
+            return piece.program, own_conditions(piece.program)
+    with step(path, f"part {number}: candidate"):
+        run, results = found[part.run]
+        listed = {item.digest: item for item in run.summary.candidates}
+        if part.candidate not in listed:
+            raise FormatError(f"expected a candidate of {part.run}, got digest {part.candidate}")
+        item = listed[part.candidate]
+        expect("directory", f"{part.run}/{item.directory}", part.directory)
+        expect("estimate", item.estimated_us, part.estimated_us)
+        held = {result.digest: result for result in results}[part.candidate]
+        expect("verdict", "equivalent", held.verdict)
+    file = whole.root / part.directory / GRAPH_FILE
+    with step(file, f"graph of part {number}"):
+        graph = from_json(read(file), GRAPH_FILE)
+        expect("digest", part.candidate, digest(graph))
+        expect("inputs", piece.program.inputs, graph.inputs)
+        expect("outputs", 1, len(graph.outputs))
+    return graph, held.conditions
+
+
+def _composed(whole: Whole, graphs: Sequence[KernelGraph]) -> KernelGraph:
+    """The graphs of the parts one after another over the program's inputs.
+
+    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i.
+    """
+    program = whole.program
+    tensors = len(program.inputs)
+    stands: dict[int, int] = {i: i for i in range(tensors)}
+    ops: list[KernelOp] = []
+    for piece, graph in zip(whole.pieces, graphs, strict=True):
+        local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
+        for op in graph.ops:
+            ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
+            for _ in range(op.results):
+                local[len(local)] = tensors
+                tensors += 1
+        stands[piece.result] = local[graph.outputs[0]]
+    return KernelGraph(program.inputs, tuple(ops), tuple(stands[tensor] for tensor in program.outputs))
+
+
+def own_conditions(program: KernelGraph) -> tuple[str, ...]:
+    """What operators that stay as they are need to be defined, by the kernel's reading of each alone.
+
+    Raises:
+        ProofError: An operator has no meaning there.
+    """
+    types, found = kernel_types(program), list[str]()
+    for number, op in enumerate(program.ops):
+        given = [types[i] for i in op.operands]
+        inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(given))
+        alone = KernelGraph(inputs, (replace(op, operands=tuple(range(len(given)))),), (len(given),))
+        held = Elaboration(Terms(), alone, "program").conditions
+        found += [one.replace("kernel operator 0", f"kernel operator {number}") for one in held]
+    return tuple(dict.fromkeys(found))
+
+
+__all__ = ["EstablishedWhole", "Piece", "Whole", "check_whole", "own_conditions", "read_whole"]

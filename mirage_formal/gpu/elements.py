@@ -1,0 +1,29 @@
+"""Floats as the raw elements of a tensor and back, for NumPy and CuPy arrays alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage_formal.ir.types import DType
+
+Array = Any
+
+
+def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
+    """Floats as raw elements; values that the type holds exactly stay what they are, others are rounded."""
+    if dtype is DType.FLOAT16:
+        return xp.ascontiguousarray(values.astype(xp.float16)).view(xp.uint16)
+    single = xp.ascontiguousarray(values.astype(xp.float32)).view(xp.uint32)
+    if dtype is DType.FLOAT32:
+        return single
+    even = (single >> xp.uint32(16)) & xp.uint32(1)
+    return ((single + xp.uint32(0x7FFF) + even) >> xp.uint32(16)).astype(xp.uint16)
+
+
+def to_floats(bits: Array, dtype: DType, xp: Any) -> Array:
+    """Raw elements as float64."""
+    if dtype is DType.FLOAT16:
+        return bits.view(xp.float16).astype(xp.float64)
+    if dtype is DType.FLOAT32:
+        return bits.view(xp.float32).astype(xp.float64)
+    return (bits.astype(xp.uint32) << xp.uint32(16)).view(xp.float32).astype(xp.float64)

@@ -1,0 +1,363 @@
+"""The records of a directory of kernels: one Struct per JSON object of docs/run-directory.md, "kernels".
+
+They are written where kernels are made, some of them on the machine that runs the kernels, and read there and by the
+independent checker; reading needs msgspec only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Record, Sha256, SolverRecord, Version
+
+#: Kernels that were made from the candidates.
+KERNELS: Final = "kernels"
+LAUNCH_FILE: Final = "launch.json"
+PLAN_FILE: Final = "plan.json"
+OBLIGATIONS_FILE: Final = "obligations.jsonl"
+#: The questions of the obligations, SMT-LIB text compressed by gzip; ``(reset)`` stands between two of them.
+QUESTIONS_FILE: Final = "obligations.smt2.gz"
+STABILIZED_FILE: Final = "stabilized.json"
+STABILIZED_PROOF_FILE: Final = "equivalence.json"
+NUMERICS_FILE: Final = "numerics.json"
+MEASURE_FILE: Final = "measure.json"
+#: Written by runs on a device, after the manifest, with a seal of their own.
+DEVICE_FILES: Final = (NUMERICS_FILE, MEASURE_FILE)
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+# --- launch.json -----------------------------------------------------------------------------------------------------
+
+
+class Binary(Record, frozen=True):
+    """Machine code of a kernel.
+
+    Attributes:
+        file: Name in the same directory.
+        sha256: Its digest.
+        registers, spill_bytes: What the compiler reported, per thread.
+    """
+
+    file: str
+    sha256: str
+    registers: int = 0
+    spill_bytes: int = 0
+
+
+class Argument(Record, frozen=True):
+    """A parameter of a kernel: a value by number, and what the kernel relies on.
+
+    Attributes:
+        value: Number of the value, see LaunchRecord.
+        elements: Elements from the first to the last.
+        align: Alignment of its first element in bytes.
+        written: Whether the kernel writes it.
+    """
+
+    value: int
+    elements: int
+    align: int
+    written: bool
+
+
+class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
+    """A launch of a generated kernel.
+
+    Attributes:
+        operator: Number of the µGraph's operator that it computes; -1 for the copy of a value to an output.
+        name: Name in the source.
+        grid, threads, shared_bytes: Launch dimensions and dynamic shared memory.
+        arguments: In the order of the parameters.
+        source: File of its CUDA C++.
+        sha256: Digest of the source.
+        cubins: Machine code by architecture.
+    """
+
+    operator: int
+    name: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+    source: str
+    sha256: str
+    cubins: dict[str, Binary] = msgspec.field(default_factory=dict)
+
+
+class ProductLaunch(Record, frozen=True, tag_field="launch", tag="matmul"):
+    """A predefined matrix product by cuBLAS, accumulated in float32: the µGraph's operator of that number."""
+
+    operator: int
+    a: int
+    b: int
+    result: int
+
+
+Launch = KernelLaunch | ProductLaunch
+
+
+class LaunchRecord(Record, frozen=True):
+    """launch.json.
+
+    Values are numbered: the µGraph's tensors, then one more for each output that needs a buffer of its own (an output
+    that is an input, or is listed twice).
+
+    Attributes:
+        schema, version: What this is.
+        digest: Digest of the µGraph.
+        graph: The µGraph.
+        program: The program that it is a candidate for.
+        launches: In order.
+        outputs: The value of each output.
+    """
+
+    schema: str
+    version: int
+    digest: str
+    graph: msgspec.Raw
+    program: msgspec.Raw
+    launches: tuple[Launch, ...]
+    outputs: tuple[int, ...]
+
+
+# --- plan.json -------------------------------------------------------------------------------------------------------
+
+
+class BufferRecord(Record, frozen=True, kw_only=True):
+    """A buffer in dynamic shared memory: its place in the memory plan, in bytes, and its elements."""
+
+    name: str
+    dtype: str
+    elements: Positive
+    offset: Count
+
+
+class LoopRecord(Record, frozen=True, kw_only=True):
+    """How the loop of a graph-defined kernel is planned.
+
+    Attributes:
+        forloop_range: Its iterations.
+        stages: Copies of each pipelined tile; 1 if nothing is pipelined.
+        ring: Input iterators that are pipelined.
+        barriers: Barriers in the text of the plan.
+        shared_lower_bound: No memory plan for the same live ranges needs fewer bytes.
+    """
+
+    forloop_range: Positive
+    stages: Positive
+    ring: tuple[Count, ...]
+    barriers: Count
+    shared_lower_bound: Count
+
+
+class CompiledRecord(Record, frozen=True, kw_only=True):
+    """What the compiler made of a kernel for one architecture.
+
+    Attributes:
+        registers: Registers per thread.
+        spill_bytes: Bytes spilled to local memory per thread, stores and loads together.
+        stack_bytes: Stack frame per thread.
+        shared_bytes: Static shared memory of a block; that of the launch is KernelPlanRecord.shared_bytes.
+    """
+
+    registers: Count
+    spill_bytes: Count
+    stack_bytes: Count
+    shared_bytes: Count
+
+
+class KernelPlanRecord(Record, frozen=True, kw_only=True):
+    """The plan of one generated kernel, and what became of it.
+
+    Attributes:
+        kernel: Its name.
+        operator: Number of the µGraph's operator; -1 for the copy of a value to an output.
+        grid, threads: Launch dimensions.
+        loop: The plan of a graph-defined kernel; null for a predefined operator, which has no block graph.
+        buffers: The memory plan of shared memory.
+        shared_bytes: Dynamic shared memory of a block, which the buffers need.
+        compiled: By architecture.
+    """
+
+    kernel: str
+    operator: int
+    grid: tuple[Positive, Positive, Positive]
+    threads: Positive
+    loop: LoopRecord | None
+    buffers: tuple[BufferRecord, ...]
+    shared_bytes: Count
+    compiled: dict[str, CompiledRecord]
+
+
+class PlanRecord(Record, frozen=True, kw_only=True):
+    """plan.json: the plans of all generated kernels, in the order of their launches."""
+
+    schema_version: Version = SCHEMA_VERSION
+    kernels: tuple[KernelPlanRecord, ...]
+
+
+# --- obligations.jsonl -----------------------------------------------------------------------------------------------
+
+
+class ObligationRecord(Record, frozen=True, kw_only=True):
+    """One line of obligations.jsonl, the proof log of kernels: a safety obligation and what became of it.
+
+    Attributes:
+        schema_version: 2.
+        kernel: Name of the kernel.
+        kind, path, subject, claim: What must hold, and where.
+        finding: "held": a kernel with any other finding is never written.
+        means: How it was settled when the kernel was made.
+        solvers: What solvers said then, by solver; empty where none was asked.
+        sha256: Digest of the question's text in obligations.smt2.gz; null where it was settled by form or enumeration.
+        milliseconds: Time of settling it.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    kernel: str
+    kind: str
+    path: str
+    subject: str
+    claim: str
+    finding: Literal["held"] = "held"
+    means: Literal["form", "interval", "radix", "enumeration", "solver"]
+    solvers: dict[str, SolverRecord]
+    sha256: Sha256 | None
+    milliseconds: float
+
+
+# --- manifest.json ---------------------------------------------------------------------------------------------------
+
+
+class KernelManifestRecord(Record, frozen=True, kw_only=True):
+    """manifest.json of a directory of kernels: whose kernels they are, every file but those of a device, and a seal.
+
+    Attributes:
+        schema_version: 2.
+        candidate: Digest of the candidate's µGraph.
+        graph: Digest of the µGraph that the kernels compute: the candidate's, or its running-maximum form.
+        program: Digest of the program.
+        target: Name of the target that the kernels are planned for.
+        files: Path to sha256.
+        seal: See ManifestRecord.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    candidate: Sha256
+    graph: Sha256
+    program: Sha256
+    target: str
+    files: dict[str, Sha256]
+    seal: Sha256 = NO_SEAL
+
+
+# --- numerics.json and measure.json: the verification log of a device ------------------------------------------------
+
+#: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
+Answer = Literal["within", "outside", "undecided"]
+#: A number, or in a file null for one that is not finite.
+Finite = float | None
+
+
+class OutputRecord(Record, frozen=True, kw_only=True):
+    """One output at one scale.
+
+    Attributes:
+        answer: What the comparison says.
+        max_absolute_error: Largest difference from the exact value.
+        max_relative_error: The same over the magnitude of the largest exact value.
+        relative_norm: Norm of the difference over the norm of the exact values.
+        max_ulps: Largest difference in units of the element type's spacing at the exact value.
+        max_ratio: Largest difference over tolerance; at most 1 is within.
+        largest: Magnitude of the largest exact value.
+        median_tolerance, max_tolerance: Of the elements' tolerances.
+        elements: How many were compared.
+        beyond_range: How many exact values the element type cannot hold; there only infinity is right.
+        reason: Why it is outside or undecided.
+    """
+
+    answer: Answer
+    max_absolute_error: Finite
+    max_relative_error: Finite
+    relative_norm: Finite
+    max_ulps: Finite
+    max_ratio: Finite
+    largest: Finite
+    median_tolerance: Finite
+    max_tolerance: Finite
+    elements: Count
+    beyond_range: Count
+    reason: str = ""
+
+
+class ScaleRecord(Record, frozen=True, kw_only=True):
+    """All outputs at one scale.
+
+    Attributes:
+        scale: Standard deviation of the inputs.
+        seed: Seed of the inputs.
+        answer: "within" if all outputs are.
+        outputs: One record for each.
+        overflows: Device tensors between kernels whose exact values their element type cannot hold.
+    """
+
+    scale: float
+    seed: int
+    answer: Answer
+    outputs: tuple[OutputRecord, ...]
+    overflows: tuple[str, ...] = ()
+
+
+class NumericsRecord(Record, frozen=True, kw_only=True):
+    """numerics.json: what was compared, and the outcome.
+
+    Attributes:
+        schema_version: 2.
+        kernels: Sha256 of the directory's manifest.json; null for a comparison that belongs to no directory.
+        candidate: Digest of the µGraph that the kernels compute.
+        device: What the kernels ran on.
+        answer: "within" if all scales are.
+        tolerance_lambda: Factor of the tolerance, docs/kernels.md.
+        scales: One record for each scale.
+        seal: See ManifestRecord.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    kernels: Sha256 | None = None
+    candidate: str
+    device: str
+    answer: Answer
+    tolerance_lambda: float
+    scales: tuple[ScaleRecord, ...]
+    seal: Sha256 = NO_SEAL
+
+
+class MeasureRecord(Record, frozen=True, kw_only=True):
+    """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
+
+    Attributes:
+        schema_version: 2.
+        kernels: Sha256 of the directory's manifest.json.
+        device: What the kernels ran on.
+        us: Median over the replays.
+        low, high: Fastest and slowest replay.
+        spread: Distance of the quartiles over the median.
+        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
+        moved_bytes: The fewest bytes that the program moves through device memory.
+        seal: See ManifestRecord.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    kernels: Sha256
+    device: str
+    us: float
+    low: float
+    high: float
+    spread: float
+    replays: Count
+    calls: Count
+    sets: Count
+    moved_bytes: Count
+    seal: Sha256 = NO_SEAL

@@ -1,0 +1,85 @@
+"""The record of a whole program that was searched part by part (docs/whole-models.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Record, Sha256, Version
+
+WHOLE_FILE: Final = "whole.json"
+PARTS: Final = "parts"
+
+Ops = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+
+
+class PartRecord(Record, frozen=True, kw_only=True):
+    """One part of the program.
+
+    Attributes:
+        operators: Numbers of its operators in the program, ascending.
+        run: Directory of the search for it, relative to the file's; empty if no search takes it.
+        candidate: Digest of the candidate that takes its place; null if its operators stay as they are.
+        directory: Directory of that candidate, relative to the file's; empty if there is none.
+        kernels, estimated_us: Of what takes its place.
+        unfused_kernels, unfused_us: Of its own operators, one kernel each.
+        conditions: What it needs to be defined, by its own operators' numbers.
+    """
+
+    operators: Ops
+    run: str
+    candidate: Sha256 | None
+    directory: str
+    kernels: Count
+    estimated_us: float
+    unfused_kernels: Count
+    unfused_us: float
+    conditions: tuple[str, ...]
+
+
+class WholeRecord(Record, frozen=True, kw_only=True):
+    """whole.json: the partition of a program, what takes the place of each part, and the whole that is put together.
+
+    Attributes:
+        schema_version: 2.
+        program: Name of the program.
+        source: File it came from, as the user named it, or empty.
+        program_digest: Its digest.
+        graph_of_program: The program, in the form of mugraph.json.
+        target: Name of the target that estimates are for.
+        status: "complete"; "interrupted" (Ctrl-C) and "time-limit" may be resumed.
+        verdict: "equivalent"; null where there is no graph.
+        parts: In the order in which they are computed.
+        graph: The whole, in the form of mugraph.json; null if the run was interrupted.
+        graph_digest: Its digest; null likewise.
+        kernels, estimated_us: Of the whole.
+        unfused_kernels, unfused_us: Of the program, one kernel for each operator.
+        conditions: Those of all parts, each with its part's number.
+        wall_s: Seconds of the session that wrote this.
+        manifest: Relative path to sha256 of every part's summary.json, which lists the part's other files.
+        seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    program: str
+    source: str
+    program_digest: Sha256
+    graph_of_program: msgspec.Raw
+    target: str
+    status: Literal["complete", "interrupted", "time-limit"]
+    verdict: Literal["equivalent"] | None
+    parts: tuple[PartRecord, ...]
+    graph: msgspec.Raw
+    graph_digest: Sha256 | None
+    kernels: Count
+    estimated_us: float
+    unfused_kernels: Count
+    unfused_us: float
+    conditions: tuple[str, ...]
+    wall_s: float
+    manifest: dict[str, Sha256]
+    seal: Sha256 = NO_SEAL
+
+
+__all__ = ["PARTS", "WHOLE_FILE", "PartRecord", "WholeRecord"]

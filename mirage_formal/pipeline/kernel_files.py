@@ -1,0 +1,111 @@
+"""The directory of a candidate's kernels: sources, machine code, plans, obligations, and a manifest over all of them.
+
+docs/run-directory.md describes every file. The directory is written beside its place and renamed, so it is there wholly
+or not at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_formal.gpu.executable import save
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.plan import Plan
+from mirage_formal.ir.program import Program
+from mirage_formal.ir.serialize import to_json
+from mirage_formal.journal import (
+    MANIFEST_FILE,
+    OBLIGATIONS_FILE,
+    PLAN_FILE,
+    QUESTIONS_FILE,
+    STABILIZED_FILE,
+    STABILIZED_PROOF_FILE,
+    BufferRecord,
+    CompiledRecord,
+    KernelManifestRecord,
+    KernelPlanRecord,
+    LoopRecord,
+    PlanRecord,
+    line,
+    pack_texts,
+    pretty,
+    sealed,
+    sha256,
+)
+
+if TYPE_CHECKING:
+    from mirage_formal.gpu.compile import Compiled
+    from mirage_formal.pipeline.kernels import Built
+
+
+def plan_record(
+    program: Program, operator: int, plan: Plan | None, compiled: Mapping[str, Compiled]
+) -> KernelPlanRecord:
+    """What was planned for a kernel, and what the compiler reported about it.
+
+    Args:
+        program: The kernel.
+        operator: Number of the µGraph's operator, or -1.
+        plan: Its plan, if it is graph-defined.
+        compiled: Machine code by architecture.
+    """
+    loop = None
+    if plan is not None:
+        loop = LoopRecord(
+            forloop_range=plan.forloop_range,
+            stages=plan.stages,
+            ring=plan.ring,
+            barriers=plan.barriers,
+            shared_lower_bound=plan.shared_lower_bound,
+        )
+    return KernelPlanRecord(
+        kernel=program.name,
+        operator=operator,
+        grid=program.grid,
+        threads=program.threads,
+        loop=loop,
+        buffers=tuple(
+            BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
+        ),
+        shared_bytes=program.shared_bytes,
+        compiled={
+            arch: CompiledRecord(
+                registers=code.registers,
+                spill_bytes=code.spill_bytes,
+                stack_bytes=code.stack_bytes,
+                shared_bytes=code.shared_bytes,
+            )
+            for arch, code in compiled.items()
+        },
+    )
+
+
+def save_built(built: Built, directory: Path) -> None:
+    """Write kernels with everything that is known about them; what was there is replaced, results of a device too."""
+    building = directory.with_name(f".{directory.name}.part")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    if built.stable.proof is not None:
+        (building / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
+        (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
+    (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(line, built.obligations)))
+    (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
+    (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
+    save(built.executable, building)
+    manifest = KernelManifestRecord(
+        candidate=built.candidate,
+        graph=built.executable.digest,
+        program=digest(built.executable.program),
+        target=built.target,
+        files={path.name: sha256(path.read_bytes()) for path in sorted(building.iterdir())},
+    )
+    (building / MANIFEST_FILE).write_bytes(sealed(manifest))
+    if directory.exists():
+        shutil.rmtree(directory)
+    building.rename(directory)
+
+
+__all__ = ["plan_record", "save_built"]
