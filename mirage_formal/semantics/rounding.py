@@ -39,6 +39,7 @@ LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895313892515355e38,
 _U2: Final = FLOAT32_ERROR**2
 _LN2: Final = log(2.0)
 _FAR: Final = 4000.0  # 2^-4000 is 0 in float64
+_TINY: Final = 400.0  # 2^-400 rounds to 0, and 2^800 is finite
 
 
 def unit_roundoff(dtype: DType) -> float:
@@ -128,13 +129,16 @@ class RoundingDomain:
         """The values after they were stored as elements of a type; those that it can hold exactly keep their error."""
         if self.dtype is None:
             return a
-        xp, m = self.xp, a.mantissa
-        u = unit_roundoff(dtype)
-        error = (u * m) ** 2
+        xp, u = self.xp, unit_roundoff(dtype)
+        # Below the normal range neighbours stay as far apart as at its end.
+        floor = 2.0 ** (DIGITS[dtype][1] - 1)
+        if a.exponent is not None:
+            # So small values are 0 in every element type; a larger exponent keeps the floor's square finite.
+            exponent = xp.maximum(a.exponent, -_TINY)
+            a, floor = self._at(a, exponent), floor * xp.exp2(-exponent)
+        m = a.mantissa
+        error = xp.maximum((u * m) ** 2, xp.where(m == 0, 0.0, floor**2))
         if a.exponent is None:
-            # Below the normal range neighbours stay as far apart as at its end.
-            floor = 2.0 ** (DIGITS[dtype][1] - 1)
-            error = xp.maximum(error, xp.where(m == 0, 0.0, floor * floor))
             exact = quantised(m, dtype, xp) == m
             error = xp.where(exact & (True if a.variance is None else a.variance == 0), 0.0, error)
         return self._made(m, a.exponent, a.variance, error)
@@ -226,6 +230,8 @@ class RoundingDomain:
     def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
         """See ``Domain.matmul``."""
         xp = self.xp
+        if self.dtype is not None and self.dtype is not DType.FLOAT32:
+            a, b = self.rounded(a, self.dtype), self.rounded(b, self.dtype)
         exponent = None
         if a.exponent is not None:
             rows = a.exponent.max(axis=-1, keepdims=True)
@@ -234,9 +240,6 @@ class RoundingDomain:
             columns = b.exponent.max(axis=-2, keepdims=True)
             b = Estimate(*_scaled(self._at(b, columns + 0.0 * b.mantissa)))
             exponent = columns if exponent is None else exponent + columns
-        if self.dtype not in (None, DType.FLOAT32):
-            assert self.dtype is not None
-            a, b = self.rounded(a, self.dtype), self.rounded(b, self.dtype)
 
         def times(x: Array, z: Array) -> Array:
             return batched_product(x, z, xp.matmul)

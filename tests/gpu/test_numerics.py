@@ -253,3 +253,20 @@ def test_rounding_of_an_exact_operation_costs_nothing() -> None:
     assert found.tolerances[0].max() <= 6.1 * unit_roundoff(DType.FLOAT16) * 4
     bfloat = replace(graph, inputs=tuple(replace(x, tensor=DTensor(shape, DType.BFLOAT16)) for x in inputs))
     assert expected(bfloat, bfloat, ones).tolerances[0].max() > 5 * found.tolerances[0].max()
+
+
+def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None:
+    """A softmax of which nearly all is in one element: the others are below float16, and 0 is right for them."""
+    x = Input("X", DTensor((2, 8), DType.FLOAT16), (8, 1))
+    ops = (Op(K.EXP, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs()))
+    graph = KernelGraph((x,), ops, (3,))
+    fused = KernelGraph((x,), (Op(K.SOFTMAX, (0,), Attrs(dim=1)),), (1,))
+    values = np.zeros((2, 8))
+    values[:, 0] = 18.0
+    found = expected(graph, fused, [values])
+    small = found.values[0][0, 1]
+    assert 0 < small < 2.0**-25
+    result = found.values[0].astype(np.float16).astype(np.float64)
+    assert (result[:, 1:] == 0).all()
+    assert compare(result, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "within"
+    assert compare(result + 2.0**-21, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "outside"
