@@ -1,4 +1,4 @@
-"""Wall-clock of the seven example searches, certificates and fingerprints included, as a Markdown table.
+"""Wall-clock of the example searches, certificates and fingerprints included, as a Markdown table.
 
 Run: .venv/bin/python benchmarks/search_times.py [--repeat N] [--workers N]
 """
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode")
+EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode", "mha", "mqa", "mla")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -101,6 +101,21 @@ def ntrans(m: int, n: int) -> KernelGraph:
     )
 
 
+def latent(q: int, d: int, r: int, n: int) -> KernelGraph:
+    """Attention behind two linear layers that make its keys and values from a latent tensor, held in both layouts."""
+    inputs = (tensor("Q", q, d), tensor("Wk", d, r), tensor("CT", r, n), tensor("C", n, r), tensor("Wv", r, d))
+    return program(
+        inputs,
+        op(K.MATMUL, 1, 2),
+        op(K.MATMUL, 0, 5),
+        op(K.EXP, 6),
+        op(K.SUM, 7, dim=1),
+        op(K.DIV, 7, 8),
+        op(K.MATMUL, 3, 4),
+        op(K.MATMUL, 9, 10),
+    )
+
+
 def tiny(*, kernels: int = 1, defined: int = 1, reread: int = 1, **bounds: object) -> SearchSpace:
     space = load_space("tiny").with_overrides(max_kernel_ops=kernels, **bounds)  # type: ignore[arg-type]
     return replace(space, max_graph_defined=defined, max_reread=reread)

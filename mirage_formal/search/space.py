@@ -68,7 +68,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     block_ops: list[OpKind]
     max_kernel_ops: _Positive
     max_block_ops: _Positive
-    max_graph_defined: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    max_graph_defined: Annotated[int, msgspec.Meta(ge=0)]
     max_block_inputs: _Positive
     max_reread: Annotated[int, msgspec.Meta(ge=0)]
     fold_tiles: bool

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from differential_kit import (
@@ -40,6 +41,7 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
+NARROW: dict[str, Any] = {"griddims": [(2, 1, 1)], "imaps": ROWS_AND_COLUMNS, "fmaps": [-1]}
 
 #: Small versions of the examples, each in the tiny space or a part of it: name, program, space, fewest candidates.
 EXAMPLES: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace], int]] = {
@@ -85,6 +87,10 @@ TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace
     "gated-mlp": (
         lambda: gated(2, 4, 6),
         lambda: tiny(kernels=2, max_block_ops=5, griddims=[(2, 1, 1)], imaps=ROWS_AND_COLUMNS, fmaps=[-1]),
+    ),
+    "partial-sums-and-a-predefined-sum": (
+        lambda: program((tensor("X", 2, 4),), op(K.SUM, 0, dim=1)),
+        lambda: tiny(kernels=2, max_block_ops=2, **NARROW),
     ),
     "exp-chain": (
         lambda: program((tensor("X", 2, 4), tensor("W", 4, 4)), op(K.MATMUL, 0, 1), op(K.EXP, 2), op(K.SUM, 3, dim=1)),
@@ -180,6 +186,62 @@ def test_small_programs_at_random() -> None:
     assert sum(n > 0 for n in compared.values()) >= 25, "most programs must have candidates, or nothing is compared"
 
 
+def only(space: SearchSpace, *block_ops: K, outputs: int = 1) -> SearchSpace:
+    """A space of graph-defined kernels only, with few operators."""
+    return replace(space, kernel_ops=(), block_ops=block_ops or space.block_ops, max_block_outputs=outputs)
+
+
+#: Programs in spaces of three graph-defined kernels, with the fewest candidates that have three.
+THREE_KERNELS: dict[str, tuple[KernelGraph, SearchSpace, int]] = {
+    "sum-split-twice": (
+        program((tensor("X", 2, 8),), op(K.SUM, 0, dim=1), op(K.EXP, 1)),
+        only(tiny(kernels=3, defined=3, max_block_ops=2, **NARROW), K.EXP, K.SUM, K.ACCUM_SUM, K.ACCUM_SUM_LAST),
+        15,
+    ),
+    "chain-of-split-products": (
+        program(
+            (tensor("X", 2, 4), tensor("W", 4, 2), tensor("U", 2, 2)),
+            *(op(K.MATMUL, 0, 1), op(K.EXP, 3), op(K.MATMUL, 4, 2)),
+        ),
+        only(tiny(kernels=3, defined=3, reread=0, max_block_ops=2, **NARROW)),
+        15,
+    ),
+    "function-of-a-function": (
+        program((tensor("X", 2, 4),), op(K.EXP, 0), op(K.SUM, 1, dim=1), op(K.SQUARE, 2)),
+        only(tiny(kernels=3, defined=3, max_block_ops=2, **NARROW)),
+        200,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THREE_KERNELS)
+def test_three_kernels(name: str) -> None:
+    source, space, least = THREE_KERNELS[name]
+    found = compare(source, space)
+    assert sum(len(graph.ops) == 3 for graph in found.guided.values()) >= least
+    assert set(found.reasons) <= {Reason.ONLY_COPIES}
+
+
+def test_an_input_is_read_again_along_an_axis_that_the_first_kernel_split() -> None:
+    # x / sum x: the second kernel splits x along the summed axis, alike or otherwise, and needs the sum of all blocks.
+    source = program((tensor("X", 2, 4),), op(K.SUM, 0, dim=1), op(K.DIV, 0, 1))
+    found = compare(source, only(tiny(kernels=2, defined=2, max_block_ops=3, fmaps=[-1, 1])))
+    again = [
+        graph
+        for graph in found.guided.values()
+        if all(isinstance(kernel, GraphDefined) and 1 in _maps(kernel)[0] for kernel in graph.ops)
+        and len(graph.ops) == 2
+        and 0 in graph.ops[1].operands
+    ]
+    assert again
+    assert set(found.reasons) == {Reason.ONLY_COPIES}
+
+
+def _maps(kernel: GraphDefined) -> list[tuple[int | None, ...]]:
+    return [iterator.imap for iterator in kernel.graph.inputs]
+
+
 #: Programs whose candidates multiply or divide by a tensor's own reduction, cancel like the program itself, or read an
 #: input again along a reduction that an earlier kernel split.
 SELF_REFERENCES: dict[str, tuple[KernelGraph, SearchSpace]] = {
@@ -204,6 +266,7 @@ SELF_REFERENCES: dict[str, tuple[KernelGraph, SearchSpace]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SELF_REFERENCES)
 def test_programs_that_refer_to_themselves(name: str) -> None:
     source, space = SELF_REFERENCES[name]

@@ -7,16 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from differential_kit import latent
 
 from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults
+from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.ir.ops import Attrs, OpKind
 from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.reference import run
+from mirage_formal.verify.equivalence import prove
 
 
 def _input(name: str, *shape: int) -> Input:
@@ -146,6 +149,29 @@ def test_rms_norm_is_divided_after_the_product_in_one_kernel() -> None:
     found = _search(rms_linear(4, 16, 12), load_space("norm")).values()
     fused = [g for g in found if len(g.ops) == 1 and OpKind.ACCUM_RMS_LAST in _kinds(g)[0]]
     assert any({OpKind.MATMUL, OpKind.DIV} <= _kinds(g)[0] for g in fused)
+
+
+@pytest.mark.parametrize("name", ["norm", pytest.param("attention", marks=pytest.mark.slow)])
+def test_carrying_every_part_by_itself_changes_no_candidate(name: str) -> None:
+    program, ops = (rms_linear(2, 8, 2), 4) if name == "norm" else (attention(1, 2, 2, 4), 6)
+    space = load_space("tiny").with_overrides(max_kernel_ops=2, max_block_ops=ops, franges=[2])
+    space = replace(space, max_graph_defined=2, max_block_outputs=1, max_axes_per_split=1, kernel_ops=())
+    on = _search(program, space, best=None)
+    assert any(len(graph.ops) == 2 for graph in on.values())
+    assert _search(program, space, best=None, off=frozenset({"merge"})).keys() == on.keys()
+
+
+@pytest.mark.slow
+def test_latent_attention_needs_neither_keys_nor_values_in_device_memory() -> None:
+    program = latent(q=4, d=2, r=6, n=16)
+    fused = [
+        graph
+        for graph in _search(program, load_space("attention")).values()
+        if len(graph.ops) <= 2 and not {(2, 16), (16, 2)} & {t.shape for t in kernel_types(graph)[len(graph.inputs) :]}
+    ]
+    assert fused
+    for graph in fused[:6]:
+        assert isinstance(prove(program, graph), Equivalent)
 
 
 def test_units_and_runs_are_deterministic() -> None:

@@ -18,11 +18,11 @@ GQA = [(2, 256, 64), (2, 64, 4096), (2, 4096, 64)]
 
 
 def test_presets_are_the_promised_ones_and_all_load() -> None:
-    assert preset_names() == ("attention", "default", "lora", "mlp", "norm", "tiny")
+    assert preset_names() == ("attention", "default", "lora", "mlp", "norm", "paper", "tiny")
     for name in preset_names():
         space = load_space(name)
         assert space.name == name
-        assert space.extents == "free"
+        assert space.extents == ("paper" if name == "paper" else "free")
         assert space.max_graph_defined <= 2
 
 
@@ -166,7 +166,7 @@ def test_senseless_overrides_are_named(overrides: dict[str, object], where: str,
         ("keep = 1000", 'keep = "x"', "keep", "int", "'x'"),
         ("keep = 1000", "keep = true", "keep", "int", "True"),
         ("keep = 1000", "keep = 0", "keep", "int >= 1", "0"),
-        ("max_graph_defined = 1", "max_graph_defined = 3", "max_graph_defined", "<= 2", "3"),
+        ("max_graph_defined = 1", "max_graph_defined = -1", "max_graph_defined", ">= 0", "-1"),
         ('"sum_to_dimx"', '"sumto"', "block_ops[14]", "one of", "'sumto'"),
         ('"sum_to_dimx"', '"softmax"', "block_ops", "can propose at block level", "'softmax'"),
         ('"sum_to_dimx"', '"concat"', "block_ops", "can propose at block level", "'concat'"),
@@ -189,7 +189,7 @@ def test_mistakes_in_a_file_name_file_key_expected_and_got(
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(SpaceError, match="attention, default, lora, mlp, norm, tiny, got 'atention'"):
+    with pytest.raises(SpaceError, match="attention, default, lora, mlp, norm, paper, tiny, got 'atention'"):
         load_space("atention")
 
 

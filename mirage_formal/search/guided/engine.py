@@ -20,11 +20,10 @@ from mirage_formal.search.guided.extents import Assigner, Assignment, Extents
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver
 from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
-from mirage_formal.search.guided.structure import KTensor
 from mirage_formal.search.space import SearchSpace
-from mirage_formal.semantics.index.parts import is_whole, whole
+from mirage_formal.semantics.index.parts import whole
 
-#: Shares that a search is cut into; each solves its own part of the earlier kernels' structures.
+#: Shares that a search is cut into; each explores its own part of what first kernels hand over.
 SHARES = 4
 
 
@@ -40,7 +39,7 @@ class _Choice:
 #: Weight of a predefined operator's launch, in the units of Assigner's weights.
 _LAUNCH = 3.0
 #: Candidates instantiated of each sequence of kernel kinds, per unit of ``best``.
-_PER_BEST = 16
+_PER_BEST = 64
 
 
 class GuidedEngine:
@@ -61,7 +60,7 @@ class GuidedEngine:
         self._best = best
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
-        """Shares of the structures of the first kernel.
+        """Shares of what the first kernel hands over.
 
         Raises:
             UnsupportedError: The program is outside this engine; see ProgramAxes.
@@ -106,6 +105,43 @@ class GuidedEngine:
         return out
 
 
+class _Best:
+    """The choices of least weight, of equal ones those that come first; all of them where there is no limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._count = 0
+        self._kept: list[tuple[float, int, int, tuple[_Choice | None, ...]]] = []
+
+    def takes(self, weight: float) -> bool:
+        """Whether a choice of at least this weight may still be kept."""
+        return self._limit is None or len(self._kept) < self._limit or weight < -self._kept[0][0]
+
+    def add(self, weight: float, path: int, choices: tuple[_Choice | None, ...]) -> None:
+        """Offer a choice for the path with this number."""
+        if not self.takes(weight):
+            return
+        self._count += 1
+        item = (-weight, -self._count, path, choices)
+        if self._limit is None or len(self._kept) < self._limit:
+            heapq.heappush(self._kept, item)
+        else:
+            heapq.heapreplace(self._kept, item)
+
+    def ordered(self) -> Iterator[tuple[int, tuple[_Choice | None, ...]]]:
+        """What was kept, by ascending weight."""
+        for _, _, path, choices in sorted(self._kept, key=lambda item: (-item[0], -item[1])):
+            yield path, choices
+
+
+def _behind(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
+    """The extents that kernels behind see."""
+    if not kernel.origins:
+        return outer
+    inside = assignment.extents
+    return {**outer, **{part: prod(inside[p] for p in made_of) for part, made_of in kernel.origins}}
+
+
 class _Builder:
     """Instantiates paths."""
 
@@ -117,22 +153,20 @@ class _Builder:
         dtype = self._axes.program.inputs[0].tensor.dtype
         self._assigner = Assigner(space, dtype.bytes)
         self._small = Assigner(_unbounded(space), dtype.bytes)
-        self._cache: dict[tuple[int, tuple[tuple[int, int], ...]], list[_Choice]] = {}
+        self._cache: dict[tuple[int, tuple[int, ...]], list[_Choice]] = {}
         self._kernels: list[Kernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
         """µGraphs of the paths: all of them, or the best of each sequence of kernel kinds by rough weight."""
         extents = self._extents(self._axes.extents)
-        groups: dict[tuple[bool, ...], list[tuple[float, int, int, tuple[_Choice | None, ...]]]] = {}
+        groups: dict[tuple[bool, ...], _Best] = {}
         for number, path in enumerate(paths):
-            group = groups.setdefault(tuple(isinstance(step, DefinedStep) for step in path), [])
-            for order, choices in enumerate(self._extend(path, 0, self._solver.inputs, extents, ())):
-                weight = sum(_LAUNCH if c is None else c.assignment.weight for c in choices)
-                group.append((weight, number, order, choices))
-        for group in groups.values():
-            if self._best is not None:
-                group = heapq.nsmallest(self._best * _PER_BEST, group, key=lambda item: item[:3])
-            for _, number, _, choices in group:
+            kinds = tuple(isinstance(step, DefinedStep) for step in path)
+            best = groups.setdefault(kinds, _Best(None if self._best is None else self._best * _PER_BEST))
+            for weight, choices in self._extend(path, 0, extents, (), 0.0, best):
+                best.add(weight, number, choices)
+        for best in groups.values():
+            for number, choices in best.ordered():
                 yield self._emit(paths[number], choices, self._assigner)
 
     def _extents(self, sizes: Sequence[int]) -> Extents:
@@ -158,58 +192,65 @@ class _Builder:
                 return replace(axes.program, inputs=inputs), replace(candidate, inputs=inputs)
         return None
 
-    def _any(
-        self, path: Path, at: int, extents: Extents, tensors: tuple[KTensor, ...] = ()
-    ) -> tuple[_Choice | None, ...] | None:
-        tensors = tensors or self._solver.inputs
+    def _any(self, path: Path, at: int, extents: Extents) -> tuple[_Choice | None, ...] | None:
         if at == len(path):
             return ()
         step = path[at]
         if not isinstance(step, DefinedStep):
-            rest = self._any(path, at + 1, extents, (*tensors, *step.outputs))
+            rest = self._any(path, at + 1, extents)
             return None if rest is None else (None, *rest)
         for kernel in step.kernels:
             for dag in self._solver.dags(kernel)[:1]:
                 for assignment in self._small.assignments(kernel, extents):
                     if not self._small.folds(kernel, dag, assignment):
                         continue
-                    rest = self._any(path, at + 1, assignment.extents, (*tensors, *step.outputs))
+                    rest = self._any(path, at + 1, _behind(kernel, assignment, extents))
                     if rest is not None:
                         return (_Choice(kernel, dag, assignment), *rest)
         return None
 
     def _extend(
-        self, path: Path, at: int, tensors: tuple[KTensor, ...], extents: Extents, done: tuple[_Choice | None, ...]
-    ) -> Iterator[tuple[_Choice | None, ...]]:
+        self,
+        path: Path,
+        at: int,
+        extents: Extents,
+        done: tuple[_Choice | None, ...],
+        weight: float,
+        best: _Best,
+    ) -> Iterator[tuple[float, tuple[_Choice | None, ...]]]:
+        """Every choice for the rest of a path that may be among the best, with its weight."""
         if at == len(path):
-            yield done
+            yield weight, done
             return
         step = path[at]
         if not isinstance(step, DefinedStep):
-            yield from self._extend(path, at + 1, (*tensors, *step.outputs), extents, (*done, None))
+            yield from self._extend(path, at + 1, extents, (*done, None), weight + _LAUNCH, best)
             return
         for kernel in step.kernels:
-            for choice in self._choices(kernel, step.outputs, extents):
-                inner = choice.assignment.extents
-                yield from self._extend(path, at + 1, (*tensors, *step.outputs), inner, (*done, choice))
+            for choice in self._choices(kernel, extents):
+                sofar = weight + choice.assignment.weight
+                if not best.takes(sofar):
+                    break  # they come in ascending order
+                inner = _behind(kernel, choice.assignment, extents)
+                yield from self._extend(path, at + 1, inner, (*done, choice), sofar, best)
 
-    def _choices(self, kernel: Kernel, outputs: tuple[KTensor, ...], extents: Extents) -> list[_Choice]:
-        key = (id(kernel), tuple((leaf, extents[leaf]) for leaf, _ in kernel.structure.splits))
+    def _choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
+        """The choices for a kernel by ascending weight."""
+        key = (id(kernel), tuple(extents[leaf] for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
         if found is None:
             self._kernels.append(kernel)  # keeps the identity in the key alive
-            found = self._cache[key] = self._best_choices(kernel, outputs, extents)
+            found = self._cache[key] = self._best_choices(kernel, extents)
         return found
 
-    def _best_choices(self, kernel: Kernel, outputs: tuple[KTensor, ...], extents: Extents) -> list[_Choice]:
+    def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
         dags = sorted(self._solver.dags(kernel), key=len)
         assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
         # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
-        visible = [leaf for tensor in outputs for leaf in tensor.leaves if not is_whole(leaf)]
         out: list[_Choice] = []
         kept: dict[tuple[int, ...], int] = {}
         for assignment in assignments:
-            group = tuple(assignment.extents[leaf] for leaf in visible)
+            group = tuple(prod(assignment.extents[p] for p in made_of) for _, made_of in kernel.origins)
             if self._best is not None and kept.get(group, 0) >= self._best:
                 continue
             fitting = [dag for dag in dags if self._assigner.fits(kernel, dag, assignment)]

@@ -73,7 +73,7 @@ class Assigner:
             for leaf, (_, split), numbers in zip(leaves, structure.splits, values, strict=True):
                 for kind, number in zip(split, numbers, strict=True):
                     for twin in structure.names.twin_parts(leaf):
-                        extents[child(twin, kind, structure.level)] = number
+                        extents[child(twin, kind)] = number
                     if kind is G:
                         grid_extents[leaf] = number
                     elif kind is L:

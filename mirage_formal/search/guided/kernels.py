@@ -1,9 +1,10 @@
 """Graph-defined kernels as problems over classes: the last kernel reaches the target, an earlier one any useful set.
 
-A sharing and some filters keep this small; each can be switched off and a test compares the results:
+Two sharings and some filters keep this small; each can be switched off and a test compares the results:
 
 - "share": a grid part on an axis that the program never reduces does not change the closure, so structures that differ
   only there share one.
+- "merge": parts of an axis that no output tells apart are carried to later kernels as one part (handover.py).
 - "filter": before the structures of a last kernel are enumerated, its most permissive ones are tried.
 - "ties": inputs that share an index wherever they occur in the target are split alike along it (ties.py).
 - "apart": copies of one axis are split in different ways (structure.py).
@@ -13,7 +14,7 @@ A sharing and some filters keep this small; each can be switched off and a test 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 from mirage_formal.ir.ops import OpKind
@@ -21,6 +22,7 @@ from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.closure import Closer, Closure
 from mirage_formal.search.guided.extract import Dag, costs, extract, reachable_inputs
+from mirage_formal.search.guided.handover import Handover, Origins, collapse
 from mirage_formal.search.guided.structure import (
     Frame,
     G,
@@ -37,7 +39,7 @@ from mirage_formal.search.guided.ties import ties
 from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import SLOTS, Parts, Split, axis_of, child, mask, whole
+from mirage_formal.semantics.index.parts import SLOTS, Parts, Split, axis_of, child, is_whole, whole
 
 #: For each grid leaf the output dim that concatenates it.
 Placement = tuple[tuple[int, int], ...]
@@ -54,32 +56,26 @@ class Solved:
 
 
 @dataclass(frozen=True, slots=True)
-class LastKernel:
-    """A kernel that computes the program's output: its inputs as it reads them, its structure and goal class."""
+class Kernel:
+    """A graph-defined kernel without extents.
+
+    Attributes:
+        read: Its inputs as it reads them.
+        structure: Its structure.
+        solved: Its closure.
+        goals: The class of each output.
+        placements: Where each output's grid parts go.
+        origins: What the parts carried behind it are made of; none behind a last kernel.
+        last: Whether it computes the program's output, and not intermediate tensors.
+    """
 
     read: tuple[KTensor, ...]
     structure: Structure
     solved: Solved
     goals: tuple[int, ...]
     placements: tuple[Placement, ...]
-    outer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FirstKernel:
-    """A kernel that computes intermediate tensors: goal class and placement of each, in the order of the outputs."""
-
-    read: tuple[KTensor, ...]
-    structure: Structure
-    solved: Solved
-    goals: tuple[int, ...]
-    placements: tuple[Placement, ...]
-    outer: bool = True
-
-
-Kernel = LastKernel | FirstKernel
-#: Outputs of a first kernel and the frame behind it.
-OutputSet = tuple[tuple[KTensor, ...], Frame]
+    origins: Origins = ()
+    last: bool = False
 
 
 class KernelSolver:
@@ -92,6 +88,7 @@ class KernelSolver:
         self.tally = tally
         self._share = "share" not in options.off
         self._filter = "filter" not in options.off
+        self._merge = "merge" not in options.off
         ops = frozenset(space.block_ops)
         self._closer = Closer(axes, algebra, ops, options)
         most = space.max_axes_per_split
@@ -104,9 +101,9 @@ class KernelSolver:
         tied = self.names.ways > 1 and "ties" not in options.off
         places = ties(algebra, self.target, self.inputs) if tied else {}
         self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
-        self._solved: dict[tuple[int, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
-        self._last: dict[tuple[int, tuple[KTensor, ...], Frame], list[LastKernel]] = {}
-        self._first: dict[tuple[int, tuple[KTensor, ...], Frame], dict[OutputSet, list[FirstKernel]]] = {}
+        self._solved: dict[tuple[tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
+        self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
+        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
         self.frame: Frame = tuple(1 << whole(a) for a in range(self.names.count))
         self._raw = {tensor.form for tensor in self.inputs}
 
@@ -132,32 +129,34 @@ class KernelSolver:
             return None
 
     def _goals(self, leaves: tuple[int, ...]) -> Iterator[tuple[int, Dims]]:
-        """The program's output over the leaves at hand, whose axes it may run through in several ways."""
+        """The program's output over the leaves at hand, whose axes it may run through in several ways.
+
+        Where some tensors carry an axis in parts and another has it whole, the output runs through either.
+        """
         names = self.names
-        held: dict[int, list[int]] = {}
+        held: dict[int, list[Parts]] = {}
         for leaf in leaves:
-            held.setdefault(axis_of(leaf), []).append(leaf)
+            ways = held.setdefault(axis_of(leaf), [()])
+            if is_whole(leaf):
+                ways.insert(0, (leaf,))
+            else:
+                ways[-1] += (leaf,)
         axes = [axis_of(part) for dim in self.goal for part in dim]
-        choices = [[a for a in held if names.base(a) == names.base(axis)] for axis in axes]
+        choices = [
+            [(a, way) for a, ways in held.items() if names.base(a) == names.base(axis) for way in ways if way]
+            for axis in axes
+        ]
         for chosen in product(*choices):
             used: dict[int, int] = {}
-            final = []
-            for axis in chosen:
-                twin = used[axis] = used.get(axis, -1) + 1
-                final.append(axis + twin * names.width * names.ways)
+            final: dict[int, tuple[int, Parts]] = {}
+            for axis, (name, way) in zip(axes, chosen, strict=True):
+                twin = used[name] = used.get(name, -1) + 1
+                step = twin * names.width * names.ways
+                final[axis] = (name + step, tuple(leaf + step * SLOTS for leaf in way))
             if any(twin >= names.twins for twin in used.values()):
                 continue
-            name = dict(zip(axes, final, strict=True))
-            pairs = tuple((a, b) for a, b in name.items() if a != b)
-            dims = tuple(
-                tuple(
-                    leaf + (name[axis_of(part)] - axis) * SLOTS
-                    for part in dim
-                    for axis in [name[axis_of(part)] % (names.width * names.ways)]
-                    for leaf in held[axis]
-                )
-                for dim in self.goal
-            )
+            pairs = tuple((a, b) for a, (b, _) in final.items() if a != b)
+            dims = tuple(tuple(leaf for part in dim for leaf in final[axis_of(part)][1]) for dim in self.goal)
             yield self.algebra.substitute(self.target, pairs), dims
 
     def dags(self, kernel: Kernel) -> list[Dag]:
@@ -180,7 +179,7 @@ class KernelSolver:
             (leaf, split if base(axis_of(leaf)) in bound else tuple(k for k in split if k is not G))
             for leaf, split in structure.splits
         )
-        return Structure(structure.level, splits, structure.loops, structure.names)
+        return Structure(splits, structure.loops, structure.names)
 
     def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
         """Closure of a kernel under a structure; None where the structure does not fit its inputs."""
@@ -188,7 +187,7 @@ class KernelSolver:
         if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
             return None
         shared = self._shared(structure)
-        key = (structure.level, tensors, frame, shared)
+        key = (tensors, frame, shared)
         if key not in self._solved:
             self._solved[key] = self._close(tensors, frame, shared)
         return self._solved[key]
@@ -211,23 +210,23 @@ class KernelSolver:
 
     # --- the last kernel ---------------------------------------------------------------------------------------
 
-    def last(self, tensors: tuple[KTensor, ...], frame: Frame, level: int) -> list[LastKernel]:
+    def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[Kernel]:
         """Every way in which one kernel computes the program's output from these tensors."""
-        key = (level, tensors, frame)
+        key = (tensors, frame)
         found = self._last.get(key)
         if found is None:
             readings = list(self._reader.readings(tensors, frame, self.algebra))
             found = self._last[key] = []
             for read in readings:
-                if self._filter and len(readings) == 1 and not self._may_reach(read, frame, level):
+                if self._filter and len(readings) == 1 and not self._may_reach(read, frame):
                     self.tally.prune("filter")
                     continue
-                found += self._last_kernels(read, frame, level)
+                found += self._last_kernels(read, frame)
         return found
 
-    def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame, level: int) -> Iterator[LastKernel]:
+    def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame) -> Iterator[Kernel]:
         goals = list(self._goals(self._leaves(tensors)))
-        for structure in self._rules.structures(level, tensors, last=True):
+        for structure in self._rules.structures(tensors, last=True):
             for form, goal in goals:
                 kernel = self._last_kernel(tensors, frame, structure, form, goal)
                 if kernel is not None and self.dags(kernel):
@@ -238,7 +237,7 @@ class KernelSolver:
 
     def _last_kernel(
         self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: int, goal: Dims
-    ) -> LastKernel | None:
+    ) -> Kernel | None:
         tile = structure.block_dims(goal)
         if tile is None or not structure.opens(goal):
             return None
@@ -254,9 +253,9 @@ class KernelSolver:
         need = (1 << len(tensors)) - 1
         if number < 0 or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
             return None
-        return LastKernel(tensors, structure, solved, (number,), (placement,))
+        return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
 
-    def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame, level: int) -> bool:
+    def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
         """Whether some most permissive structure reaches the target.
 
         Sound: putting an unreduced free axis wholly on the grid removes the only constraint that its tile could add
@@ -272,8 +271,8 @@ class KernelSolver:
             ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
             for splits in product(ways, repeat=len(loops)):
                 every = {**base, **dict(zip(loops, splits, strict=True))}
-                structure = self._shared(Structure(level, tuple(sorted(every.items())), loops, self.names))
-                key = (level, tensors, frame, structure)
+                structure = self._shared(Structure(tuple(sorted(every.items())), loops, self.names))
+                key = (tensors, frame, structure)
                 if key not in self._solved:
                     self._solved[key] = self._close(tensors, frame, structure)
                 solved = self._solved[key]
@@ -288,27 +287,22 @@ class KernelSolver:
 
     # --- an earlier kernel -------------------------------------------------------------------------------------
 
-    def first(
-        self, tensors: tuple[KTensor, ...], frame: Frame, level: int, part: tuple[int, int] = (0, 1)
-    ) -> dict[OutputSet, list[FirstKernel]]:
-        """Output sets of one kernel over these tensors, with the ways to compute each.
-
-        ``part`` = (i, n) restricts the kernel's structures to those numbered i modulo n.
-        """
-        key = (level, tensors, frame)
-        found = self._first.get(key)
+    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[Handover, list[Kernel]]:
+        """What one kernel over these tensors can hand over, with the ways to compute it."""
+        key = (tensors, frame)
+        found = self._earlier.get(key)
         if found is None:
-            found = self._first[key] = {}
-            readings = self._reader.readings(tensors, frame, self.algebra)
-            every = ((r, s) for r in readings for s in self._rules.structures(level, r, last=False))
-            for number, (read, structure) in enumerate(every):
-                if number % part[1] == part[0]:
+            found = self._earlier[key] = {}
+            for read in self._reader.readings(tensors, frame, self.algebra):
+                if _ambiguous(read):
+                    continue
+                for structure in self._rules.structures(read, last=False):
                     self._add_outputs(found, tensors, read, frame, structure)
         return found
 
     def _add_outputs(
         self,
-        out: dict[OutputSet, list[FirstKernel]],
+        out: dict[Handover, list[Kernel]],
         tensors: tuple[KTensor, ...],
         read: tuple[KTensor, ...],
         frame: Frame,
@@ -324,7 +318,7 @@ class KernelSolver:
 
     def _add_output_set(
         self,
-        out: dict[OutputSet, list[FirstKernel]],
+        out: dict[Handover, list[Kernel]],
         solved: Solved,
         structure: Structure,
         frame: Frame,
@@ -340,24 +334,23 @@ class KernelSolver:
             return
         if max(solved.cost[n] for n in numbers) + len(numbers) - 1 > self.space.max_block_ops:
             return
-        collapsed = collapse(self.algebra, [tensor for _, tensor, _ in chosen], structure, frame)
+        collapsed = collapse(self.algebra, [t for _, t, _ in chosen], structure, frame, merge=self._merge)
         if collapsed is None:
+            self.tally.prune("parts")
             return
-        outputs, behind = collapsed
-        renamed = [self.device_tensor(o.form, o.dims, behind) for o in outputs]
-        outputs = [o for o in renamed if o is not None]
-        if len(outputs) < len(renamed):
+        handover, origins = collapsed
+        outputs = [self.device_tensor(o.form, o.dims, handover.frame) for o in handover.outputs]
+        named = [o for o in outputs if o is not None]
+        if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in tensors for o in named):
             return
-        if len(set(outputs)) < len(outputs) or any(o in tensors for o in outputs):
-            return
-        if any(o.form in self._raw for o in outputs):
+        if any(o.form in self._raw for o in named):
             self.tally.prune("copy")
             return
-        order = sorted(range(len(outputs)), key=lambda i: (outputs[i].form, outputs[i].dims))
-        key = (tuple(outputs[i] for i in order), behind)
+        order = sorted(range(len(named)), key=lambda i: (named[i].form, named[i].dims))
+        key = replace(handover, outputs=tuple(named[i] for i in order))
         goals = tuple(numbers[i] for i in order)
         placements = tuple(chosen[i][2] for i in order)
-        out.setdefault(key, []).append(FirstKernel(read, structure, solved, goals, placements))
+        out.setdefault(key, []).append(Kernel(read, structure, solved, goals, placements, origins))
 
     def _exports(
         self, solved: Solved, structure: Structure, tensors: tuple[KTensor, ...]
@@ -380,7 +373,7 @@ class KernelSolver:
         """
         choices: list[list[int]] = []
         for leaf in structure.grid_leaves:
-            if not self.algebra.free[form] >> child(leaf, G, structure.level) & 1:
+            if not self.algebra.free[form] >> child(leaf, G) & 1:
                 return  # blocks along this axis would write the same values
             local = structure.local(leaf)
             holding = [i for i, dim in enumerate(dims) if any(p in local for p in dim)]
@@ -393,54 +386,19 @@ class KernelSolver:
                 continue
             placed = [list(dim) for dim in dims]
             for leaf, position in zip(structure.grid_leaves, positions, strict=True):
-                placed[position].insert(0, child(leaf, G, structure.level))
+                placed[position].insert(0, child(leaf, G))
             tensor = KTensor(form, tuple(tuple(dim) for dim in placed))
             yield tensor, tuple(zip(structure.grid_leaves, positions, strict=True))
 
 
+def _ambiguous(read: tuple[KTensor, ...]) -> bool:
+    """Whether one name stands for two indices: an axis that is carried in parts and one that is whole.
+
+    Sound: a last kernel can only reach its goal through one of them; what an earlier one writes could hold both.
+    """
+    leaves = leaves_of(read)
+    return not {axis_of(p) for p in leaves if is_whole(p)}.isdisjoint(axis_of(p) for p in leaves if not is_whole(p))
+
+
 def _dim_with(dims: Dims, leaf: int) -> int:
     return next((i for i, dim in enumerate(dims) if leaf in dim), -1)
-
-
-def collapse(
-    algebra: Algebra, outputs: list[KTensor], structure: Structure, frame: Frame
-) -> tuple[list[KTensor], Frame] | None:
-    """Merge the parts of a leaf again where no output is partial on it; the frame behind keeps the others split."""
-    behind = list(frame)
-    merged: dict[int, Parts] = {}
-    bounds = [algebra.bound_masks(o.form) for o in outputs]
-    for leaf, _ in structure.splits:
-        for twin in structure.names.twin_parts(leaf):
-            children = structure.children(twin)
-            whole_mask = mask(children)
-            if all(_entire(o.dims, children) for o in outputs) and not any(
-                b & whole_mask not in (0, whole_mask) for masks in bounds for b in masks
-            ):
-                merged[twin] = children
-            elif twin != leaf:
-                return None
-            else:
-                axis = axis_of(leaf)
-                behind[axis] = behind[axis] & ~(1 << leaf) | whole_mask
-    # Only indices that are bound in part have parts in a form, and those stay split.
-    return [KTensor(o.form, tuple(_merge(dim, merged) for dim in o.dims)) for o in outputs], tuple(behind)
-
-
-def _entire(dims: Dims, children: Parts) -> bool:
-    """Whether the dims hold none of the children or all of them, side by side in order."""
-    present = [(i, dim.index(p)) for p in children for i, dim in enumerate(dims) if p in dim]
-    if not present:
-        return True
-    if len(present) < len(children):
-        return False
-    dim, start = present[0]
-    return dims[dim][start : start + len(children)] == children
-
-
-def _merge(dim: Parts, merged: dict[int, Parts]) -> Parts:
-    out = list(dim)
-    for leaf, children in merged.items():
-        if children and children[0] in out:
-            start = out.index(children[0])
-            out[start : start + len(children)] = [leaf]
-    return tuple(out)

@@ -8,10 +8,11 @@ from itertools import combinations, product
 
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
+from mirage_formal.search.guided.handover import Handover, carried_in
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver
 from mirage_formal.search.guided.structure import Frame, KTensor
 from mirage_formal.search.guided.views import Dims
-from mirage_formal.semantics.index.parts import SLOTS, axis_of, is_whole, mask, whole
+from mirage_formal.semantics.index.parts import Parts, axis_of, full_mask, is_whole, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,16 @@ class _State:
     steps_left: int
     defined_left: int
     frame: Frame
-    level: int
     read: frozenset[int]
     path: Path
 
 
+#: Inputs of a program up to which the handovers of one first kernel are shared out, and not the kernels.
+_FEW_INPUTS = 4
+
+
 class PathFinder:
-    """Enumerates kernel-level paths; ``part`` = (i, n) is the share of first kernels' structures to explore."""
+    """Enumerates kernel-level paths; ``part`` = (i, n) is the share of first kernels' handovers to explore."""
 
     def __init__(self, solver: KernelSolver, part: tuple[int, int]) -> None:
         self._solver = solver
@@ -58,6 +62,7 @@ class PathFinder:
         self._space = solver.space
         self._inputs = len(solver.inputs)
         self._goal = KTensor(solver.target, solver.goal)
+        self._operands: dict[tuple[KTensor, ...], int] = {}
 
     def paths(self) -> Iterator[Path]:
         """All paths; those without an earlier graph-defined kernel only in part 0."""
@@ -67,7 +72,6 @@ class PathFinder:
             steps_left=self._space.max_kernel_ops,
             defined_left=self._space.max_graph_defined,
             frame=self._solver.frame,
-            level=1,
             read=frozenset(),
             path=(),
         )
@@ -77,7 +81,7 @@ class PathFinder:
         self._solver.tally.add("states")
         last_unused = state.unused.bit_length() - 1
         if state.path and state.unused.bit_count() == 1 and state.tensors[last_unused] == self._goal:
-            if self._mine(state.path):
+            if self._mine(state):
                 yield state.path
             return
         if state.steps_left == 0:
@@ -86,10 +90,9 @@ class PathFinder:
         if state.defined_left:
             yield from self._defined(state)
 
-    def _mine(self, path: Path) -> bool:
-        """Whether this share reports the path: paths with no choice of a first kernel belong to share 0."""
-        split = any(isinstance(s, DefinedStep) and len(s.kernels) and s.kernels[0].outer for s in path)
-        return split or self._part[0] == 0
+    def _mine(self, state: _State) -> bool:
+        """Whether this share reports what ends here: paths with no choice of a first kernel belong to share 0."""
+        return bool(state.read) or self._part[0] == 0
 
     # --- predefined operators ----------------------------------------------------------------------------------
 
@@ -110,7 +113,6 @@ class PathFinder:
                     state.steps_left - 1,
                     state.defined_left,
                     state.frame,
-                    state.level,
                     state.read,
                     (*state.path, PredefinedStep(kind, operands, attrs, (tensor,))),
                 )
@@ -161,7 +163,7 @@ class PathFinder:
             return None
         if kind is OpKind.MATMUL:
             product = algebra.mul(a.form, form)
-            value = None if product is None else algebra.sum(mask(a.dims[-1]), product, frame)
+            value = None if product is None else algebra.sum(_bits(a.dims[-1]), product, frame)
         else:
             value = binary(algebra, kind, a.form, form)
         return None if value is None else (value, dims2)
@@ -193,12 +195,12 @@ class PathFinder:
             if not parts:
                 continue
             if kind is OpKind.SUM:
-                total = algebra.sum(mask(parts), a.form, frame)
+                total = algebra.sum(_bits(parts), a.form, frame)
                 if total is not None:
                     yield Attrs(dim=dim), total, (*a.dims[:dim], (), *a.dims[dim + 1 :])
                 continue
             for norm, eps in sorted(self._solver.axes.norms, key=str):
-                normed = rms_norm(algebra, mask(parts), a.form, eps, frame) if norm is kind else None
+                normed = rms_norm(algebra, _bits(parts), a.form, eps, frame) if norm is kind else None
                 if normed is not None:
                     yield Attrs(dim=dim, eps=eps), normed, a.dims
 
@@ -208,8 +210,8 @@ class PathFinder:
         count = len(state.tensors)
         for size in range(1, min(self._space.max_block_inputs, count) + 1):
             for operands in combinations(range(count), size):
-                if state.path and max(operands) < self._inputs:
-                    continue  # independent of what came before: the other order finds it
+                if self._commutes(state, operands):
+                    continue  # the other order finds it
                 rest = state.unused & ~sum(1 << i for i in operands)
                 if sum(i in state.read for i in operands) > self._space.max_reread:
                     continue
@@ -217,14 +219,19 @@ class PathFinder:
                 for tensors in product(*readings):
                     yield from self._kernel(state, operands, rest, tensors)
 
+    def _commutes(self, state: _State, operands: tuple[int, ...]) -> bool:
+        """Whether the step before is a predefined operator whose result is not read."""
+        return (
+            bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
+        )
+
     def _kernel(
         self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
-        if not rest:
-            kernels = self._solver.last(tensors, state.frame, state.level)
-            path = (*state.path, DefinedStep(operands, tuple(kernels), (self._goal,)))
-            if kernels and self._mine(path):
-                yield path
+        if not rest and self._mine(state):
+            kernels = self._solver.last(tensors, state.frame)
+            if kernels:
+                yield (*state.path, DefinedStep(operands, tuple(kernels), (self._goal,)))
         if state.steps_left > 1:
             yield from self._earlier(state, operands, rest, tensors)
 
@@ -258,9 +265,7 @@ class PathFinder:
         into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
         if len(set(into.values())) < len(into):
             return None
-        parts = {
-            leaf: tuple(p for p in range(whole(a), whole(a) + SLOTS) if frame[a] >> p & 1) for leaf, a in into.items()
-        }
+        parts = {leaf: carried_in(frame, a) for leaf, a in into.items()}
         dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
         pairs = tuple((axis_of(leaf), a) for leaf, a in into.items() if axis_of(leaf) != a)
         return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
@@ -268,39 +273,77 @@ class PathFinder:
     def _earlier(
         self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
-        if state.level > 1 or self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
+        if self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
             return
         count = len(state.tensors)
-        found = self._solver.first(tensors, state.frame, state.level, self._part)
-        for (outputs, frame), kernels in found.items():
+        for handover, kernels in self._handovers(state, tensors):
+            outputs = handover.outputs
             unused = rest | ((1 << len(outputs)) - 1) << count
             if self._hopeless(unused.bit_count(), state.steps_left - 1):
                 continue
             if self._goal in outputs:
                 continue  # the last kernel of a shorter path
-            if not self._readable(state, unused, outputs, frame):
+            if not self._readable(state, handover):
+                continue
+            moved = [handover.moved(self._solver.algebra, tensor) for tensor in state.tensors]
+            known = [tensor for tensor in moved if tensor is not None]
+            if len(known) < len(moved):
                 continue
             yield from self._visit(
                 _State(
-                    (*state.tensors, *outputs),
+                    (*known, *outputs),
                     unused,
                     state.steps_left - 1,
                     state.defined_left - 1,
-                    frame,
-                    2,
+                    handover.frame,
                     state.read | set(operands),
                     (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
                 )
             )
 
-    def _readable(self, state: _State, unused: int, outputs: tuple[KTensor, ...], frame: Frame) -> bool:
-        """Whether what is left can still be consumed: without a further graph-defined kernel only whole axes can."""
+    def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[Handover, list[Kernel]]]:
+        """What one more kernel can hand over; of a first kernel only this share's.
+
+        Sound: every handover of a first kernel belongs to exactly one share. Solving a first kernel is cheap next to
+        what is behind it where the program has few inputs; with many there are enough sets of operands to share out.
+        """
+        share, shares = self._part
+        if state.read:
+            return list(self._solver.earlier(tensors, state.frame).items())
+        if self._inputs > _FEW_INPUTS:
+            if self._operands.setdefault(tensors, len(self._operands)) % shares != share:
+                return []
+            share, shares = 0, 1
+        return list(self._solver.earlier(tensors, state.frame).items())[share::shares]
+
+    def _readable(self, state: _State, handover: Handover) -> bool:
+        """Whether what is left can still be consumed.
+
+        Sound: a predefined operator works on whole dims, so without a further graph-defined kernel it consumes the
+        parts of an axis only where they are all that a dim of an output holds.
+        """
         if state.defined_left > 1:
             return True
-        return all(frame[a] == m for a, m in enumerate(state.frame))
+        split = [a for a, made_of in enumerate(handover.frame) if made_of != self._solver.frame[a]]
+        alone = {axis_of(dim[0]) for out in handover.outputs for dim in out.dims if _alone(dim)}
+        return alone.issuperset(split)
 
 
 _PAIRS = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+
+
+def _alone(dim: Parts) -> bool:
+    """Whether a dim holds nothing but parts of one carried axis."""
+    axes = {axis_of(part) for part in dim}
+    return len(axes) == 1 and not any(is_whole(part) for part in dim)
+
+
+def _bits(parts: Parts) -> int:
+    """What a sum over these parts of a dim binds: an unsplit axis wholly, even where other tensors carry its parts."""
+    out = 0
+    for part in parts:
+        out |= full_mask(axis_of(part)) if is_whole(part) else 1 << part
+    return out
 
 
 def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:

@@ -18,7 +18,7 @@ from itertools import combinations, product
 from mirage_formal.search.guided.views import Dims
 from mirage_formal.semantics.index.algebra import Algebra
 from mirage_formal.semantics.index.masks import Renaming, rename_mask
-from mirage_formal.semantics.index.parts import SLOTS, Kind, Parts, Split, axis_of, child, mask, whole
+from mirage_formal.semantics.index.parts import SLOTS, Kind, Parts, Split, axis_of, child, is_whole, mask, whole
 
 #: For each axis the mask of the parts it is made of at this point of the kernel graph.
 Frame = tuple[int, ...]
@@ -86,12 +86,11 @@ class Names:
 
 @dataclass(frozen=True)
 class Structure:
-    """How graph-defined kernel number ``level`` splits each leaf, and the leaves that the loop splits.
+    """How a graph-defined kernel splits each leaf, and the leaves that the loop splits.
 
     Leaves are those of first twins; the others are split like them.
     """
 
-    level: int
     splits: tuple[tuple[int, Split], ...]
     loops: tuple[int, ...]
     names: Names
@@ -106,11 +105,11 @@ class Structure:
 
     def children(self, leaf: int) -> Parts:
         """The parts that a leaf is split into."""
-        return tuple(child(leaf, kind, self.level) for kind in self.split(leaf))
+        return tuple(child(leaf, kind) for kind in self.split(leaf))
 
     def local(self, leaf: int) -> Parts:
         """The parts of a leaf that one block holds at a time."""
-        return tuple(child(leaf, kind, self.level) for kind in self.split(leaf) if kind >= F)
+        return tuple(child(leaf, kind) for kind in self.split(leaf) if kind >= F)
 
     @property
     def grid_leaves(self) -> tuple[int, ...]:
@@ -120,14 +119,12 @@ class Structure:
     @cached_property
     def loop_parts(self) -> tuple[int, ...]:
         """Masks of the loop's parts, one for each index that it runs through; none where the loop runs once."""
-        return tuple(1 << child(twin, L, self.level) for leaf in self.loops for twin in self.names.twin_parts(leaf))
+        return tuple(1 << child(twin, L) for leaf in self.loops for twin in self.names.twin_parts(leaf))
 
     @cached_property
     def same(self) -> tuple[tuple[int, ...], ...]:
         """Masks of parts that are one index of the kernel under several names, such as the loop's."""
-        grids = [
-            tuple(1 << child(twin, G, self.level) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
-        ]
+        grids = [tuple(1 << child(twin, G) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves]
         return tuple(group for group in (self.loop_parts, *grids) if len(group) > 1)
 
     @cached_property
@@ -158,7 +155,7 @@ class Structure:
                     highest = Kind(rank)
                     grids += kind is G
                     if kind >= F:
-                        tile.append(child(leaf, kind, self.level))
+                        tile.append(child(leaf, kind))
             if grids > 1:
                 return None
             out.append(tuple(tile))
@@ -210,13 +207,13 @@ class StructureRules:
                 if count < 2 or all(len(leaves & set(group)) < 2 for leaves in held):
                     yield group
 
-    def structures(self, level: int, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
+    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
         """All structures over the leaves of these tensors; a last kernel may not split a reduced axis over the grid."""
         leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
         for loops in self.loop_groups(tensors):
             for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
                 if sum(G in s for s in splits) <= self.max_grid and sum(F in s for s in splits) <= 1:
-                    structure = Structure(level, tuple(zip(leaves, splits, strict=True)), loops, self.names)
+                    structure = Structure(tuple(zip(leaves, splits, strict=True)), loops, self.names)
                     if self._told_apart(structure):
                         yield structure
 
@@ -273,8 +270,7 @@ class Reader:
         places = [
             (i, axis)
             for i, tensor in enumerate(tensors)
-            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves)
-            if axis not in taken
+            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves if is_whole(leaf))
         ]
         groups = self._groups(tensors, places)
         bases = [names.base(places[group[0]][1]) for group in groups]

@@ -7,6 +7,7 @@ target or of a polynomial nested in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from itertools import permutations, product
 
 from mirage_formal.semantics.index.forms import Forms, Monomial
@@ -24,11 +25,19 @@ class Algebra(Forms):
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self._renamed: dict[tuple[int, Renaming], int | None] = {}
+        self._norms: dict[tuple[int, int, Fraction | None, tuple[int, ...]], int | None] = {}
         self._nested: dict[tuple[int, bool], tuple[int, ...]] = {}
         self._copies: dict[tuple[int, bool], tuple[int, ...]] = {}
         self._within: dict[tuple[int, int, bool], bool] = {}
         self.queries = 0
         self.misses = 0
+
+    def root_mean_square(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+        """See ``Forms.root_mean_square``; closures ask for the same norms again and again."""
+        key = (parts, argument, eps, frame)
+        if key not in self._norms:
+            self._norms[key] = super().root_mean_square(parts, argument, eps, frame)
+        return self._norms[key]
 
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
@@ -185,14 +194,17 @@ class Algebra(Forms):
     def _namings(self, free: int, bound: int, here: int, copies: tuple[int, ...]) -> Iterator[Substitution]:
         """Ways to name indices by copies that the target has, the present names first.
 
+        An index may have a name that the target does not use, where a kernel reads an axis in a second way.
+
         The free indices take different copies, and so do the bound ones and those free ``here``, in their term.
         """
         yield ()
         groups: dict[tuple[int, bool], list[int]] = {}
+        further = {axis % self.width for axis in axes_in(free | bound) if axis >= self.width}
         for mask, is_bound in ((free, False), (bound, True)):
             for axis in axes_in(mask):
                 base = axis % self.width
-                if copies[base] > 1 and not (is_bound and full_mask(axis) & free):
+                if (copies[base] > 1 or base in further) and not (is_bound and full_mask(axis) & free):
                     groups.setdefault((base, is_bound), []).append(axis)
         for orders in product(*(permutations(range(copies[base]), len(axes)) for (base, _), axes in groups.items())):
             named = {

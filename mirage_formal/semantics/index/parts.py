@@ -1,9 +1,10 @@
 """Named parts of axes as bits.
 
 An axis is an index that runs through a program (batch, query, key, ...). A graph-defined kernel splits the index into
-a most significant grid part, a loop part, a part folded by a reduction to ``reduction_dimx``, and a tile part. A second
-kernel may split each part that the first one left behind once more. A part is one bit, a set of parts a bit mask, so
-extents never appear here.
+a most significant grid part, a loop part, a part folded by a reduction to ``reduction_dimx``, and a tile part. What it
+leaves split is carried to the kernels behind it under new names, 1, 2, ... in order of significance, and each of those
+may split every carried part once more. So the names do not grow with the number of kernels. A part is one bit, a set of
+parts a bit mask, and extents never appear here.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ Split = tuple[Kind, ...]
 #: An ordered list of parts, most significant first: the digits of one tensor dimension.
 Parts = tuple[int, ...]
 
-#: Slots of one axis: 0 the whole axis, 1..4 its first split, then the second splits of the whole and of those four.
-SLOTS: Final = 1 + 4 + 5 * 4
+#: Most parts in which one axis is carried from kernel to kernel.
+CARRIED: Final = 4
+#: Slots of one axis: 0 the whole axis, then the carried parts, then the split of the whole and of each carried part.
+SLOTS: Final = (1 + CARRIED) * (1 + len(Kind))
 
 
 def whole(axis: int) -> int:
@@ -47,14 +50,17 @@ def is_whole(part: int) -> bool:
     return part % SLOTS == 0
 
 
-def child(part: int, kind: Kind, level: int) -> int:
-    """Part of kind ``kind`` of ``part`` when the graph-defined kernel number ``level`` (1 or 2) splits it."""
+def carried(axis: int, count: int) -> Parts:
+    """The first ``count`` carried parts of an axis, most significant first."""
+    assert count <= CARRIED, "checked where parts are carried"
+    return tuple(axis * SLOTS + 1 + i for i in range(count))
+
+
+def child(part: int, kind: Kind) -> int:
+    """Part of kind ``kind`` of a whole axis or a carried part, inside a kernel that splits it."""
     axis, slot = divmod(part, SLOTS)
-    if level == 1:
-        assert slot == 0, "the first kernel splits whole axes"
-        return axis * SLOTS + 1 + kind
-    assert slot < 5, "only parts of the first kernel are split again"
-    return axis * SLOTS + 5 + slot * 4 + kind
+    assert slot <= CARRIED, "what a kernel has split is carried under a new name"
+    return axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind
 
 
 def mask(parts: Iterable[int]) -> int:
