@@ -5,10 +5,10 @@ READY := .venv/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test check trusted fuzz clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test check trusted fuzz reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 setup: $(READY)  ## make .venv with the package (editable) and its test tools
 
@@ -34,6 +34,14 @@ FUZZ_MUTANTS ?= 10000
 
 fuzz: $(READY)  ## prover against checker and float64: random pairs, mutants of candidates
 	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --mutants $(FUZZ_MUTANTS) --jobs $(WORKERS)
+
+reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
+	$(BIN)/python -m mirage_formal.reproduce table5
+	$(BIN)/python -m mirage_formal.reproduce workloads
+	$(BIN)/python -m mirage_formal.reproduce oracle
+
+emulate-sanitized: $(READY)  ## every example's kernels on the emulator, with ASan and UBSan
+	$(BIN)/python benchmarks/emulate_examples.py
 
 trusted: $(READY)  ## count the lines that have to be trusted
 	$(BIN)/python -m mirage_formal.check.kernel.trusted

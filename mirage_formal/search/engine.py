@@ -6,6 +6,7 @@ unit the same candidates and counts, in whatever process and order the units run
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import msgspec
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Candidate, Verdict
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.smt.terms import Expr
 
 #: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
 Accept = Callable[[Candidate], Verdict]
@@ -36,6 +38,9 @@ class SearchOptions:
         off: Names of the sharings and filters of the guided engine that are switched off, for on/off tests.
         accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
             that passes the engine's own tests is.
+        max_states: A unit of the exhaustive engine ends after so many states.
+        deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
+            depends on the machine, so this is for measurements of searches that would not end.
     """
 
     engine: Literal["guided", "exhaustive"] = "guided"
@@ -47,6 +52,8 @@ class SearchOptions:
     seed: int = 0
     off: frozenset[str] = frozenset()
     accept: Accept | None = None
+    max_states: int | None = None
+    deadline: float | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:
         """The space with this run's own operator limits in place."""
@@ -83,6 +90,7 @@ class Stats(msgspec.Struct, frozen=True):
         complete: Kernel graphs that passed every structural test.
         rejected: Complete graphs that ``accept`` did not confirm.
         candidates: Candidates reported.
+        cut: Units that ended at ``max_states`` or ``deadline`` before they had seen all.
     """
 
     states: int = 0
@@ -97,6 +105,7 @@ class Stats(msgspec.Struct, frozen=True):
     complete: int = 0
     rejected: int = 0
     candidates: int = 0
+    cut: int = 0
 
     def __add__(self, other: Stats) -> Stats:
         pruned = dict(Counter(self.pruned) + Counter(other.pruned))
@@ -106,12 +115,35 @@ class Stats(msgspec.Struct, frozen=True):
         return Stats(pruned=dict(sorted(pruned.items())), **totals)
 
 
-class Tally:
-    """Mutable counts while a unit runs; ``stats`` freezes them."""
+class CutError(Exception):
+    """A unit has reached its limit; raised through its enumeration, and caught by its engine."""
 
-    def __init__(self) -> None:
+
+class Tally:
+    """Mutable counts while a unit runs; ``stats`` freezes them.
+
+    Args:
+        max_states: As in SearchOptions.
+        deadline: As in SearchOptions.
+    """
+
+    def __init__(self, max_states: int | None = None, deadline: float | None = None) -> None:
         self._counts: Counter[str] = Counter()
         self._pruned: Counter[str] = Counter()
+        self._max_states = max_states
+        self._deadline = deadline
+
+    def step(self, name: str) -> None:
+        """Count one state or configuration that is about to be entered.
+
+        Raises:
+            CutError: The unit's limit is reached; nothing is counted.
+        """
+        if self._max_states is not None and self._counts["states"] >= self._max_states:
+            raise CutError
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise CutError
+        self._counts[name] += 1
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to the field of Stats called ``name``."""
@@ -128,10 +160,20 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What one unit found: canonical candidates, each once, in a deterministic order, and the counts."""
+    """What one unit found: canonical candidates, each once, in a deterministic order, and the counts.
+
+    Attributes:
+        candidates: The candidates.
+        stats: The counts.
+        queries: The distinct expressions that the oracle was asked about, in the order asked; the guided engine asks
+            about index-aware terms and has none.
+        classes: A key for each normal form among the expressions that are known to be part of the program's.
+    """
 
     candidates: tuple[Candidate, ...]
     stats: Stats
+    queries: tuple[Expr, ...] = ()
+    classes: frozenset[bytes] = frozenset()
 
 
 class Engine(Protocol):

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import blake2b
 from typing import Final
 
 from mirage_formal.smt.terms import (
@@ -29,6 +30,7 @@ from mirage_formal.smt.terms import (
     add,
     children,
     div,
+    head,
     mul,
     postorder,
     sum_,
@@ -92,6 +94,7 @@ class NormalForms:
         self._monomial_products: dict[tuple[int, int], int] = {}
         self._quotients: dict[tuple[int, int], int | None] = {}
         self._contained: dict[tuple[int, int], Witness | None] = {}
+        self._keys: dict[int, bytes] = {}
         self._random = random.Random(7)
         self._atom_values: list[int] = []
         self._monomial_values: dict[int, Fraction] = {}
@@ -346,6 +349,22 @@ class NormalForms:
                 seen |= fresh
                 waiting.extend(sorted(fresh))
         return out
+
+    def key(self, p: int) -> bytes:
+        """A digest of a normal form that does not depend on the numbers of this object's tables."""
+        found = self._keys.get(p)
+        if found is None:
+            parts = sorted((self._monomial_key(m), c) for m, c in self.polynomials[p])
+            found = self._keys[p] = blake2b(repr(parts).encode(), digest_size=16).digest()
+        return found
+
+    def _monomial_key(self, m: int) -> str:
+        n, atoms, below = self.monomials[m]
+        return repr((n, sorted(self._atom_key(a) for a in atoms), self.key(below)))
+
+    def _atom_key(self, a: int) -> str:
+        atom = self.atoms[a]
+        return repr((atom[0], self.key(atom[1]))) if isinstance(atom, tuple) else head(atom)
 
     # Back to terms
 

@@ -63,6 +63,9 @@ class Oracle(Protocol):
     def certificate(self, e: Expr) -> Certificate | None:
         """Why ``e`` is part of some target; None unless it is known to be."""
 
+    def asked(self) -> tuple[Expr, ...]:
+        """The distinct expressions asked about, in the order asked."""
+
 
 class _Profile:
     """Sizes of a normal form, computed without multiplying it out.
@@ -162,9 +165,20 @@ class NormalFormOracle:
             self.unknown += 1
         return found
 
+    def asked(self) -> tuple[Expr, ...]:
+        """The distinct expressions asked about, in the order asked."""
+        return tuple(self._answers)
+
     def form(self, e: Expr) -> int | None:
         """The normal form's number; None where one of the targets is too large to decide by normal forms."""
         return None if None in self._limits else self._forms.of(e)
+
+    def key(self, e: Expr) -> bytes | None:
+        """A key that equal normal forms share in every process; None unless ``e`` is known to be part of a target."""
+        found = self._answers.get(e)
+        if found is None:
+            found = self._decide(e)
+        return self._forms.key(self._forms.of(e)) if found is Answer.PROVED else None
 
     def _decide(self, e: Expr) -> Answer:
         out = Answer.REFUTED
@@ -289,6 +303,10 @@ class Z3Oracle:
         if found is Answer.UNKNOWN:
             self.unknown += 1
         return found
+
+    def asked(self) -> tuple[Expr, ...]:
+        """The distinct expressions asked about, in the order asked."""
+        return tuple(self._answers)
 
     def certificate(self, e: Expr) -> Certificate | None:
         """A certificate, written from normal forms whatever Z3 knows: it is checked, not believed."""

@@ -13,8 +13,9 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.search.exhaustive.kernel import KernelSearch
 
@@ -44,11 +45,17 @@ class ExhaustiveEngine:
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         """Enumerate everything below the unit's first choices."""
         part, parts = (int(text) for text in unit.payload.split("/"))
-        tally = Tally()
+        tally = Tally(options.max_states, options.deadline)
         search = self._search(program, space, options, tally)
-        candidates = tuple(search.run(part, parts))
-        search.judge.report(tally)
-        return UnitResult(candidates, tally.stats())
+        candidates: list[Candidate] = []
+        try:
+            for candidate in search.run(part, parts):
+                candidates.append(candidate)
+        except CutError:
+            tally.add("cut")
+        judge = search.judge
+        judge.report(tally)
+        return UnitResult(tuple(candidates), tally.stats(), judge.queries(), judge.classes())
 
     def _search(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: Tally) -> KernelSearch:
         dtypes = {source.tensor.dtype.value for source in program.inputs}

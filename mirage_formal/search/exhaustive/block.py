@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from math import prod
 from typing import Final
 
@@ -14,6 +14,10 @@ from mirage_formal.ir.types import Dim3, DimMap
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.operators import Applier, Constants, Tensor, Tensors, Terms
+
+#: Block graphs of one opening above which they are enumerated again rather than remembered: only searches without
+#: pruning have so many.
+_MAX_REMEMBERED: Final = 1 << 14
 
 _TO_DIMX: Final = frozenset({OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
 
@@ -65,17 +69,26 @@ class BlockSearch:
         self._appliers: dict[BlockContext, Applier] = {}
         self._closed: dict[Opening, tuple[Closed, ...]] = {}
 
-    def block_graphs(self, opening: Opening) -> tuple[Closed, ...]:
+    def block_graphs(self, opening: Opening) -> Iterator[Closed]:
         """Every block graph of this opening, in canonical order."""
-        found = self._closed.get(opening)
-        if found is None:
-            context = BlockContext(opening.loop, opening.dimx)
-            applier = self._appliers.get(context)
-            if applier is None:
-                applier = Applier(self.space.block_ops, self.fixed, self.terms, self.known, self.tally, context)
-                self._appliers[context] = applier
-            found = self._closed[opening] = tuple(_Walk(self.space, self.known, self.tally, applier, opening).run())
-        return found
+        known = self._closed.get(opening)
+        if known is not None:
+            yield from known
+            return
+        walk = self._walk(opening)
+        found = tuple(islice(walk, _MAX_REMEMBERED + 1))
+        if len(found) <= _MAX_REMEMBERED:
+            self._closed[opening] = found
+        yield from found
+        yield from walk
+
+    def _walk(self, opening: Opening) -> Iterator[Closed]:
+        context = BlockContext(opening.loop, opening.dimx)
+        applier = self._appliers.get(context)
+        if applier is None:
+            applier = Applier(self.space.block_ops, self.fixed, self.terms, self.known, self.tally, context)
+            self._appliers[context] = applier
+        return _Walk(self.space, self.known, self.tally, applier, opening).run()
 
 
 class _Walk:
@@ -128,7 +141,7 @@ class _Walk:
             if needed > self.space.shared_bytes:
                 self.tally.prune("memory")
                 continue
-            self.tally.add("states")
+            self.tally.step("states")
             self.ops.append(op)
             self.tensors.append(result)
             yield from self._close(remaining)

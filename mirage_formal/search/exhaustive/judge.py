@@ -62,6 +62,14 @@ class Judge:
             case Answer.PROVED:
                 return self._forms.of(expr) == self._forms.of(self._targets[output])
 
+    def queries(self) -> tuple[Expr, ...]:
+        """The distinct expressions that the oracle was asked about, in the order asked."""
+        return self._oracle.asked()
+
+    def classes(self) -> frozenset[bytes]:
+        """Keys of the normal forms of those that are known to be part of an output's expression."""
+        return frozenset(key for e in self.queries() if (key := self._exact.key(e)) is not None)
+
     def report(self, tally: Tally) -> None:
         """Add the oracle's counts."""
         tally.add("oracle_calls", self._oracle.calls)

@@ -153,7 +153,7 @@ class KernelSearch:
                         continue
                     for configuration in configurations(self.space, self._shapes(chosen)):
                         if self._mine(counter):
-                            self.tally.add("configurations")
+                            self.tally.step("configurations")
                             yield from self._graph_defined(index, chosen, configuration, dangling, kernels_left - 1)
                         counter += 1
 
@@ -211,9 +211,9 @@ class KernelSearch:
         if op in self.ops:
             self.tally.prune("order")
             return
+        self.tally.step("states")
         self.ops.append(op)
         self.tensors += results
-        self.tally.add("states")
         if sum(DTensor(t.shape, self.dtype).bytes for t in self.tensors) > self.space.device_bytes:
             self.tally.prune("memory")
         else:

@@ -1,0 +1,229 @@
+"""The arms of the table: what is searched how, and one search of an arm as a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import encode
+from mirage_formal.ir.verdict import Candidate, Verdict
+from mirage_formal.pipeline.tasks import Gate
+from mirage_formal.reproduce.records import Row
+from mirage_formal.reproduce.structures import reference_operands, structure
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.dispatch import Done, Failed
+from mirage_formal.search.engine import Engine, SearchOptions, Stats, Unit
+from mirage_formal.search.exhaustive import ExhaustiveEngine
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.parallel import Pool
+
+#: Modules that workers have loaded before anything is timed.
+PRELOAD: Final = ("mirage_formal.reproduce.arms",)
+#: Seconds that a unit may take beyond its arm's limit before its worker counts as hung.
+_PATIENCE_S: Final = 60.0
+#: Bytes that a worker may use: z3 has taken more than this for a question that should have ended after 100 ms.
+_MEMORY: Final = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way to search.
+
+    Attributes:
+        name: As given to --arms.
+        title: As printed.
+        options: Of the search, without limits.
+        tested: Whether complete graphs are fingerprinted.
+        parallel: Whether all workers take part.
+    """
+
+    name: str
+    title: str
+    options: SearchOptions
+    tested: bool = True
+    parallel: bool = True
+
+
+def _exhaustive(oracle_ms: int = 100, *, z3: bool = False, prune: bool = True) -> SearchOptions:
+    return SearchOptions("exhaustive", "z3" if z3 else "normal-form", oracle_ms, prune)
+
+
+#: All arms, in the order of the table.
+ARMS: Final = {
+    arm.name: arm
+    for arm in (
+        Arm("guided", "guided", SearchOptions(), parallel=False),
+        Arm("exhaustive", "exhaustive, pruned", _exhaustive()),
+        Arm("exhaustive-1", "exhaustive, pruned, one worker", _exhaustive(), parallel=False),
+        Arm("z3", "exhaustive, quantified z3 as oracle", _exhaustive(z3=True)),
+        Arm("unpruned", "exhaustive, no expressions", _exhaustive(prune=False), tested=False),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a search that would not end is stopped: seconds of a row, states of a unit."""
+
+    seconds: float
+    states: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTask:
+    """One unit of one row."""
+
+    row: str
+    program: KernelGraph
+    space: SearchSpace
+    options: SearchOptions
+    tested: bool
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOutcome:
+    """What came of it; ``graphs`` by digest."""
+
+    stats: Stats
+    tests: int
+    classes: frozenset[bytes]
+    graphs: dict[str, KernelGraph]
+    cpu_s: float
+
+
+def engine(options: SearchOptions) -> Engine:
+    """The engine that the options name; the guided one instantiates every candidate, not only the best."""
+    return ExhaustiveEngine() if options.engine == "exhaustive" else GuidedEngine(best=None)
+
+
+@lru_cache(maxsize=1)
+def _gate(row: str, program: KernelGraph, seed: int) -> Gate:
+    """The pipeline's fingerprint; units of one row that run in one process share its inputs."""
+    return Gate(program, seed)
+
+
+@dataclass(slots=True)
+class _Counting:
+    gate: Gate
+    calls: int = 0
+
+    def __call__(self, candidate: Candidate) -> Verdict:
+        self.calls += 1
+        return self.gate(candidate)
+
+
+def search_unit(task: UnitTask) -> UnitOutcome:
+    """Search one unit, in a worker."""
+    begin = time.process_time()
+    options, counting = task.options, None
+    if task.tested:
+        counting = _Counting(_gate(task.row, task.program, options.seed))
+        options = replace(options, accept=counting)
+    result = engine(options).run(task.program, task.space, options, task.unit)
+    graphs = {digest(c.graph): c.graph for c in result.candidates} if task.tested else {}
+    tests = 0 if counting is None else counting.calls
+    return UnitOutcome(result.stats, tests, result.classes, graphs, time.process_time() - begin)
+
+
+def warm(_: int) -> None:
+    """What a worker does before a row is timed: nothing, with everything imported."""
+
+
+@dataclass(slots=True)
+class _Sum:
+    stats: Stats = field(default_factory=Stats)
+    tests: int = 0
+    classes: set[bytes] = field(default_factory=set)
+    graphs: dict[str, KernelGraph] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    lost: int = 0
+
+    def add(self, one: UnitOutcome) -> None:
+        self.stats += one.stats
+        self.tests += one.tests
+        self.classes |= one.classes
+        self.graphs |= one.graphs
+        self.cpu_s += one.cpu_s
+
+
+#: Told how many units of how many are done.
+Show = Callable[[int, int], None]
+
+
+def run_row(
+    key: str,
+    arm: Arm,
+    program: KernelGraph,
+    space: SearchSpace,
+    workers: int,
+    limits: Limits,
+    show: Show = lambda done, total: None,
+) -> Row:
+    """Search with one arm; the block operators of the space are the row's limit."""
+    count = workers if arm.parallel else 1
+    with Pool(count, PRELOAD, memory=_MEMORY, slow_after_s=float("inf")) as pool:
+        for _ in pool.run(warm, range(count), limit_s=_PATIENCE_S):
+            pass
+        begin = time.monotonic()
+        units = engine(arm.options).units(program, space, arm.options)
+        options = replace(arm.options, max_states=limits.states, deadline=begin + limits.seconds)
+        tasks = [UnitTask(key, program, space, options, arm.tested, unit) for unit in units]
+        total = _run(pool, tasks, limits, show)
+        wall = time.monotonic() - begin
+    return _row(key, arm, space, len(program.inputs), count, total, wall)
+
+
+def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _Sum:
+    """Outcomes of all units, added up in their own order; a unit tried again after the deadline ends at once."""
+    lost = 0
+    outcomes: dict[int, UnitOutcome] = {}
+    show(0, len(tasks))
+    for outcome in pool.run(search_unit, tasks, limit_s=limits.seconds + _PATIENCE_S):
+        match outcome:
+            case Done(index, value):
+                outcomes[index] = value
+                show(len(outcomes), len(tasks))
+            case Failed():
+                lost += 1
+            case _:
+                pass
+    total = _Sum(lost=lost)
+    for index in sorted(outcomes):
+        total.add(outcomes[index])
+    return total
+
+
+def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, workers: int, total: _Sum, wall: float) -> Row:
+    stats, guided = total.stats, arm.options.engine == "guided"
+    graphs = [total.graphs[name] for name in sorted(total.graphs)]
+    return Row(
+        key=key,
+        arm=arm.name,
+        block_ops=space.max_block_ops,
+        paper_ops=space.max_block_ops + inputs,
+        workers=workers,
+        complete=stats.cut == 0 and total.lost == 0,
+        wall_s=round(wall, 3),
+        cpu_s=round(total.cpu_s, 3),
+        states=stats.states,
+        pruned=stats.pruned,
+        configurations=stats.configurations,
+        expressions=len(total.classes) if not guided and arm.options.prune else None,
+        classes=stats.classes if guided else None,
+        oracle_calls=stats.oracle_calls,
+        cache_hits=stats.cache_hits,
+        oracle_unknown=stats.oracle_unknown,
+        complete_graphs=stats.complete,
+        fingerprint_tests=total.tests if arm.tested else None,
+        candidates=len(graphs) if arm.tested else None,
+        structures=len({structure(graph) for graph in graphs}),
+        reference=sum(reference_operands(graph) for graph in graphs),
+        lost=total.lost,
+        graphs=tuple(encode(graph) for graph in graphs),
+    )

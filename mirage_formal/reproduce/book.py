@@ -1,0 +1,91 @@
+"""The directory that ``reproduce`` writes to: finished rows as lines, so that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from mirage_formal.errors import RunError
+from mirage_formal.journal.files import line, pretty, sha256
+from mirage_formal.journal.records import Record
+from mirage_formal.pipeline.settings import versions
+from mirage_formal.reproduce.records import Host
+from mirage_formal.search.parallel import default_workers
+
+R = TypeVar("R", bound=Record)
+
+_MAX_BYTES: Final = 1 << 28
+
+
+class Lines(Generic[R]):
+    """Finished records of one kind, in a file of one JSON object a line.
+
+    Args:
+        path: The file; made when the first record is added.
+        kind: The type of the records; each has a ``key``.
+
+    Raises:
+        RunError: The file cannot be read or written, or a line other than a torn last one is no such record.
+    """
+
+    def __init__(self, path: Path, kind: type[R]) -> None:
+        self._path = path
+        self._known: dict[str, R] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = path.read_bytes() if path.exists() and path.stat().st_size <= _MAX_BYTES else b""
+        except OSError as error:
+            raise RunError(f"expected a directory to write to, got: {error.strerror}", where=str(path.parent)) from None
+        whole = data[: data.rfind(b"\n") + 1]
+        decoder = msgspec.json.Decoder(kind)
+        for number, text in enumerate(whole.splitlines(), 1):
+            try:
+                record = decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                hint = "give another directory with --out, or remove this file"
+                raise RunError(f"expected a record, got: {error}", where=f"{path}:{number}", hint=hint) from None
+            self._known[_key(record)] = record
+        if len(whole) < len(data):  # torn by an interruption while writing
+            os.truncate(path, len(whole))
+
+    def get(self, key: str) -> R | None:
+        """The finished record with this key."""
+        return self._known.get(key)
+
+    def add(self, record: R) -> R:
+        """Keep a record and write it at once."""
+        with self._path.open("ab") as file:
+            file.write(line(record))
+        self._known[_key(record)] = record
+        return record
+
+
+def _key(record: Record) -> str:
+    key = getattr(record, "key", None)
+    assert isinstance(key, str)
+    return key
+
+
+def key_of(*parts: object) -> str:
+    """Sha256 over what decides a record."""
+    return sha256(msgspec.json.encode(parts, order="sorted", enc_hook=str))
+
+
+def host() -> Host:
+    """This machine, as it is now."""
+    return Host(
+        processors=default_workers(),
+        load=round(os.getloadavg()[0], 2),
+        python=platform.python_version(),
+        versions=versions(),
+    )
+
+
+def write(folder: Path, name: str, record: Record, markdown: str) -> None:
+    """Write a result as JSON and Markdown."""
+    (folder / f"{name}.json").write_bytes(pretty(record))
+    (folder / f"{name}.md").write_text(markdown)

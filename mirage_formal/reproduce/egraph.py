@@ -1,0 +1,203 @@
+"""An e-graph as subexpression oracle: the target rewritten by the equations, and looked up in.
+
+What is in the e-graph of the target is part of it. What is not in it is no part of it only if the e-graph is saturated:
+nothing is left to do, by egglog's own account. A truncated one, stopped at a number of nodes or seconds, says nothing
+about what it lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.search.bounds import divisors
+from mirage_formal.smt.axioms import AxiomSet, load
+from mirage_formal.smt.sexpr import SExpr
+from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
+
+#: The limits that the reference ships: nodes and seconds.
+SHIPPED_NODES: Final = 100_000
+SHIPPED_SECONDS: Final = 10.0
+
+
+class Ending(Enum):
+    """Why an e-graph was grown no further: SATURATED means that what it lacks is no part of the target."""
+
+    SATURATED = "saturated"
+    NODES = "node limit"
+    SECONDS = "time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """How far an e-graph was grown.
+
+    Attributes:
+        ending: Why it was grown no further.
+        nodes: Its nodes.
+        seconds: Time that it took.
+    """
+
+    ending: Ending
+    nodes: int
+    seconds: float
+
+
+def bindings() -> Any:
+    """egglog's bindings.
+
+    Raises:
+        UnsupportedError: egglog is not installed.
+    """
+    try:
+        import egglog.bindings
+    except ImportError:
+        hint = "pip install 'mirage_formal[reproduce]'"
+        raise UnsupportedError("expected egglog for e-graphs, got no such package", hint=hint) from None
+    return egglog.bindings
+
+
+def extents_product(e: Expr) -> int:
+    """Product of the extents of all sums in a term as a tree: what sums of its rewritings can reach."""
+    out: dict[Expr, int] = {}
+    for node in postorder([e]):
+        product = node.extent if isinstance(node, Sum) else 1
+        for child in children(node):
+            product *= out[child]
+        out[node] = product
+    return out[e]
+
+
+class EGraph:
+    """E-graphs of one set of axioms; ``grow`` starts one, ``forget`` ends it.
+
+    Args:
+        extents: Extents that a sum is taken apart into: sum(n, x) becomes sum(i, sum(n / i, x)) for those n and i among
+            them. Saturation is about the laws with these extents.
+    """
+
+    def __init__(self, extents: tuple[int, ...]) -> None:
+        axioms = load()
+        self._egglog = bindings()
+        self._graph = self._egglog.EGraph()
+        self._classes: dict[Expr, Any] = {}
+        functions = " ".join(f"({_constructor(f)} E)" for f in sorted(axioms.functions))
+        self._run(f"(datatype E (Leaf String) (Add E E) (Mul E E) (Divide E E) (Sum i64 E) {functions})")
+        self._run("(ruleset laws)")
+        for rule in rules(axioms, extents):
+            self._run(rule)
+
+    def _run(self, text: str) -> list[Any]:
+        return list(self._graph.run_program(*self._graph.parse_program(text)))
+
+    def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> Grown:
+        """Start with a target and rewrite until nothing is left to do or a limit is passed, a round at a time."""
+        begin = time.perf_counter()
+        self._classes.clear()
+        self._run(f"(push 1) {show(target)}")
+        while True:
+            (outcome,) = self._run("(run laws 1)")
+            nodes, seconds = self._size(), time.perf_counter() - begin
+            if not outcome.report.updated:
+                return Grown(Ending.SATURATED, nodes, seconds)
+            if nodes > max_nodes:
+                return Grown(Ending.NODES, nodes, seconds)
+            if seconds > max_seconds:
+                return Grown(Ending.SECONDS, nodes, seconds)
+
+    def _size(self) -> int:
+        (sizes,) = self._run("(print-size)")
+        return sum(size for _, size in sizes.sizes)
+
+    def forget(self) -> None:
+        """End what ``grow`` started."""
+        self._run("(pop 1)")
+
+    def holds(self, e: Expr) -> bool:
+        """Whether an expression is in the e-graph.
+
+        Sound: if it is, the axioms make it part of the target. Each operator is looked up on the classes of its
+        arguments: egglog 13.2's ``check`` says yes to some nested terms that insertion then adds as new.
+        """
+        return self._class(e) is not None
+
+    def _class(self, e: Expr) -> Any:
+        """The class of an expression, None if it has none; sums over 1 are their arguments, as the axioms say."""
+        for node in postorder([e]):
+            if node not in self._classes:
+                self._classes[node] = self._looked_up(node)
+        return self._classes[e]
+
+    def _looked_up(self, e: Expr) -> Any:
+        below = [self._classes[child] for child in children(e)]
+        if None in below:
+            return None
+        match e:
+            case Var() | Const():
+                key = ("Leaf", self._literal(self._egglog.String(head(e))))
+            case Sum(1, _):
+                return below[0]
+            case Sum(extent, _):
+                key = ("Sum", self._literal(self._egglog.Int(extent)), *below)
+            case _:
+                key = (_constructor(head(e)), *below)
+        return self._graph.lookup_function(key[0], list(key[1:]))
+
+    def _literal(self, value: Any) -> Any:
+        return self._graph.eval_expr(self._egglog.Lit(self._egglog.PanicSpan(), value))[1]
+
+
+def extents_of(target: Expr) -> tuple[int, ...]:
+    """All extents above 1 that sums of a target's rewritings can have."""
+    return tuple(n for n in divisors(extents_product(target)) if n > 1)
+
+
+def rules(axioms: AxiomSet, extents: tuple[int, ...]) -> Iterator[str]:
+    """Both directions of every equation as rewrite rules.
+
+    Left out is x -> sum(1, x), which never ends.
+    """
+    for axiom in axioms.axioms.values():
+        if axiom.conclusion.relation != "=":
+            continue
+        left, right = (_pattern(p) for p in (axiom.conclusion.left, axiom.conclusion.right))
+        yield f"(rewrite {left} {right} :ruleset laws)"
+        if axiom.name == "sum-sum":
+            for n in extents:
+                for i in extents:
+                    if n % i == 0 and n > i:
+                        yield f"(rewrite (Sum {n} x) (Sum {i} (Sum {n // i} x)) :ruleset laws)"
+        elif axiom.name != "sum-one" and not axiom.name.endswith("-comm"):
+            yield f"(rewrite {right} {left} :ruleset laws)"
+
+
+def _pattern(p: SExpr) -> str:
+    if isinstance(p, str):
+        return p
+    if p[0] == "sum":
+        extent = p[1] if isinstance(p[1], str) else f"({' '.join(map(str, p[1]))})"
+        return f"(Sum {extent} {_pattern(p[2])})"
+    return f"({_constructor(str(p[0]))} {' '.join(_pattern(a) for a in p[1:])})"
+
+
+def _constructor(symbol: str) -> str:
+    return symbol.capitalize()
+
+
+def show(e: Expr) -> str:
+    """An expression as egglog reads it; sums over 1 are left out, as the axioms allow."""
+    match e:
+        case Var() | Const():
+            return f'(Leaf "{head(e)}")'
+        case Add(a, b) | Mul(a, b) | Div(a, b):
+            return f"({_constructor(head(e))} {show(a)} {show(b)})"
+        case Sum(1, a):
+            return show(a)
+        case Sum(extent, a):
+            return f"(Sum {extent} {show(a)})"
+        case Unary(function, a):
+            return f"({_constructor(function)} {show(a)})"

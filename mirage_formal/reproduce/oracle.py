@@ -1,0 +1,292 @@
+"""What oracles answer to the subexpression questions that searches ask.
+
+Every arm is asked the same questions and has a policy: the normal form prunes what it refutes; quantified z3 and the
+e-graph prune what they do not prove or find, as the reference does. A valid question that is pruned is a lost branch.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+from mirage_formal.errors import RunError
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
+from mirage_formal.reproduce.programs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
+from mirage_formal.reproduce.records import Answers, Asked, Source
+from mirage_formal.reproduce.render import oracle_markdown
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.dispatch import Done
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.exhaustive import ExhaustiveEngine
+from mirage_formal.search.oracle import NormalFormOracle
+from mirage_formal.search.parallel import Pool
+from mirage_formal.search.space import load_space
+from mirage_formal.semantics.abstract import expressions
+from mirage_formal.smt.certificate import audit, to_smt2
+from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
+from mirage_formal.smt.terms import Expr
+
+NORMAL_FORM: Final = "normal form"
+_EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"
+_Z3: Final = {f"quantified z3, {ms} ms": ms for ms in (10, 100, 1000)}
+#: All arms, in the order of the table.
+ARMS: Final = (NORMAL_FORM, _EGRAPH, *_Z3)
+#: Limits of the e-graph that is grown to know the truth where the shipped limits end it early.
+_TRUTH_NODES: Final = 400_000
+_TRUTH_SECONDS: Final = 60.0
+_CHUNK: Final = 10
+#: Seconds after which a worker that asks z3 counts as hung: z3 may overrun its own limit.
+_HUNG_S: Final = 120.0
+_SEARCH_S: Final = 3600.0
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+#: Told what is going on, how much of it is done, and of how much.
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A program whose exhaustive search asks the questions: its name with shapes, and the spaces that are searched."""
+
+    name: str
+    program: KernelGraph
+    spaces: tuple[SearchSpace, ...]
+    space: str
+
+
+def askers() -> tuple[Asker, ...]:
+    """RMSNorm at its real shapes in the first rows of the table; small versions of the others in the tiny space."""
+    rows = tuple(load_space("paper").with_overrides(max_block_ops=ops) for ops in (3, 4, 5))
+    tiny = load_space("tiny").with_overrides(max_block_ops=4)
+    what = "tiny, 4 block operators"
+    small: dict[str, KernelGraph] = {
+        "attention, Q[2,4] K[4,6]": attention(queries=2, head=4, keys=6),
+        "qknorm, Q[2,4] K[4,6]": attention(queries=2, head=4, keys=6, norms=(0, 1)),
+        "rmsnorm, X[2,4] W[4,6]": rmsnorm(2, 4, 6),
+        "lora, X[2,4] W[4,6] A[4,2]": lora(2, 4, 2, 6),
+        "gated_mlp, X[2,4] W1[4,6]": gated_mlp(2, 4, 6),
+        "ntrans, X[2,4]": ntrans(2, 4),
+    }
+    return (
+        Asker("rmsnorm, X[2,4096] W[4096,6144]", WORKLOADS["rmsnorm"](1), rows, "paper, 5 to 7 operators (3 to 5)"),
+        *(Asker(name, program, (tiny,), what) for name, program in small.items()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """One exhaustive search whose questions are wanted."""
+
+    program: KernelGraph
+    space: SearchSpace
+
+
+def asked_by(task: SearchTask) -> tuple[Expr, ...]:
+    """The distinct questions of a search, in the order asked."""
+    options, engine = SearchOptions(engine="exhaustive"), ExhaustiveEngine()
+    found: dict[Expr, None] = {}
+    for unit in engine.units(task.program, task.space, options):
+        found |= dict.fromkeys(engine.run(task.program, task.space, options, unit).queries)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Z3Task:
+    """Questions about one target with a time limit for each."""
+
+    target: Expr
+    queries: tuple[Expr, ...]
+    timeout_ms: int
+
+
+@lru_cache(maxsize=1)
+def _session() -> AxiomSession:
+    return AxiomSession()
+
+
+def ask_z3(task: Z3Task) -> tuple[tuple[Answer, float], ...]:
+    """Answers with the seconds of each; in a worker, which may be killed."""
+    session = _session()
+    out = []
+    for query in task.queries:
+        begin = time.perf_counter()
+        answer = session.ask(query, task.target, task.timeout_ms)
+        out.append((answer, time.perf_counter() - begin))
+    return tuple(out)
+
+
+def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
+    """Ask every arm, source by source, and write oracle.json and .md; finished sources are taken from the directory.
+
+    The normal form and the e-graph are asked all questions, z3 a sample: half of it valid, half not, as far as there
+    are so many.
+
+    Raises:
+        UnsupportedError: egglog is not installed.
+        RunError: The directory cannot be used.
+    """
+    here = host()
+    sources: list[Source] = []
+    rows: list[Asked] = []
+    finished, answers = Lines(out / "sources.jsonl", Source), Lines(out / "answers.jsonl", Asked)
+    with Pool(1, ("mirage_formal.reproduce.oracle",), slow_after_s=float("inf")) as pool:
+        for asker in askers():
+            key = key_of("oracle", asker.name, asker.spaces, sample, seed)
+            source = finished.get(key)
+            if source is None:
+                asking = _Asking(asker, key, sample, seed, _Workers(pool, asker.name, show))
+                for row in asking.rows():
+                    answers.add(row)
+                source = finished.add(asking.source())
+            sources.append(source)
+            rows += [one for arm in ARMS if (one := answers.get(key_of(key, arm))) is not None]
+    result = Answers(host=here, seed=seed, sources=tuple(sources), rows=tuple(rows))
+    write(out, "oracle", result, oracle_markdown(result))
+    return result
+
+
+class _Workers:
+    """Runs tasks in a worker and shows how far they are."""
+
+    def __init__(self, pool: Pool, name: str, show: Show) -> None:
+        self._pool = pool
+        self._name = name
+        self._show = show
+
+    def run(self, what: str, function: Callable[[P], R], tasks: Sequence[P], limit_s: float) -> dict[int, R]:
+        """Results by task; a task whose worker hung or died has none."""
+        results: dict[int, R] = {}
+        name = f"{self._name}: {what}"
+        self._show(name, 0, len(tasks))
+        for outcome in self._pool.run(function, tasks, limit_s=limit_s, tries=1):
+            if isinstance(outcome, Done):
+                results[outcome.index] = outcome.value
+                self._show(name, len(results), len(tasks))
+        return results
+
+
+#: What an arm answered to each question, and the seconds in all.
+_Replies = tuple[dict[Expr, Answer], float]
+
+
+class _Asking:
+    """The questions of one source, what is known to be true of them, and the arms' answers."""
+
+    def __init__(self, asker: Asker, key: str, sample: int, seed: int, workers: _Workers) -> None:
+        self._asker = asker
+        self._key = key
+        self._workers = workers
+        (self._target,) = expressions(asker.program).outputs
+        tasks = [SearchTask(asker.program, space) for space in asker.spaces]
+        found = workers.run("searching", asked_by, tasks, _SEARCH_S)
+        if len(found) < len(tasks):
+            raise RunError("expected the search to end, got a dead worker", where=asker.name, hint="run it again")
+        self._queries = tuple(dict.fromkeys(e for index in sorted(found) for e in found[index]))
+        self._by_form = self._ask_normal_form()
+        self._by_egraph, truth, self._saturated = self._ask_egraphs()
+        self._valid = frozenset(e for e in self._queries if e in truth or self._certified(e))
+        self._sample = self._sampled(sample, seed)
+
+    def _ask_normal_form(self) -> _Replies:
+        oracle = NormalFormOracle([self._target])
+        begin = time.perf_counter()
+        answers = {e: oracle.contains(e) for e in self._queries}
+        return answers, time.perf_counter() - begin
+
+    def _ask_egraphs(self) -> tuple[_Replies, frozenset[Expr], bool]:
+        """What the e-graph with the shipped limits has, what one with more room has, and whether that is saturated."""
+        graph = EGraph(extents_of(self._target))
+        begin = time.perf_counter()
+        grown = graph.grow(self._target, SHIPPED_NODES, SHIPPED_SECONDS)
+        missing = Answer.REFUTED if grown.ending is Ending.SATURATED else Answer.UNKNOWN
+        shipped = {e: Answer.PROVED if graph.holds(e) else missing for e in self._queries}
+        seconds = time.perf_counter() - begin
+        graph.forget()
+        found = frozenset(e for e, answer in shipped.items() if answer is Answer.PROVED)
+        if grown.ending is not Ending.SATURATED:
+            grown = graph.grow(self._target, _TRUTH_NODES, _TRUTH_SECONDS)
+            found |= {e for e in self._queries if graph.holds(e)}
+            graph.forget()
+        return (shipped, seconds), found, grown.ending is Ending.SATURATED
+
+    def _certified(self, e: Expr) -> bool:
+        """Whether a certificate that both solvers refute says that an expression is part of the target."""
+        certificate = NormalFormOracle([self._target]).certificate(e)
+        if certificate is None:
+            return False
+        text = to_smt2(certificate)
+        audit(text)
+        return all(result.answer is Satisfiability.UNSAT for result in discharge(text))
+
+    def _sampled(self, size: int, seed: int) -> tuple[Expr, ...]:
+        """Half valid questions, half others, drawn with the seed and in the order asked."""
+        draw = random.Random(seed)
+        valid = [e for e in self._queries if e in self._valid]
+        others = [e for e in self._queries if e not in self._valid]
+        few = min(len(valid), max(size // 2, size - len(others)))
+        chosen = set(draw.sample(valid, few)) | set(draw.sample(others, min(len(others), size - few)))
+        return tuple(e for e in self._queries if e in chosen)
+
+    def _ask_z3(self, timeout_ms: int) -> _Replies:
+        """Answers of quantified z3 to the sample; a question whose worker hung or died is unknown."""
+        chunks = [self._sample[i : i + _CHUNK] for i in range(0, len(self._sample), _CHUNK)]
+        tasks = [Z3Task(self._target, chunk, timeout_ms) for chunk in chunks]
+        found = self._workers.run(f"z3, {timeout_ms} ms", ask_z3, tasks, _HUNG_S)
+        answers = dict.fromkeys(self._sample, Answer.UNKNOWN)
+        seconds = 0.0
+        for index, chunk in enumerate(chunks):
+            for e, (answer, taken) in zip(chunk, found.get(index, ()), strict=False):
+                answers[e] = answer
+                seconds += taken
+        return answers, seconds
+
+    def rows(self) -> Iterator[Asked]:
+        """One row for each arm."""
+        z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
+        # What z3 proves is valid, too.
+        proved = {e for answers, _ in z3.values() for e, answer in answers.items() if answer is Answer.PROVED}
+        self._valid |= proved
+        yield self._row(NORMAL_FORM, self._by_form, frozenset({Answer.REFUTED}))
+        for arm, replies in ((_EGRAPH, self._by_egraph), *z3.items()):
+            yield self._row(arm, replies, frozenset({Answer.REFUTED, Answer.UNKNOWN}))
+
+    def _row(self, arm: str, replies: _Replies, prunes: frozenset[Answer]) -> Asked:
+        answers, seconds = replies
+        counts = Counter(answers.values())
+        pruned = {e for e, answer in answers.items() if answer in prunes}
+        valid = self._valid & answers.keys()
+        kept = {e for e, answer in answers.items() if answer is Answer.PROVED and e not in self._valid}
+        return Asked(
+            key=key_of(self._key, arm),
+            source=self._asker.name,
+            arm=arm,
+            proved=counts[Answer.PROVED],
+            refuted=counts[Answer.REFUTED],
+            unknown=counts[Answer.UNKNOWN],
+            pruned=len(pruned),
+            valid=len(valid),
+            wrongly_pruned=len(pruned & valid),
+            wrongly_kept=len(kept) if self._saturated else 0,
+            us_per_query=round(1e6 * seconds / max(1, len(answers)), 2),
+        )
+
+    def source(self) -> Source:
+        """Where the questions come from."""
+        return Source(
+            key=self._key,
+            name=self._asker.name,
+            space=self._asker.space,
+            queries=len(self._queries),
+            sampled=len(self._sample),
+            saturated=self._saturated,
+        )

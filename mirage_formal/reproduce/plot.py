@@ -1,0 +1,54 @@
+"""The plot of the table: seconds, logarithmic, against the most block operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.reproduce.arms import ARMS
+from mirage_formal.reproduce.published import HARDWARE
+from mirage_formal.reproduce.records import Table5
+
+
+def plotting() -> Any:
+    """matplotlib's figures, without a display.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import figure
+    except ImportError:
+        hint = "pip install 'mirage_formal[reproduce]'"
+        raise UnsupportedError("expected matplotlib for the plot, got no such package", hint=hint) from None
+    return figure
+
+
+def draw(result: Table5, path: Path) -> None:
+    """Draw our arms with solid lines and the paper's with broken ones; hollow marks were stopped."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "table5", "svg.fonttype": "none"}):
+        figure = plotting().Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        for number, arm in enumerate(ARMS.values()):
+            rows = sorted((row for row in result.rows if row.arm == arm.name), key=lambda row: row.paper_ops)
+            if not rows:
+                continue
+            colour = f"C{number}"
+            places = [row.paper_ops for row in rows]
+            axes.plot(places, [row.wall_s for row in rows], color=colour, label=f"{arm.title} ({rows[0].workers} w)")
+            for row in rows:
+                face = colour if row.complete else "white"
+                axes.plot([row.paper_ops], [row.wall_s], "o", color=colour, markerfacecolor=face)
+        for number, (name, points) in enumerate(result.published.items()):
+            axes.plot(
+                list(points), list(points.values()), "s--", color=f"C{6 + number}", label=f"paper, {name}, {HARDWARE}"
+            )
+        axes.set_yscale("log")
+        axes.set_xlabel("most block operators, inputs and accumulators counted")
+        axes.set_ylabel("seconds (hollow: stopped)")
+        axes.set_title("RMSNorm, X[2,4096] W[4096,6144]")
+        axes.legend(fontsize="x-small")
+        figure.savefig(path, format="svg", metadata={"Date": None})

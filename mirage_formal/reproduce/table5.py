@@ -1,0 +1,167 @@
+"""The paper's Table 5: search effort for RMSNorm by the most operators of a block graph, arm by arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace as with_fields
+
+from mirage_formal.errors import SpaceError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.text import to_text
+from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
+from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.compare import compare
+from mirage_formal.reproduce.plot import draw
+from mirage_formal.reproduce.programs import WORKLOADS
+from mirage_formal.reproduce.published import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
+from mirage_formal.reproduce.records import Comparison, Growth, Row, Table5
+from mirage_formal.reproduce.render import csv_text, table5_markdown
+from mirage_formal.search.bounds import SearchSpace
+from mirage_formal.search.space import load_space
+
+#: Limits that the paper gives, counted with the inputs of the program.
+PAPER_OPS: Final = tuple(range(5, 12))
+#: Block operators (ours) up to which the search without pruning is run to its end, to measure how it grows.
+CALIBRATION: Final = (1, 2)
+#: By default; with these the whole table takes about 16 minutes on two processors.
+DEFAULT_LIMITS: Final = Limits(60.0, 1_000_000)
+#: How much longer than a row they may take.
+_CALIBRATION_TIMES: Final = 8
+
+#: Told what is searched, how many units are done, and of how many.
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run of ``table5`` is asked for.
+
+    Attributes:
+        out: Directory.
+        arms: Names of arms.
+        ops: Limits as the paper counts.
+        config: Search space.
+        workers: Worker processes.
+        limits: When a row is stopped.
+    """
+
+    out: Path
+    arms: tuple[str, ...] = tuple(ARMS)
+    ops: tuple[int, ...] = PAPER_OPS
+    config: str = "paper"
+    workers: int = 2
+    limits: Limits = DEFAULT_LIMITS
+
+
+def table5(plan: Plan, show: Show) -> Table5:
+    """Run what is missing in the directory, row by row, and write table5.json, .csv, .md and .svg.
+
+    Raises:
+        SpaceError: An unknown arm, a limit that leaves no block operator, or an unusable space.
+        RunError: The directory cannot be used.
+    """
+    run = _Run(plan, show)
+    rows = list(run.rows())
+    table = Table5(
+        program=to_text(run.program).strip(),
+        space=run.space.name,
+        kernel_ops=run.space.max_kernel_ops,
+        time_limit_s=plan.limits.seconds,
+        host=run.host,
+        rows=tuple(rows),
+        comparisons=tuple(run.comparisons(rows)),
+        published={"8 threads": THREADS_8, "1 thread": THREADS_1, "8 threads, no expressions": NO_EXPRESSIONS},
+        published_by=SOURCE,
+    )
+    lean = without_graphs(table)
+    write(plan.out, "table5", lean, table5_markdown(lean))
+    (plan.out / "table5.csv").write_text(csv_text(lean.rows))
+    draw(lean, plan.out / "table5.svg")
+    return lean
+
+
+def without_graphs(table: Table5) -> Table5:
+    """The table without the candidates' graphs."""
+    return with_fields(table, rows=tuple(with_fields(row, graphs=()) for row in table.rows))
+
+
+class _Run:
+    def __init__(self, plan: Plan, show: Show) -> None:
+        for name in plan.arms:
+            if name not in ARMS:
+                raise SpaceError(
+                    f"expected one of {', '.join(ARMS)}, got {name!r}", where="--arms", hint="separate arms by commas"
+                )
+        self.program = WORKLOADS["rmsnorm"](1)
+        inputs = len(self.program.inputs)
+        for ops in plan.ops:
+            if ops <= inputs:
+                what = f"expected more than the {inputs} inputs, which the paper counts too, got {ops}"
+                raise SpaceError(what, where="--ops", hint="the paper's limits are 5 to 11")
+        self.space = load_space(plan.config)
+        self.plan = plan
+        self.host = host()
+        self._show = show
+        self._rows = Lines(plan.out / "rows.jsonl", Row)
+        self._comparisons = Lines(plan.out / "comparisons.jsonl", Comparison)
+
+    def rows(self) -> Iterator[Row]:
+        """Every row asked for, taken from the directory or run."""
+        arms = [ARMS[name] for name in ARMS if name in self.plan.arms]
+        growth = self._growth() if ARMS["unpruned"] in arms else []
+        yield from growth
+        for paper_ops in sorted(set(self.plan.ops)):
+            for arm in arms:
+                row = self._row(arm, self._bounded(paper_ops - len(self.program.inputs)), self.plan.limits)
+                yield extrapolated(row, growth) if arm.name == "unpruned" else row
+
+    def _growth(self) -> list[Row]:
+        """Searches without pruning that are small enough to end."""
+        limits = replace(self.plan.limits, seconds=_CALIBRATION_TIMES * self.plan.limits.seconds)
+        return [self._row(ARMS["unpruned"], self._bounded(ops), limits) for ops in CALIBRATION]
+
+    def _bounded(self, block_ops: int) -> SearchSpace:
+        return self.space.with_overrides(max_block_ops=block_ops)
+
+    def _row(self, arm: Arm, space: SearchSpace, limits: Limits) -> Row:
+        workers = self.plan.workers if arm.parallel else 1
+        key = key_of("row", digest(self.program), space, arm.name, workers, limits.seconds, limits.states)
+        found = self._rows.get(key)
+        if found is not None:
+            return found
+        name = f"{arm.title}, {space.max_block_ops + len(self.program.inputs)} operators"
+        return self._rows.add(
+            run_row(key, arm, self.program, space, workers, limits, lambda done, total: self._show(name, done, total))
+        )
+
+    def comparisons(self, rows: Sequence[Row]) -> Iterator[Comparison]:
+        """Guided against exhaustive, wherever both are there and the latter is complete."""
+        by = {(row.arm, row.paper_ops): row for row in rows if row.complete}
+        for paper_ops in sorted({row.paper_ops for row in rows}):
+            guided = by.get(("guided", paper_ops))
+            exhaustive = by.get(("exhaustive", paper_ops)) or by.get(("exhaustive-1", paper_ops))
+            if guided is None or exhaustive is None:
+                continue
+            key = key_of("comparison", guided.graphs, exhaustive.graphs, paper_ops)
+            found = self._comparisons.get(key)
+            yield found or self._comparisons.add(compare(key, self.program, guided, exhaustive))
+
+
+def extrapolated(row: Row, growth: Sequence[Row]) -> Row:
+    """The row with what the whole search would take; as it is if it is complete or the growth is not known.
+
+    The number of states is taken to grow by the factor that was measured between the two smallest limits. It grows
+    faster from limit to limit, so this is rather too little.
+    """
+    if row.complete or not all(one.complete for one in growth) or row.states == 0:
+        return row
+    first, second = growth
+    factor = second.states / first.states
+    states = second.states * factor ** (row.block_ops - second.block_ops)
+    measured = {one.block_ops: one.states for one in growth}
+    seconds = states * row.wall_s / row.states
+    return with_fields(row, extrapolated=Growth(states=states, seconds=seconds, factor=factor, measured=measured))

@@ -1,0 +1,125 @@
+"""Every workload through the whole pipeline: what is found, what is proved, and how long each part takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.errors import SpaceError
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.serialize import decode
+from mirage_formal.journal import SEARCH_FILE, UnitRecord
+from mirage_formal.pipeline import Report, Settings, run
+from mirage_formal.pipeline.progress import Phase, Progress
+from mirage_formal.pipeline.settings import choose_config
+from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.programs import WORKLOADS
+from mirage_formal.reproduce.published import ARTIFACT_GRAPHS
+from mirage_formal.reproduce.records import Workload, Workloads
+from mirage_formal.reproduce.render import workloads_markdown
+from mirage_formal.reproduce.structures import structure
+from mirage_formal.search.space import load_space
+
+#: Told what is searched, how much of it is done, and of how much.
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Watches a run: how long each phase takes, and when the first unit with a candidate was done."""
+
+    show: Callable[[str, int, int], None]
+    name: str
+    first_s: float | None = None
+    spent: dict[Phase, float] = field(default_factory=dict)
+    _phase: Phase = Phase.PLAN
+    _since: float = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Receive progress."""
+        if self.first_s is None and progress.candidates:
+            self.first_s = progress.elapsed_s
+        self.spent[self._phase] = self.spent.get(self._phase, 0.0) + progress.elapsed_s - self._since
+        self._phase, self._since = progress.phase, progress.elapsed_s
+        self.show(f"{self.name}: {progress.phase.value}", progress.done, max(progress.total, progress.done))
+
+
+def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: int, show: Show) -> Workloads:
+    """Run what is missing in the directory and write workloads.json and .md; runs lie below runs/.
+
+    Raises:
+        SpaceError: An unknown workload.
+        RunError: The directory cannot be used.
+    """
+    for name in names:
+        if name not in WORKLOADS:
+            raise SpaceError(
+                f"expected one of {', '.join(WORKLOADS)}, got {name!r}", where="--names", hint="separate by commas"
+            )
+    here = host()
+    rows = tuple(_rows(out, names, batches, workers, show))
+    result = Workloads(host=here, rows=rows)
+    write(out, "workloads", result, workloads_markdown(result))
+    return result
+
+
+def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: int, show: Show) -> Iterator[Workload]:
+    known = Lines(out / "workloads.jsonl", Workload)
+    for name in names:
+        for batch in batches:
+            program = WORKLOADS[name](batch)
+            preset = choose_config(program)
+            key = key_of("workload", digest(program), load_space(preset), workers)
+            found = known.get(key)
+            if found is None:
+                label = f"{name}-b{batch}"
+                clock = Clock(show, label)
+                folder = out / "runs" / f"{label}-{key[:12]}"
+                # A row that is not finished has no times: its search starts again.
+                (folder / SEARCH_FILE).unlink(missing_ok=True)
+                resume = (folder / "run.json").exists()
+                settings = Settings(config=preset, workers=workers, resume=resume)
+                report = run(program, settings, folder, name=label, watch=clock)
+                if report.summary.status == "interrupted":
+                    raise KeyboardInterrupt
+                found = known.add(_row(key, name, batch, workers, report, clock))
+            yield found
+
+
+def _row(key: str, name: str, batch: int, workers: int, report: Report, clock: Clock) -> Workload:
+    summary = report.summary
+    spent = clock.spent
+    return Workload(
+        key=key,
+        name=name,
+        batch=batch,
+        preset=summary.config,
+        workers=workers,
+        states=summary.states,
+        pruned=summary.pruned,
+        classes=summary.stats.get("classes", 0),
+        oracle_calls=summary.stats.get("oracle_calls", 0),
+        cache_hits=summary.stats.get("cache_hits", 0),
+        fingerprint_tests=summary.fingerprint_tests,
+        candidates=summary.found,
+        structures=len(_structures(report.directory)),
+        proved=len(summary.candidates),
+        not_proved=len(summary.rejected),
+        first_s=None if clock.first_s is None else round(clock.first_s, 3),
+        search_s=round(spent.get(Phase.PLAN, 0.0) + spent.get(Phase.SEARCH, 0.0), 3),
+        certify_s=round(spent.get(Phase.CERTIFY, 0.0), 3),
+        prove_s=round(spent.get(Phase.PROVE, 0.0), 3),
+        wall_s=summary.wall_s,
+        artifact=ARTIFACT_GRAPHS.get(name, {}).get(batch),
+    )
+
+
+def _structures(folder: Path) -> set[str]:
+    """Distinct structures among all candidates that a run's search found."""
+    decoder = msgspec.json.Decoder(UnitRecord)
+    units = [decoder.decode(text) for text in (folder / SEARCH_FILE).read_bytes().splitlines()]
+    graphs = {found.digest: found.graph for unit in units for found in unit.candidates}
+    return {structure(decode(graph)) for graph in graphs.values()}

@@ -1,0 +1,82 @@
+"""The oracles asked about one search's questions: counts that add up, and a truncated e-graph caught at pruning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirage_formal.reproduce import oracle as module
+from mirage_formal.reproduce.egraph import EGraph, Ending, extents_of
+from mirage_formal.reproduce.oracle import NORMAL_FORM, Asker, SearchTask, asked_by, oracle
+from mirage_formal.reproduce.programs import ntrans, rmsnorm
+from mirage_formal.search.oracle import NormalFormOracle
+from mirage_formal.search.space import load_space
+from mirage_formal.semantics.abstract import expressions
+from mirage_formal.smt.session import Answer
+from mirage_formal.smt.terms import mul, sum_, var
+
+SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])
+ASKER = Asker("rmsnorm in small", rmsnorm(2, 4, 6), (SPACE,), "tiny")
+
+
+def quiet(name: str, done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+@pytest.mark.slow
+def test_the_table_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "askers", lambda: (ASKER,))
+    monkeypatch.setattr(module, "_Z3", {"quantified z3, 10 ms": 10})
+    monkeypatch.setattr(module, "ARMS", (NORMAL_FORM, module._EGRAPH, "quantified z3, 10 ms"))
+    monkeypatch.setattr(module, "SHIPPED_NODES", 20)  # too few to hold all that is equal to the target
+    result = oracle(tmp_path, 10, 0, quiet)
+    (source,) = result.sources
+    assert source.saturated
+    assert source.sampled == 10
+    by = {row.arm: row for row in result.rows}
+    assert list(by) == [NORMAL_FORM, module._EGRAPH, "quantified z3, 10 ms"]
+    for row in result.rows:
+        assert row.proved + row.refuted + row.unknown == (source.sampled if "z3" in row.arm else source.queries)
+        assert row.wrongly_kept == 0
+        assert row.us_per_query > 0
+    exact = by[NORMAL_FORM]
+    assert exact.wrongly_pruned == 0
+    assert exact.proved == exact.valid > 20
+    assert exact.refuted > 20
+    assert by[module._EGRAPH].wrongly_pruned > 0, "what a truncated e-graph lacks may be valid"
+    assert "| rmsnorm in small | normal form |" in (tmp_path / "oracle.md").read_text()
+    monkeypatch.setattr(module, "_Asking", None)
+    assert oracle(tmp_path, 10, 0, quiet).rows == result.rows
+
+
+def test_questions_are_distinct_and_answered_alike_by_saturated_egraph() -> None:
+    queries = asked_by(SearchTask(ASKER.program, SPACE))
+    assert len(set(queries)) == len(queries) > 50
+    (target,) = expressions(ASKER.program).outputs
+    graph = EGraph(extents_of(target))
+    assert graph.grow(target, 100_000, 60.0).ending is Ending.SATURATED
+    exact = NormalFormOracle([target])
+    assert all(graph.holds(e) == (exact.contains(e) is Answer.PROVED) for e in queries)
+
+
+def test_an_egraph_ends_at_its_limit() -> None:
+    (target,) = expressions(ntrans(2, 4)).outputs
+    graph = EGraph(extents_of(target))
+    grown = graph.grow(target, 1_000, 60.0)
+    assert grown.ending is Ending.NODES
+    assert graph.holds(target)
+    graph.forget()
+    assert graph.grow(var("x"), 10, 60.0).ending is Ending.SATURATED
+    assert not graph.holds(target)
+
+
+def test_lookup_says_no_where_a_factor_is_too_many() -> None:
+    """egglog 13.2's ``check`` says yes here, and inserting the term makes a new node."""
+    (target,) = expressions(ntrans(2, 4)).outputs
+    h, x, alpha = var("H"), var("X"), var("alpha")
+    part = mul(alpha, sum_(2, mul(sum_(2, h), mul(x, alpha))))
+    graph = EGraph(extents_of(target))
+    assert graph.grow(target, 200_000, 60.0).ending is Ending.SATURATED
+    assert graph.holds(part)
+    assert not graph.holds(mul(h, part))
