@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirage_formal.errors import (
+    ClusterError,
     DTypeError,
     FormatError,
     GraphError,
@@ -48,6 +49,7 @@ float32 = DType.FLOAT32
 __all__ = [
     "BlockBuilder",
     "BlockTensor",
+    "ClusterError",
     "DType",
     "DTypeError",
     "FormatError",

@@ -38,6 +38,14 @@ _Config = Annotated[
 _Target = Annotated[str, typer.Option("--target", help="GPU to rank for: a name or a .toml file.")]
 _Out = Annotated[Path | None, typer.Option("--out", help="Directory to write. [default: runs/<file>]")]
 _Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes. [default: processors]")]
+_Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Dask scheduler, tcp://HOST:PORT; or local:N, N workers here."),
+]
+_WorkerMemory = Annotated[
+    float | None,
+    typer.Option("--worker-memory", metavar="GIB", help="Memory that one task may use. [default: no bound]"),
+]
 _Engine = Annotated[str, typer.Option("--engine", help="guided or exhaustive.")]
 _Oracle = Annotated[str, typer.Option("--oracle", help="normal-form or z3.")]
 _NoPrune = Annotated[bool, typer.Option("--no-prune", help="Do not prune by abstract expressions.")]
@@ -78,6 +86,8 @@ def search_command(
     target: _Target = "h200",
     out: _Out = None,
     workers: _Workers = None,
+    cluster: _Cluster = None,
+    worker_memory: _WorkerMemory = None,
     engine: _Engine = "guided",
     oracle: _Oracle = "normal-form",
     no_prune: _NoPrune = False,
@@ -104,6 +114,8 @@ def search_command(
         seed=seed,
         accept=accept,
         workers=workers,
+        cluster=cluster,
+        worker_memory_gib=worker_memory,
         time_limit_s=time_limit,
         resume=resume,
         extents=extents,
@@ -190,31 +202,33 @@ def _triple(text: str) -> tuple[int, int, int]:
 def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
     import dataclasses
 
-    from mirage_formal.pipeline import run
+    from mirage_formal.pipeline import run_any
+    from mirage_formal.pipeline.executors import make_executor
     from mirage_formal.pipeline.programs import choose, load_programs
-    from mirage_formal.pipeline.show import print_report, summaries_json
+    from mirage_formal.pipeline.whole_show import print_any, reports_json
 
     programs = load_programs(file)
     root = Path("runs") / file.stem if out is None else out
     chosen = choose(programs, wanted, file)
     code = 0
     reports = []
-    for name, graph in chosen.items():
-        directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
-        mine = settings
-        if settings.resume and len(chosen) > 1 and not directory.exists():
-            mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
-        with _watched(name) as watch:
-            report = run(graph, mine, directory, name=name, source=str(file), watch=watch)
-        reports.append(report)
-        if not as_json:
-            print_report(report, Console())
-        if report.summary.status == "interrupted":
-            code = INTERRUPTED
-            break
-        code = max(code, 1 if report.failed else 0)
+    with make_executor(settings) as executor:
+        for name, graph in chosen.items():
+            directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
+            mine = settings
+            if settings.resume and len(chosen) > 1 and not directory.exists():
+                mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
+            with _watched(name) as watch:
+                report = run_any(graph, mine, directory, name=name, source=str(file), watch=watch, executor=executor)
+            reports.append(report)
+            if not as_json:
+                print_any(report, Console())
+            if report.summary.status == "interrupted":
+                code = INTERRUPTED
+                break
+            code = max(code, 1 if report.failed else 0)
     if as_json:
-        print(summaries_json(reports))
+        print(reports_json(reports))
     return code
 
 

@@ -61,3 +61,7 @@ class RunError(MirageError):
 
 class UnsupportedError(MirageError):
     """A well-formed program outside what the chosen engine handles."""
+
+
+class ClusterError(MirageError):
+    """A cluster that cannot be reached, has no workers, or has workers of another version."""

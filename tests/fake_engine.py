@@ -136,6 +136,15 @@ class Slow(FakeEngine):
             time.sleep(0.02)
 
 
+class Straggling(FakeEngine):
+    """The first try of the last unit waits until the test leaves a file called go."""
+
+    def before(self, program: KernelGraph, index: int) -> None:
+        if index == UNITS - 1 and first(program, "straggling"):
+            while not (shared(program) / "go").exists():
+                time.sleep(0.02)
+
+
 class Wrong(FakeEngine):
     """Unit 0 finds a wrong graph; the search-time fingerprint refuses it."""
 

@@ -12,7 +12,22 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "mirage_formal"
-HEAVY = {"z3", "cvc5", "galois", "numba", "numpy", "sympy", "torch", "triton", "cupy", "typer", "rich"}
+HEAVY = {
+    "z3",
+    "cvc5",
+    "galois",
+    "numba",
+    "numpy",
+    "sympy",
+    "torch",
+    "triton",
+    "cupy",
+    "typer",
+    "rich",
+    "distributed",
+    "dask",
+    "matplotlib",
+}
 
 
 def sources(root: Path = PACKAGE) -> list[Path]:

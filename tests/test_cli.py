@@ -96,6 +96,21 @@ def test_a_failed_unit_makes_the_exit_code_1(
     assert "INCOMPLETE: 1 units" in capsys.readouterr().out
 
 
+def test_a_cluster_is_an_option_for_all_programs_and_its_failures_count_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"C{os.getpid()}"
+    second = "other = mf.new_kernel_graph()\nY = other.new_input(dims=(8, 8))\nZ = other.new_input(dims=(8, 8))\n"
+    mark = "other.mark_output(other.exp(other.matmul(Y, Z)))\n"
+    Path("two.py").write_text(ONE.replace("X = ", f"{name} = X = ") + second.replace("Y = ", f"{name}y = Y = ") + mark)
+    arguments = ("two.py", "--engine", "tests.fake_engine:Poison", "--config", "tiny", "--keep", "3")
+    assert search(*arguments, "--cluster", "local:2", monkeypatch=monkeypatch) == 1
+    assert capsys.readouterr().out.count("INCOMPLETE: 1 units") == 2
+    summaries = [journal.unsealed(path.read_bytes(), journal.SummaryRecord, "") for path in Path("runs").rglob("summ*")]
+    assert [summary.workers for summary in summaries] == [2, 2]
+    assert all(summary.candidates for summary in summaries)
+
+
 def test_the_policy_is_an_option_and_a_wrong_one_a_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,5 +160,5 @@ def test_help_names_every_option(module: str) -> None:
     options = (
         "program config target out workers engine oracle no-prune max-kernel-ops max-block-ops seed accept time-limit"
     )
-    for option in f"{options} resume json".split():
+    for option in f"{options} cluster worker-memory resume json".split():
         assert f"--{option} " in done.stdout

@@ -1,4 +1,4 @@
-"""Worker processes: nothing is lost when they die, hang or raise, and nothing else runs in them."""
+"""Workers, in processes here or on a dask cluster: nothing is lost when they die, hang, grow or raise."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.search.parallel import TRIES, Done, Failed, Pool
+from mirage_formal.search.cluster import Cluster
+from mirage_formal.search.dispatch import TRIES, Done, Executor, Failed, Slow
+from mirage_formal.search.parallel import Pool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -62,14 +65,43 @@ def nap(seconds: float) -> float:
     return seconds
 
 
+def grow(mebibytes: int) -> int:
+    """Use so much memory; hang if that is much, so that somebody else has to end it."""
+    block = bytearray(os.urandom(1 << 20) * mebibytes)
+    time.sleep(600 if mebibytes > 100 else 0)
+    return len(block) >> 20
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     with Pool(2) as pool:
         yield pool
 
 
-def outcomes(pool: Pool, function: object, tasks: list[object], limit_s: float = 60) -> dict[int, Done | Failed]:
-    found = [o for o in pool.run(function, tasks, limit_s=limit_s) if o is not None]  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """Address of a dask scheduler with two workers."""
+    command = [sys.executable, "-m", "mirage_formal.search.cluster_host", "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+        process.communicate()
+
+
+@pytest.fixture(scope="module", params=["pool", "cluster"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor[Any]]:
+    """Two workers of either kind."""
+    if request.param == "pool":
+        yield request.getfixturevalue("pool")
+    else:
+        with Cluster(request.getfixturevalue("scheduler")) as cluster:
+            yield cluster
+
+
+def outcomes(
+    executor: Executor[Any], function: Callable[[Any], Any], tasks: Sequence[Any], limit_s: float = 60
+) -> dict[int, Done[Any] | Failed]:
+    found = [o for o in executor.run(function, tasks, limit_s=limit_s) if isinstance(o, Done | Failed)]
     assert len(found) == len({o.index for o in found}) == len(tasks)
     return {o.index: o for o in found}
 
@@ -88,19 +120,19 @@ def test_a_pool_needs_a_worker() -> None:
         Pool(0)
 
 
-def test_killed_workers_lose_nothing(pool: Pool, tmp_path: Path) -> None:
-    found = outcomes(pool, die_once, [str(tmp_path / str(i)) for i in range(4)])
+def test_killed_workers_lose_nothing(executor: Executor[Any], tmp_path: Path) -> None:
+    found = outcomes(executor, die_once, [str(tmp_path / str(i)) for i in range(4)])
     assert [o.attempts for o in found.values()] == [2, 2, 2, 2]
     assert all(isinstance(o, Done) for o in found.values())
 
 
-def test_a_hanging_worker_is_killed_and_its_task_tried_again(pool: Pool, tmp_path: Path) -> None:
-    found = outcomes(pool, hang_once, [str(tmp_path / "a"), str(tmp_path / "b")], limit_s=0.4)
+def test_a_hanging_worker_is_killed_and_its_task_tried_again(executor: Executor[Any], tmp_path: Path) -> None:
+    found = outcomes(executor, hang_once, [str(tmp_path / "a"), str(tmp_path / "b")], limit_s=3.0)
     assert [(type(o), o.attempts) for o in found.values()] == [(Done, 2), (Done, 2)]
 
 
-def test_a_poison_task_is_given_up_and_the_others_go_on(pool: Pool) -> None:
-    found = outcomes(pool, die_on_odd, [0, 1, 2, 4, 6])
+def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any]) -> None:
+    found = outcomes(executor, die_on_odd, [0, 1, 2, 4, 6])
     poison = found.pop(1)
     assert isinstance(poison, Failed)
     assert poison.attempts == TRIES
@@ -108,16 +140,16 @@ def test_a_poison_task_is_given_up_and_the_others_go_on(pool: Pool) -> None:
     assert [o.value for _, o in sorted(found.items())] == [0, 2, 4, 6]
 
 
-def test_an_exception_fails_after_all_tries_with_its_text(pool: Pool) -> None:
-    found = outcomes(pool, fault, [7])[0]
+def test_an_exception_fails_after_all_tries_with_its_text(executor: Executor[Any]) -> None:
+    found = outcomes(executor, fault, [7])[0]
     assert isinstance(found, Failed)
     assert found.attempts == TRIES
     assert "ValueError: no 7" in found.reason
 
 
-def test_a_users_mistake_comes_through_whole(pool: Pool) -> None:
+def test_a_users_mistake_comes_through_whole(executor: Executor[Any]) -> None:
     with pytest.raises(ShapeError) as caught:
-        list(pool.run(mistake, [1], limit_s=60))
+        list(executor.run(mistake, [1], limit_s=60))
     assert (caught.value.where, caught.value.what, caught.value.hint) == ("here", "expected 4, got 5", "do this")
 
 
@@ -129,18 +161,43 @@ def test_workers_killed_while_idle_are_replaced(pool: Pool) -> None:
     assert outcomes(pool, square, [3])[0].value == 9
 
 
-def test_the_deadline_stops_and_yields_what_is_done(pool: Pool) -> None:
+def test_the_deadline_stops_and_yields_what_is_done(executor: Executor[Any]) -> None:
     begin = time.monotonic()
-    found = [o for o in pool.run(nap, [0.0, 0.0, 600.0], limit_s=1000, deadline=begin + 1.5) if o is not None]
+    found = [o for o in executor.run(nap, [0.0, 0.0, 600.0], limit_s=1000, deadline=begin + 1.5) if o is not None]
     assert sorted(o.index for o in found) == [0, 1]
     assert 1.4 < time.monotonic() - begin < 30
 
 
-def test_leaving_the_iteration_kills_busy_workers(pool: Pool) -> None:
-    running = pool.run(nap, [0.0, 600.0, 600.0], limit_s=1000)
+def test_leaving_the_iteration_kills_busy_workers(executor: Executor[Any]) -> None:
+    running = executor.run(nap, [0.0, 600.0, 600.0], limit_s=1000)
     assert next(o for o in running if o is not None).index == 0
     running.close()  # type: ignore[attr-defined]
-    assert outcomes(pool, square, [5])[0].value == 25
+    assert outcomes(executor, square, [5])[0].value == 25
+
+
+def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: str) -> None:
+    bound = 250 << 20
+    with Pool(2, memory=bound) as pool, Cluster(scheduler, memory=bound) as cluster:
+        for executor in (pool, cluster):
+            found = outcomes(executor, grow, [1, 400, 2])
+            assert [type(found[i]) for i in range(3)] == [Done, Failed, Done]
+            assert found[1].attempts == TRIES
+            assert "GiB of at most 0.24 and was killed" in found[1].reason
+
+
+def test_an_executor_is_used_again_after_all_that(executor: Executor[Any]) -> None:
+    assert [o.value for o in outcomes(executor, square, list(range(12))).values()]
+    assert executor.workers == 2
+    assert executor.remarks == []
+
+
+def test_a_slow_task_is_reported_once(tmp_path: Path) -> None:
+    with Pool(1, slow_factor=2, slow_after_s=0.3) as pool:
+        found = [o for o in pool.run(nap, [0.0, 0.0, 0.0, 1.5], limit_s=60) if o is not None]
+    [slow] = [o for o in found if isinstance(o, Slow)]
+    assert (slow.index, slow.again) == (3, False)
+    assert slow.seconds >= max(0.3, 2 * slow.typical_s)
+    assert sum(isinstance(o, Done) for o in found) == 4
 
 
 SCRIPT = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,6 +30,7 @@ from mirage_formal.journal import (
     key_of,
 )
 from mirage_formal.pipeline.evidence import Evidence, Verified
+from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.kernels import COUNT, Alternatives
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import (
@@ -39,15 +41,11 @@ from mirage_formal.pipeline.settings import (
     make_job,
     space_fields,
     versions,
-    worker_count,
 )
 from mirage_formal.pipeline.store import Store
 from mirage_formal.pipeline.tasks import UnitTask, plan, search_unit
+from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 from mirage_formal.search.engine import Unit
-from mirage_formal.search.parallel import Done, Failed, Pool
-
-#: Loaded once by the server process that workers are forked from.
-PRELOAD: Final = ("mirage_formal.pipeline.tasks",)
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -112,12 +110,21 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found: its summary as written, the results, best first, and its directory."""
+    """What a run found.
+
+    Attributes:
+        summary: Its summary as written.
+        results: The reported candidates, best first.
+        directory: Where everything is.
+        failed: Units that were given up.
+        remarks: What the user should know about its workers and about units that took much longer than the others.
+    """
 
     summary: SummaryRecord
     results: tuple[Result, ...]
     directory: Path
     failed: tuple[UnitRecord, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def run(
@@ -128,8 +135,12 @@ def run(
     name: str = "program",
     source: str = "",
     watch: Watch = silent,
+    executor: Executor[Any] | None = None,
 ) -> Report:
     """Search a program, verify what is found and write it to ``out``.
+
+    ``executor`` computes its tasks, and may be used for other runs afterwards; without one, workers are started as the
+    settings say.
 
     Ctrl-C during the search ends it with what was found so far, which is then verified and written; a second one ends
     that too, with what was verified so far.
@@ -140,7 +151,8 @@ def run(
     job = make_job(program, settings)
     record = _run_record(job, name, source)
     store = Store.open(out, record, resume=settings.resume)
-    return _Run(job, record.key, settings, store, name, watch).report()
+    with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
+        return _Run(job, record.key, settings, store, name, watch, workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
@@ -159,13 +171,24 @@ def _run_record(job: Job, name: str, source: str) -> RunRecord:
 
 
 class _Run:
-    def __init__(self, job: Job, key: str, settings: Settings, store: Store, name: str, watch: Watch) -> None:
+    def __init__(
+        self,
+        job: Job,
+        key: str,
+        settings: Settings,
+        store: Store,
+        name: str,
+        watch: Watch,
+        executor: Executor[Any],
+    ) -> None:
         self.job = job
         self.key = key
         self.settings = settings
         self.store = store
         self.name = name
         self.watch = watch
+        self.executor = executor
+        self.remarks: list[str] = []
         self.begin = time.monotonic()
         limit = settings.time_limit_s
         self.deadline = float("inf") if limit is None else self.begin + limit
@@ -174,23 +197,22 @@ class _Run:
         self._found: set[str] = {c.digest for record in store.units.values() for c in record.candidates}
 
     def report(self) -> Report:
-        with Pool(worker_count(self.settings), PRELOAD) as pool:
-            try:
-                self._search(pool)
-            except KeyboardInterrupt:
-                self.status = "interrupted"
-            ranked = rank(self.store.units.values())
-            evidence = Evidence(self.job, pool, self.settings.unit_limit_s, self._show)
-            try:
-                verified = evidence.choose(ranked)
-            except KeyboardInterrupt:
-                self.status = "interrupted"
-                verified = evidence.chosen(ranked)
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            self.status = "interrupted"
+        ranked = rank(self.store.units.values())
+        evidence = Evidence(self.job, self.executor, self.settings.unit_limit_s, self._show)
+        try:
+            verified = evidence.choose(ranked)
+        except KeyboardInterrupt:
+            self.status = "interrupted"
+            verified = evidence.chosen(ranked)
         return self._write(verified, evidence, len(ranked))
 
-    def _search(self, pool: Pool) -> None:
+    def _search(self) -> None:
         self._show(Phase.PLAN, 0, 0)
-        units = self._plan(pool)
+        units = self._plan()
         if units is None:
             return
         self.units = len(units)
@@ -198,22 +220,26 @@ class _Run:
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
         tasks = [UnitTask(self.job, self.key, unit) for unit in todo]
         left = len(tasks)
-        for outcome in pool.run(search_unit, tasks, limit_s=self.settings.unit_limit_s, deadline=self.deadline):
-            if outcome is not None:
-                left -= 1
-                self._record(todo[outcome.index], outcome)
+        limit_s, deadline = self.settings.unit_limit_s, self.deadline
+        for outcome in self.executor.run(search_unit, tasks, limit_s=limit_s, deadline=deadline):
+            match outcome:
+                case Done() | Failed():
+                    left -= 1
+                    self._record(todo[outcome.index], outcome)
+                case Slow():
+                    self.remarks.append(_slow(todo[outcome.index], outcome))
             self._show(Phase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
 
-    def _plan(self, pool: Pool) -> list[Unit] | None:
-        for outcome in pool.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.deadline):
+    def _plan(self) -> list[Unit] | None:
+        for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.deadline):
             match outcome:
                 case Done(value=units):
                     return units
                 case Failed(reason=reason):
                     raise RuntimeError(f"the engine cannot plan this search: {reason}")
-                case None:
+                case Slow() | None:
                     self._show(Phase.PLAN, 0, 0)
         self.status = "time-limit"
         return None
@@ -238,6 +264,7 @@ class _Run:
                 pruned=sum(sum(r.pruned.values()) for r in records),
                 candidates=len(self._found),
                 elapsed_s=time.monotonic() - self.begin,
+                remark=self.remarks[-1] if self.remarks else "",
             )
         )
 
@@ -261,13 +288,14 @@ class _Run:
             found=found,
             fingerprint_tests=sum(r.fingerprint_tests for r in records) + evidence.tests,
             wall_s=round(time.monotonic() - self.begin, 3),
-            workers=worker_count(self.settings),
+            workers=self.executor.workers,
             candidates=items,
             rejected=tuple(evidence.rejected.values()),
             manifest={},
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
-        return Report(self.store.finish(files, summary), results, self.store.root, failed)
+        remarks = (*self.remarks, *dict.fromkeys(self.executor.remarks))
+        return Report(self.store.finish(files, summary), results, self.store.root, failed, remarks)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
         results: list[Result] = []
@@ -310,6 +338,11 @@ def _verdict(v: Verified) -> Equivalent | Probable:
     if v.proof is not None:
         return Equivalent(v.proof, v.verdict.conditions)
     return Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)
+
+
+def _slow(unit: Unit, slow: Slow) -> str:
+    again = ", now computed by a second worker as well" if slow.again else ""
+    return f"slow: unit {unit.index} ({unit.label}): {slow.seconds:.0f} s, others {slow.typical_s:.1f} s{again}"
 
 
 def _failed(key: str, unit: Unit, outcome: Failed) -> UnitRecord:

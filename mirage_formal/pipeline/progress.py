@@ -29,6 +29,7 @@ class Progress:
         pruned: Branches cut so far.
         candidates: Distinct candidates so far.
         elapsed_s: Seconds since the start.
+        remark: The latest about units that take much longer than the others, or empty.
     """
 
     phase: Phase
@@ -38,6 +39,7 @@ class Progress:
     pruned: int
     candidates: int
     elapsed_s: float
+    remark: str = ""
 
     @property
     def states_per_s(self) -> float:

@@ -19,6 +19,7 @@ from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.journal import Identity, sha256
+from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.parallel import default_workers
@@ -49,6 +50,9 @@ class Settings:
         accept: "equivalent": only candidates that are proved are reported. "probable": also those that fingerprints did
             not refute, and every output says so.
         workers: Worker processes; None takes every processor that this process may use.
+        cluster: Instead of them, the workers of a dask cluster: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
+            scheduler, or "local:N" for N dask workers on this machine.
+        worker_memory_gib: Memory that a task may use; one that uses more is killed and tried again, and fails then.
         time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
         resume: Continue the run that is in the output directory.
@@ -65,6 +69,8 @@ class Settings:
     seed: int = 0
     accept: str = Policy.EQUIVALENT.value
     workers: int | None = None
+    cluster: str | None = None
+    worker_memory_gib: float | None = None
     time_limit_s: float | None = None
     unit_limit_s: float = 1800.0
     resume: bool = False
@@ -110,10 +116,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     _choice("engine", settings.engine, ENGINES, free=":" in settings.engine)
     _choice("oracle", settings.oracle, ORACLES)
     _choice("accept", settings.accept, POLICIES)
-    for name in ("workers", "time_limit_s"):
-        value = getattr(settings, name)
-        if value is not None and value <= 0:
-            raise SpaceError(f"expected a positive number, got {value}", where=name, hint="leave it out for no limit")
+    check_limits(settings)
     if settings.seed < 0:
         raise SpaceError(f"expected a seed from 0 up, got {settings.seed}", where="seed", hint="0 is the default")
     config = settings.config or choose_config(program)
@@ -138,6 +141,18 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     )
     target = load_target(settings.target)
     return Job(program, config, space, target, settings.engine, options, Policy(settings.accept))
+
+
+def check_limits(settings: Settings) -> None:
+    """Refuse limits that are no limits.
+
+    Raises:
+        SpaceError: One of them is not positive.
+    """
+    for name in ("workers", "time_limit_s", "worker_memory_gib"):
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise SpaceError(f"expected a positive number, got {value}", where=name, hint="leave it out for no limit")
 
 
 def choose_config(program: KernelGraph) -> str:
@@ -190,6 +205,22 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def environment() -> dict[str, str]:
+    """What must be the same on every machine that computes for one run: versions, and digests of our code and data."""
+    package = Path(__file__).resolve().parents[1]
+    data = [path for name in ("axioms", "search", "gpu") for path in _files(data_dir(name), "*")]
+    return {**versions(), "code of mirage_formal": _digest(_files(package, "*.py")), "data files": _digest(data)}
+
+
+def _files(root: Path, pattern: str) -> list[tuple[str, Path]]:
+    found = [(str(path.relative_to(root)), path) for path in root.rglob(pattern) if path.is_file()]
+    return sorted((name, path) for name, path in found if "_data" not in name and "__pycache__" not in name)
+
+
+def _digest(files: Sequence[tuple[str, Path]]) -> str:
+    return sha256("\n".join(f"{sha256(path.read_bytes())} {name}" for name, path in files).encode())
 
 
 def host() -> dict[str, str]:

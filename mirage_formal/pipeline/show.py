@@ -82,9 +82,10 @@ class PlainWatch:
 def progress_line(name: str, progress: Progress) -> str:
     """Where a run stands, on one line."""
     done = f" {progress.done}/{progress.total}" if progress.total else ""
+    remark = f" | {progress.remark}" if progress.remark else ""
     return (
         f"{name}: {progress.phase}{done} | {progress.states:,} states, {progress.states_per_s:,.0f}/s | "
-        f"{progress.pruned:,} pruned | {progress.candidates:,} candidates | {progress.elapsed_s:.1f} s"
+        f"{progress.pruned:,} pruned | {progress.candidates:,} candidates | {progress.elapsed_s:.1f} s{remark}"
     )
 
 
@@ -120,6 +121,7 @@ def notes(report: Report) -> list[str]:
         f"{ends[summary.status]}{done}",
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
         *meanings([result.verdict for result in report.results]),
+        *report.remarks,
         "est. us orders candidates; nothing was measured",
         f"evidence in {display_path(report.directory)}",
     ]

@@ -1,221 +1,151 @@
-"""Worker processes that may die, crash or hang at any moment without losing a result.
+"""Worker processes of this machine, which may die, crash or hang at any moment without losing a result.
 
 Every worker has a pipe of its own and one task at a time, so the supervisor always knows what a dead worker was doing:
-there is no shared queue or lock that a SIGKILL could leave in a bad state. A task whose worker died, hung or raised is
-given to a fresh worker, a fixed number of times; then it is reported as failed and the others go on.
+there is no shared queue or lock that a SIGKILL could leave in a bad state. A worker that failed in any way is replaced
+by a fresh one.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.popen_forkserver import Popen
-from types import ModuleType, TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
 
 from mirage_formal.errors import MirageError
+from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
-P = TypeVar("P")
-R = TypeVar("R")
-
-#: Tries of one task, each in a fresh worker, before it is reported as failed.
-TRIES: Final = 3
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
 #: Workers that may die without having taken a task before something is taken to be wrong with the machine.
 _MAX_STILLBORN: Final = 100
+#: Seconds between two looks at how much memory workers use.
+_MEMORY_EVERY_S: Final = 0.1
+_GIB: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[R]):
-    """A task that was computed, in how many tries and in how many milliseconds of its worker."""
-
-    index: int
-    value: R
-    attempts: int
-    milliseconds: float
+class _Worker(Slot):
+    def __init__(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> None:
+        super().__init__(str(process.pid))
+        self.process = process
+        self.pipe = pipe
+        self.until = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A task given up: its worker died, hung or raised in every try; ``reason`` is the last one's."""
-
-    index: int
-    reason: str
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What a worker sends back when a task raised."""
-
-    error: MirageError | None
-    text: str
-
-
-@dataclass(slots=True)
-class _Worker:
-    process: multiprocessing.process.BaseProcess
-    pipe: Connection
-    task: int | None = None
-    until: float = float("inf")
-
-
-class Pool:
-    """Worker processes, started when first needed and used for any number of ``run``s; a context manager.
+class Pool(Executor[_Worker]):
+    """Worker processes, started when first needed.
 
     Args:
         workers: Number of processes, at least 1.
         preload: Modules that the server process loads once, so that every worker starts with them.
+        memory: Bytes that a worker may use; one that uses more is killed, and its task has failed once. None is no
+            bound. Looked up a few times a second where there is /proc, nowhere else.
+        threads: Threads of a worker's linear algebra; None is its share of the processors.
     """
 
-    def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        workers: int,
+        preload: Sequence[str] = (),
+        *,
+        memory: int | None = None,
+        threads: int | None = None,
+        slow_factor: float = SLOW_FACTOR,
+        slow_after_s: float = SLOW_AFTER_S,
+    ) -> None:
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
-        self.workers = workers
+        super().__init__(slow_factor=slow_factor, slow_after_s=slow_after_s)
+        self._workers = workers
+        self._memory = memory
+        self._threads = threads or max(1, default_workers() // workers)
         self._context = _Context()
         self._context.set_forkserver_preload(list(preload))
-        self._threads = max(1, default_workers() // workers)
-        self._crew: list[_Worker] = []
         self._stillborn = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    @property
+    def workers(self) -> int:
+        """Number of processes."""
+        return self._workers
 
     def close(self) -> None:
         """Kill every worker, whatever it is doing."""
-        for worker in self._crew:
-            _kill(worker)
-        self._crew.clear()
+        for worker in list(self._slots):
+            self._stop(worker)
 
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that are alive."""
-        return tuple(w.process.pid for w in self._crew if w.process.pid is not None and w.process.is_alive())
+        return tuple(w.process.pid for w in self._slots if w.process.pid is not None and w.process.is_alive())
 
-    def run(
-        self,
-        function: Callable[[P], R],
-        tasks: Sequence[P],
-        *,
-        limit_s: float,
-        deadline: float = float("inf"),
-        tick_s: float = 0.2,
-    ) -> Iterator[Done[R] | Failed | None]:
-        """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
+    def _ready(self, wanted: int) -> list[_Worker]:
+        while len(self._slots) < min(self._workers, wanted):
+            self._slots.append(self._launch())
+        return [worker for worker in self._slots if worker.task is None]
 
-        Args:
-            function: A function of a module, not a closure.
-            tasks: Picklable arguments.
-            limit_s: Seconds after which a task counts as hung.
-            deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
-            tick_s: None is yielded when nothing has happened for so many seconds, for progress displays.
-
-        Raises:
-            MirageError: A task raised one: a mistake of the user, which no other try would cure.
-        """
-        waiting = deque(range(len(tasks)))
-        attempts = [0] * len(tasks)
-        left = len(tasks)
+    def _send(self, slot: _Worker, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
         try:
-            while left:
-                if time.monotonic() >= deadline:
-                    return
-                self._assign(function, tasks, waiting, attempts, limit_s)
-                happened = False
-                for outcome in self._collect(min(tick_s, max(0.0, deadline - time.monotonic()))):
-                    happened = True
-                    index = outcome.index
-                    if isinstance(outcome, Failed) and attempts[index] < TRIES:
-                        waiting.append(index)
-                        continue
-                    left -= 1
-                    yield _counted(outcome, attempts[index])
-                if not happened:
-                    yield None
-        finally:
-            for worker in self._crew:
-                if worker.task is not None:
-                    _kill(worker)
-            self._crew = [worker for worker in self._crew if worker.process.is_alive()]
+            slot.pipe.send((function, task))
+        except OSError:  # died while idle: nothing was lost, and this was not the task's fault
+            self._stop(slot)
+            self._stillborn += 1
+            if self._stillborn > _MAX_STILLBORN:
+                raise RuntimeError("worker processes die before they take a task") from None
+            return False
+        slot.until = time.monotonic() + limit_s
+        return True
 
-    def _assign(
-        self,
-        function: Callable[[P], R],
-        tasks: Sequence[P],
-        waiting: deque[int],
-        attempts: list[int],
-        limit_s: float,
-    ) -> None:
-        """Start workers up to the number wanted and give every idle one a task."""
-        busy = sum(worker.task is not None for worker in self._crew)
-        while len(self._crew) < min(self.workers, busy + len(waiting)):
-            self._crew.append(self._start())
-        for worker in list(self._crew):
-            if worker.task is not None or not waiting:
-                continue
-            index = waiting.popleft()
-            try:
-                worker.pipe.send((function, tasks[index]))
-            except OSError:  # died while idle: nothing was lost, and this was not the task's fault
-                waiting.appendleft(index)
-                self._dismiss(worker)
-                self._stillborn += 1
-                if self._stillborn > _MAX_STILLBORN:
-                    raise RuntimeError("worker processes die before they take a task") from None
-                continue
-            attempts[index] += 1
-            worker.task = index
-            worker.until = time.monotonic() + limit_s
-
-    def _collect(self, timeout: float) -> Iterator[Done[Any] | Failed]:
-        """Wait for answers, deaths and overdue tasks; attempts are filled in by the caller."""
+    def _events(self, timeout: float) -> Iterator[tuple[_Worker, Event]]:
         now = time.monotonic()
-        next_due = min((w.until for w in self._crew if w.task is not None), default=now)
-        ready = set(wait([w.pipe for w in self._crew], max(0.0, min(timeout, next_due - now))))
-        for worker in list(self._crew):
+        busy = [worker for worker in self._slots if worker.task is not None]
+        timeout = min(timeout, *(worker.until - now for worker in busy)) if busy else timeout
+        if self._memory is not None:
+            timeout = min(timeout, _MEMORY_EVERY_S)
+        ready = set(wait([worker.pipe for worker in self._slots], max(0.0, timeout)))
+        for worker in list(self._slots):
             if worker.pipe in ready:
-                outcome = self._answer(worker)
-            elif worker.task is not None and time.monotonic() >= worker.until:
-                outcome = Failed(worker.task, "its worker hung and was killed", 0)
-                self._dismiss(worker)
+                event = self._heard(worker)
+            elif worker.task is not None:
+                event = self._overdue(worker)
             else:
                 continue
-            if outcome is not None:
-                yield outcome
+            if event is not None and worker.task is not None:
+                yield worker, event
 
-    def _answer(self, worker: _Worker) -> Done[Any] | Failed | None:
-        task = worker.task
+    def _heard(self, worker: _Worker) -> Event | None:
+        """The answer of a worker, or what its death means; None if it was idle."""
         try:
-            value, milliseconds = worker.pipe.recv()
+            event: Event = worker.pipe.recv()
         except (EOFError, OSError):
-            self._dismiss(worker)
-            if task is None:
-                return None
-            return Failed(task, f"its worker died with exit code {worker.process.exitcode}", 0)
-        assert task is not None
-        worker.task = None
-        worker.until = float("inf")
-        if not isinstance(value, _Raised):
-            return Done(task, value, 0, milliseconds)
-        if value.error is not None:
-            raise value.error
-        return Failed(task, value.text, 0)
+            self._stop(worker)
+            return Lost(f"its worker died with exit code {worker.process.exitcode}")
+        if isinstance(event, Lost):
+            self._stop(worker)  # so that another try meets a fresh process
+        return event
 
-    def _start(self) -> _Worker:
+    def _overdue(self, worker: _Worker) -> Event | None:
+        """Kill a busy worker that has taken too long or too much."""
+        if time.monotonic() >= worker.until:
+            self._stop(worker)
+            return Lost("its worker hung and was killed")
+        if self._memory is not None and (used := _resident(worker.process.pid)) > self._memory:
+            self._stop(worker)
+            most = f"{used / _GIB:.2f} GiB of at most {self._memory / _GIB:.2f}"
+            return Lost(f"its worker used {most} and was killed")
+        return None
+
+    def _launch(self) -> _Worker:
         _start_server(self._threads)
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -223,26 +153,22 @@ class Pool:
         theirs.close()
         return _Worker(process, ours)
 
-    def _dismiss(self, worker: _Worker) -> None:
-        self._crew.remove(worker)
-        _kill(worker)
+    def _stop(self, slot: _Worker) -> None:
+        self._slots.remove(slot)
+        slot.pipe.close()
+        if slot.task is None:
+            slot.process.join(_GRACE_S)  # an idle worker leaves by itself when its pipe closes
+        if slot.process.is_alive():
+            slot.process.kill()
+        slot.process.join()
 
 
-def _counted(outcome: Done[R] | Failed, attempts: int) -> Done[R] | Failed:
-    match outcome:
-        case Done():
-            return Done(outcome.index, outcome.value, attempts, outcome.milliseconds)
-        case Failed():
-            return Failed(outcome.index, outcome.reason, attempts)
-
-
-def _kill(worker: _Worker) -> None:
-    worker.pipe.close()
-    if worker.task is None:
-        worker.process.join(_GRACE_S)  # an idle worker leaves by itself when its pipe closes
-    if worker.process.is_alive():
-        worker.process.kill()
-    worker.process.join()
+def _resident(pid: int | None) -> int:
+    """Bytes of memory that a process has in use; 0 where nobody can say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _serve(pipe: Connection) -> None:
@@ -255,18 +181,27 @@ def _serve(pipe: Connection) -> None:
             function, task = pipe.recv()
         except (EOFError, OSError):
             return
-        begin = time.perf_counter()
-        value: object
+        event = _computed(function, task)
         try:
-            value = function(task)
-        except MirageError as error:
-            value = _Raised(error, str(error))
-        except Exception:
-            value = _Raised(None, traceback.format_exc(limit=-6))
-        try:
-            pipe.send((value, (time.perf_counter() - begin) * 1e3))
+            pipe.send(event)
         except OSError:
             return
+
+
+def _computed(function: Callable[[Any], Any], task: Any) -> Event:
+    begin, cpu = time.perf_counter(), _cpu_seconds()
+    try:
+        value = function(task)
+    except MirageError as error:
+        return Mistake(error)
+    except Exception:
+        return Lost(traceback.format_exc(limit=-6))
+    return Answer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and of those that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _leave_with_parent() -> None:

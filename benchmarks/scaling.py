@@ -1,0 +1,251 @@
+"""How a search would scale to many workers: measured tasks, replayed in a simulation.
+
+Run: .venv/bin/python benchmarks/scaling.py measure FILE.json PROGRAM.py [--program NAME] [--set FIELD=VALUE ...]
+     .venv/bin/python benchmarks/scaling.py overhead FILE.json
+     .venv/bin/python benchmarks/scaling.py table OVERHEAD.json FILE.json ...
+
+``measure`` searches with one worker and writes the processor seconds of every task, phase by phase, and those of the
+supervisor between the phases. ``overhead`` measures on a local dask cluster what a task that does nothing costs the
+client and the scheduler, and what a worker costs before its first task. ``table`` replays the phases: tasks are sent in
+order, each to the first worker that is free, one after the other by one client; a phase starts when the one before has
+ended. Processor seconds, because a measurement on a machine that others use should say the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.pipeline import Settings, run
+from mirage_formal.pipeline.executors import PRELOAD
+from mirage_formal.pipeline.programs import load_programs
+from mirage_formal.search.cluster import Cluster
+from mirage_formal.search.dispatch import Done, Failed, Slow
+from mirage_formal.search.engine import SearchOptions, Unit
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.parallel import Pool
+from mirage_formal.search.space import SearchSpace
+
+WORKERS = (1, 2, 8, 64, 1024)
+#: Tasks that do nothing by which the overhead is measured.
+_EMPTY = 400
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Tasks that may be computed at the same time.
+
+    Attributes:
+        name: What they compute.
+        before: Seconds of the supervisor alone before them.
+        seconds: Of each task, in the order in which they are sent.
+        notes: Seconds of the supervisor for each answer, which it takes while others compute.
+    """
+
+    name: str
+    before: float
+    seconds: tuple[float, ...]
+    notes: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run with one worker.
+
+    Attributes:
+        name: What was searched, and how.
+        phases: In their order.
+        after: Seconds of the supervisor alone after the last one.
+    """
+
+    name: str
+    phases: tuple[Phase, ...]
+    after: float
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a cluster costs, in seconds: ``dispatch`` for each task, one after the other; ``start`` of each worker."""
+
+    dispatch: float
+    start: float
+
+
+def schedule(seconds: Sequence[float], workers: int, dispatch: float, begin: float = 0.0) -> float:
+    """When the last of some tasks ends, if each is sent, in order, to the first worker that is free.
+
+    Args:
+        seconds: Of each task.
+        workers: All are free at ``begin``.
+        dispatch: Seconds of the client for each task; it sends one at a time, and a worker waits for it.
+        begin: When the client starts to send.
+    """
+    client = last = begin
+    free = [begin] * min(workers, len(seconds))
+    for duration in seconds:
+        client = max(client, heapq.heappop(free)) + dispatch
+        heapq.heappush(free, client + duration)
+        last = max(last, client + duration)
+    return last
+
+
+def replay(measured: Measured, workers: int, overhead: Overhead) -> float:
+    """Seconds of a whole run: workers start, and each phase waits for the one before."""
+    now = overhead.start
+    for phase in measured.phases:
+        now = schedule(phase.seconds, workers, overhead.dispatch + phase.notes, now + phase.before)
+    return now + measured.after
+
+
+def serial(measured: Measured, overhead: Overhead) -> float:
+    """Seconds that no number of workers shortens, apart from the longest tasks: what one process does alone."""
+    alone = sum(phase.before + len(phase.seconds) * (overhead.dispatch + phase.notes) for phase in measured.phases)
+    return overhead.start + alone + measured.after
+
+
+class Finer(GuidedEngine):
+    """The guided engine with as many units as MIRAGE_SHARES says: --set engine=benchmarks.scaling:Finer."""
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """As in the base class, cut into more or fewer shares."""
+        shares = int(os.environ["MIRAGE_SHARES"])
+        return [Unit(i, f"first kernels {i + 1} of {shares}", f"{i}/{shares}") for i in range(shares)]
+
+
+class Recorder(Pool):
+    """A pool that writes down what its tasks and its supervisor take."""
+
+    def __init__(self) -> None:
+        super().__init__(1, PRELOAD)
+        self.phases: list[Phase] = []
+        self._until = time.process_time()
+
+    def run(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], **options: Any
+    ) -> Iterator[Done[Any] | Failed | Slow | None]:
+        """As in the base class."""
+        seconds = [0.0] * len(tasks)
+        begin = time.process_time()
+        try:
+            for outcome in super().run(function, tasks, **options):
+                if isinstance(outcome, Done):
+                    seconds[outcome.index] = outcome.cpu_milliseconds / 1e3
+                yield outcome
+        finally:
+            if tasks:
+                end = time.process_time()
+                notes = (end - begin) / len(tasks)
+                self.phases.append(Phase(function.__name__, begin - self._until, tuple(seconds), notes))
+                self._until = end
+
+    def rest(self) -> float:
+        """Seconds of the supervisor since the last phase."""
+        return time.process_time() - self._until
+
+
+def measure(path: Path, wanted: str | None, chosen: dict[str, Any]) -> Measured:
+    """Search a program of a file with one worker."""
+    programs = load_programs(path)
+    name = wanted or next(iter(programs))
+    said = ", ".join(f"{field} {value}" for field, value in chosen.items()) or "defaults"
+    with Recorder() as recorder, tempfile.TemporaryDirectory() as folder:
+        run(programs[name], Settings(**chosen), Path(folder) / "run", executor=recorder)
+        return Measured(f"{path.stem}/{name} ({said})", tuple(recorder.phases), recorder.rest())
+
+
+def nothing(number: int) -> int:
+    """A task that does nothing."""
+    return number
+
+
+def measure_overhead() -> Overhead:
+    """What a task that does nothing costs the client and the scheduler, and the start of a worker's process."""
+    import benchmarks.scaling as here  # workers know this module by that name, not as a script
+
+    with Cluster("local:2") as cluster:
+        list(cluster.run(here.nothing, range(20), limit_s=60))
+        client, scheduler = time.process_time(), cluster.scheduler_seconds()
+        list(cluster.run(here.nothing, range(_EMPTY), limit_s=60))
+        spent = time.process_time() - client + cluster.scheduler_seconds() - scheduler
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+    modules = ", ".join((*PRELOAD, "z3", "cvc5", "galois", "distributed"))
+    subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Overhead(spent / _EMPTY, end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
+
+
+def table(measured: Sequence[Measured], overhead: Overhead) -> Iterator[str]:
+    """Markdown: what was measured, phase by phase, and what the simulation says."""
+    dispatch, start = 1e3 * overhead.dispatch, overhead.start
+    yield f"A task costs client and scheduler {dispatch:.2f} ms, the start of a worker {start:.2f} s."
+    for one in measured:
+        yield f"\n{one.name}\n"
+        yield "| phase | tasks | sum, s | median | longest | supervisor before, s |"
+        yield "|---|--:|--:|--:|--:|--:|"
+        for phase in one.phases:
+            ordered = sorted(phase.seconds)
+            middle, longest = ordered[len(ordered) // 2], ordered[-1]
+            yield (
+                f"| {phase.name} | {len(ordered)} | {sum(ordered):.2f} | {middle:.3f} | {longest:.3f} | "
+                f"{phase.before:.3f} |"
+            )
+        first = replay(one, 1, overhead)
+        alone = serial(one, overhead)
+        longest = sum(max(phase.seconds) for phase in one.phases)
+        yield f"\nSupervisor after the last phase: {one.after:.2f} s. Alone in one process: {alone:.2f} s, a serial "
+        yield f"fraction of {alone / first:.3f}; longest tasks of the phases: {longest:.2f} s together.\n"
+        yield "| workers | s | speed-up | efficiency |"
+        yield "|--:|--:|--:|--:|"
+        for workers in WORKERS:
+            seconds = replay(one, workers, overhead)
+            yield f"| {workers} | {seconds:.1f} | {first / seconds:.1f} | {first / seconds / workers:.2f} |"
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def main() -> None:
+    """Measure, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    search = commands.add_parser("measure")
+    search.add_argument("out", type=Path)
+    search.add_argument("file", type=Path)
+    search.add_argument("--program")
+    search.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    commands.add_parser("overhead").add_argument("out", type=Path)
+    show = commands.add_parser("table")
+    show.add_argument("overhead", type=Path)
+    show.add_argument("files", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.command == "measure":
+        chosen = {field: _value(value) for field, _, value in (text.partition("=") for text in arguments.set)}
+        arguments.out.write_bytes(msgspec.json.encode(measure(arguments.file, arguments.program, chosen)))
+    elif arguments.command == "overhead":
+        arguments.out.write_bytes(msgspec.json.encode(measure_overhead()))
+    else:
+        measured = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in arguments.files]
+        overhead = msgspec.json.decode(arguments.overhead.read_bytes(), type=Overhead)
+        print(*table(measured, overhead), sep="\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    main()

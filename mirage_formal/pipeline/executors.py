@@ -1,0 +1,37 @@
+"""Who computes the tasks of a run: processes of this machine, or the workers of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mirage_formal.errors import ClusterError
+from mirage_formal.pipeline.settings import Settings, check_limits, environment, worker_count
+from mirage_formal.search.cluster import Cluster
+from mirage_formal.search.dispatch import Executor
+from mirage_formal.search.parallel import Pool
+
+#: Loaded once by the server process that workers are forked from.
+PRELOAD: Final = ("mirage_formal.pipeline.tasks",)
+_SCHEMES: Final = ("tcp://", "tls://", "local:")
+_GIB: Final = 1 << 30
+
+
+def make_executor(settings: Settings) -> Executor[Any]:
+    """The workers that the settings ask for; whoever asks closes them.
+
+    Raises:
+        SpaceError: A limit that is not positive.
+        ClusterError: There is no such cluster, it has no workers, or one of them is of another version.
+    """
+    check_limits(settings)
+    memory = None if settings.worker_memory_gib is None else int(settings.worker_memory_gib * _GIB)
+    address = settings.cluster
+    if address is None:
+        return Pool(worker_count(settings), PRELOAD, memory=memory)
+    if not address.startswith(_SCHEMES):
+        hint = "as in --cluster tcp://10.0.0.1:8786"
+        raise ClusterError(f"expected one of {', '.join(_SCHEMES)}, got {address!r}", where="--cluster", hint=hint)
+    if settings.workers is not None:
+        what = f"expected workers or a cluster, got {settings.workers} workers and {address}"
+        raise ClusterError(what, where="--cluster", hint="--cluster local:N starts N workers on this machine")
+    return Cluster(address, PRELOAD, environment=environment, memory=memory)

@@ -1,0 +1,306 @@
+"""Tasks on the workers of a dask cluster, on any number of machines.
+
+Dask starts and restarts workers, and moves tasks and answers. Who computes what stays this side's decision: each thread
+of a worker is given one task at a time, so that it is known whose task a lost worker had, each try goes to another
+worker, and a task that always kills its process is found out. Workers compute in processes of their own
+(``cluster_worker``), which a task may crash without harm to dask.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import IO, Any, Final
+
+from mirage_formal.errors import ClusterError
+from mirage_formal.search.cluster_worker import Order, compute
+from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
+
+#: Seconds to reach a scheduler, and then for its first worker to appear.
+_CONNECT_S: Final = 5.0
+_APPEAR_S: Final = 60.0
+#: Seconds between two looks at which workers there are, and without any worker before the run is given up.
+_LOOK_EVERY_S: Final = 1.0
+_ALONE_S: Final = 300.0
+#: Seconds to fetch an answer that a worker says it has.
+_FETCH_S: Final = 60.0
+#: Seconds for the local cluster to start and to end.
+_START_S: Final = 60.0
+_END_S: Final = 10.0
+
+
+class _Thread(Slot):
+    """A thread of a dask worker; ``future`` is dask's handle of what it computes."""
+
+    future: Any = None
+
+
+class Cluster(Executor[_Thread]):
+    """The workers of a dask cluster; those that come or go while a run goes on are taken on or replaced.
+
+    Args:
+        address: "tcp://HOST:PORT" or "tls://HOST:PORT" of a scheduler, or "local:N" for N workers on this machine.
+        preload: Modules that the workers' processes start with.
+        environment: What must be the same on the workers as here, by name; a function of a module.
+        memory: Bytes that a task may use, as in ``parallel.Pool``; a worker's own limit, shared out among its threads,
+            holds as well.
+
+    Raises:
+        ClusterError: ``distributed`` is not installed, the address cannot be reached, no worker is there, or one of
+            them is of another version.
+    """
+
+    speculative = True
+
+    def __init__(
+        self,
+        address: str,
+        preload: Sequence[str] = (),
+        *,
+        environment: Callable[[], dict[str, str]] = dict,
+        memory: int | None = None,
+        slow_factor: float = SLOW_FACTOR,
+        slow_after_s: float = SLOW_AFTER_S,
+    ) -> None:
+        super().__init__(slow_factor=slow_factor, slow_after_s=slow_after_s)
+        self._preload = tuple(preload)
+        self._environment = environment
+        self._memory = memory
+        self._name = uuid.uuid4().hex
+        self._sent = 0
+        self._ended: queue.SimpleQueue[tuple[_Thread, Any]] = queue.SimpleQueue()
+        self._refused: set[str] = set()
+        self._seen = self._looked = time.monotonic()
+        self._client: Any = None
+        self._host: _Host | None = None
+        try:
+            self._connect(address)
+        except BaseException:
+            self.close()
+            raise
+        self._workers = len(self._slots)
+
+    @property
+    def workers(self) -> int:
+        """Threads of the cluster's workers when it was connected to."""
+        return self._workers
+
+    def close(self) -> None:
+        """Give up what is being computed and leave the cluster; one that was started here ends."""
+        for slot in list(self._slots):
+            if slot.task is not None:
+                self._stop(slot)
+        self._slots.clear()
+        if self._client is not None:
+            self._client.close(timeout=_END_S)
+            self._client = None
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of the dask workers, by address."""
+        found: dict[str, int] = self._client.run(os.getpid)
+        return found
+
+    def scheduler_seconds(self) -> float:
+        """Processor time that the scheduler has taken by now; with "local:N", its workers' nannies included."""
+        found: float = self._client.run_on_scheduler(time.process_time)
+        return found
+
+    # Workers
+
+    def _connect(self, address: str) -> None:
+        client_class = _client_class()
+        if address.startswith("local:"):
+            self._host = _Host(_local_workers(address))
+            scheduler = self._host.address
+        else:
+            scheduler = address
+        try:
+            self._client = client_class(scheduler, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            hint = "start one with: dask scheduler, and on every machine: dask worker ADDRESS"
+            what = f"expected a dask scheduler, got none: {_short(error)}"
+            raise ClusterError(what, where=address, hint=hint) from None
+        end = time.monotonic() + _APPEAR_S
+        while not self._slots and time.monotonic() < end:
+            refused = self._take_on(self._threads())
+            if refused:
+                hint = "install the same mirage_formal and the same packages on every machine"
+                raise ClusterError("; ".join(refused[:3]), where=address, hint=hint)
+            if not self._slots:
+                time.sleep(0.2)
+        if not self._slots:
+            hint = f"on every machine: dask worker {scheduler}"
+            raise ClusterError(f"expected at least one worker, got none in {_APPEAR_S:.0f} s", where=address, hint=hint)
+
+    def _threads(self) -> dict[str, int]:
+        """Threads of every worker that the scheduler knows, by address."""
+        try:
+            found: dict[str, int] = self._client.nthreads()
+        except (OSError, RuntimeError, CancelledError) as error:
+            hint = "what was found by now is in the journal; --resume continues"
+            raise ClusterError(f"lost the scheduler: {_short(error)}", where="cluster", hint=hint) from None
+        return found
+
+    def _take_on(self, threads: dict[str, int]) -> list[str]:
+        """Make slots of the workers that are new here; what is wrong with those that may not be used."""
+        known = {slot.home for slot in self._slots} | self._refused
+        new = [address for address in threads if address not in known]
+        if not new:
+            return []
+        ours = self._environment()
+        refused: list[str] = []
+        for address, theirs in self._client.run(self._environment, workers=new, on_error="return").items():
+            if isinstance(theirs, OSError):
+                continue  # it is on its way out, or is asked again
+            wrong = _difference(ours, theirs)
+            if wrong:
+                self._refused.add(address)
+                refused.append(f"worker {address}: {wrong}")
+            else:
+                self._slots += [_Thread(address) for _ in range(threads[address])]
+        return refused
+
+    def _look(self) -> list[_Thread]:
+        """Bring the slots up to date; those that were busy at a worker that is gone."""
+        self._looked = time.monotonic()
+        threads = self._threads()
+        gone = [slot for slot in self._slots if slot.home not in threads]
+        for slot in gone:
+            self._slots.remove(slot)
+        self.remarks += [f"not used: {text}" for text in self._take_on(threads)]
+        if self._slots:
+            self._seen = self._looked
+        elif self._looked - self._seen > _ALONE_S:
+            hint = "what was found by now is in the journal; --resume continues"
+            raise ClusterError(f"expected a worker, got none for {_ALONE_S:.0f} s", where="cluster", hint=hint)
+        return [slot for slot in gone if slot.task is not None]
+
+    # Tasks
+
+    def _ready(self, wanted: int) -> list[_Thread]:
+        return [slot for slot in self._slots if slot.task is None]
+
+    def _send(self, slot: _Thread, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
+        self._sent += 1
+        key = f"mirage_formal-{self._name}-{self._sent}"
+        order = Order(pickle.dumps((function, task)), key, limit_s, self._memory, self._preload)
+        future = self._client.submit(compute, order, key=key, workers=[slot.home], pure=False)
+        slot.future = future
+        future.add_done_callback(lambda ended: self._ended.put((slot, ended)))
+        return True
+
+    def _events(self, timeout: float) -> Iterator[tuple[_Thread, Event]]:
+        with suppress(queue.Empty):
+            while True:
+                slot, future = self._ended.get(timeout=timeout)
+                timeout = 0.0
+                if slot.future is not future or slot.task is None:
+                    continue  # given up in the meantime
+                event = self._answer(slot)
+                yield slot, event
+        if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+            for slot in self._look():
+                self._forget(slot)
+                yield slot, Lost("its worker left the cluster")
+
+    def _answer(self, slot: _Thread) -> Event:
+        """What dask has of a task that has ended; anything but an answer is a try that came to nothing."""
+        try:
+            event: Event = slot.future.result(timeout=_FETCH_S)
+        except (Exception, CancelledError) as error:
+            event = Lost(f"its worker or its answer was lost: {_short(error)}")
+            self._threads()  # if it is the scheduler that was lost, no other try would help
+        self._forget(slot)
+        return event
+
+    def _stop(self, slot: _Thread) -> None:
+        slot.task = None
+        self._forget(slot)
+
+    def _forget(self, slot: _Thread) -> None:
+        """Tell dask that a task is no longer wanted; its worker kills it if it is still computing."""
+        future, slot.future = slot.future, None
+        if future is not None:
+            future.release()
+
+
+class _Host:
+    """The process that has a cluster on this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mirage_formal.search.cluster_host", str(workers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _START_S)
+        self.address = self._process.stdout.readline().decode().strip() if ready else ""
+        if not self.address:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["it does not answer"]
+            self.close()
+            raise ClusterError(f"expected a local cluster, got: {said[0]}", where="cluster", hint="try --workers")
+
+    def close(self) -> None:
+        """End it with all its workers."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+        self._errors.close()
+
+
+def _client_class() -> Any:
+    try:
+        from distributed import Client
+    except ImportError:
+        hint = "pip install 'mirage_formal[distributed]'"
+        what = "expected the package distributed, which is not installed"
+        raise ClusterError(what, where="--cluster", hint=hint) from None
+    return Client
+
+
+def _local_workers(address: str) -> int:
+    text = address.removeprefix("local:")
+    if not text.isdigit() or not 1 <= int(text) <= 1024:
+        hint = "as in local:4"
+        raise ClusterError(f"expected local:N with N from 1 to 1024, got {address!r}", where="--cluster", hint=hint)
+    return int(text)
+
+
+def _difference(ours: dict[str, str], theirs: Any) -> str:
+    """What keeps a worker from being used, or nothing."""
+    if not isinstance(theirs, dict):
+        return f"expected mirage_formal to be installed, got {_short(theirs)}"
+    wrong = [name for name in ours if theirs.get(name) != ours[name]]
+    return "; ".join(f"expected {name} {ours[name][:16]}, got {theirs.get(name, 'none')[:16]}" for name in wrong)
+
+
+def _short(error: object) -> str:
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:300]

@@ -1,0 +1,125 @@
+"""What runs inside a dask worker: every task in a process of its own beside it.
+
+A dask worker computes in threads, which nobody can stop. In a process of its own a task can be bounded in time and
+memory, killed when it is no longer wanted, and may crash: the dask worker and its other tasks go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.search.dispatch import Answer, Done, Event, Failed, Lost, Mistake
+from mirage_formal.search.parallel import Pool
+
+#: Seconds after which a process that has nothing to do is ended: its cluster may have work for others.
+IDLE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A task for a dask worker.
+
+    Attributes:
+        payload: The function and its argument, pickled.
+        key: Dask's name of the task.
+        limit_s: Seconds after which it counts as hung.
+        memory: Bytes that it may use; None leaves it at the dask worker's own limit.
+        preload: Modules that its process should start with.
+    """
+
+    payload: bytes
+    key: str
+    limit_s: float
+    memory: int | None
+    preload: tuple[str, ...]
+
+
+def compute(order: Order) -> Event:
+    """Compute a task in a process of its own; a task that the client has given up is killed."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    place = _CREW.take(order.preload, _bound(worker, order.memory))
+    try:
+        function, task = pickle.loads(order.payload)
+        for outcome in place.pool.run(function, [task], limit_s=order.limit_s, tries=1):
+            match outcome:
+                case Done(value=value, milliseconds=wall, cpu_milliseconds=cpu):
+                    return Answer(value, wall, cpu)
+                case Failed(reason=reason):
+                    return Lost(reason)
+            if _given_up(worker, order.key):
+                return Lost("its client gave it up")
+    except MirageError as error:
+        return Mistake(error)
+    finally:
+        _CREW.give(place)
+    raise AssertionError("a task ended without an outcome")
+
+
+def _bound(worker: Any, asked: int | None) -> int | None:
+    """The smaller of what the run asks for and a thread's share of the dask worker's own limit."""
+    limit = worker.memory_manager.memory_limit
+    bounds = [asked, limit and limit // worker.state.nthreads]
+    return min((bound for bound in bounds if bound), default=None)
+
+
+def _given_up(worker: Any, key: str) -> bool:
+    """Whether the client has released a task, or is gone."""
+    state = worker.state.tasks.get(key)
+    return state is None or state.state == "cancelled"
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """A pool of one process, what it was made for, and since when it has had nothing to do."""
+
+    pool: Pool
+    terms: tuple[tuple[str, ...], int | None]
+    since: float = 0.0
+
+
+class _Crew:
+    """Processes of a dask worker that have nothing to do, kept because starting one takes a second."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Place] = []
+        self._keeper: threading.Thread | None = None
+
+    def take(self, preload: tuple[str, ...], memory: int | None) -> _Place:
+        terms = (preload, memory)
+        with self._lock:
+            if self._keeper is None:
+                # A nanny's worker is a daemon, which may not have children of its own; ours leave when it is gone.
+                multiprocessing.current_process().daemon = False
+                self._keeper = threading.Thread(target=self._keep, daemon=True)
+                self._keeper.start()
+            for place in self._idle:
+                if place.terms == terms:
+                    self._idle.remove(place)
+                    return place
+        return _Place(Pool(1, preload, memory=memory, threads=1), terms)
+
+    def give(self, place: _Place) -> None:
+        place.since = time.monotonic()
+        with self._lock:
+            self._idle.append(place)
+
+    def _keep(self) -> None:
+        while True:
+            time.sleep(IDLE_S / 4)
+            with self._lock:
+                old = [place for place in self._idle if time.monotonic() - place.since > IDLE_S]
+                self._idle = [place for place in self._idle if place not in old]
+            for place in old:
+                place.pool.close()
+
+
+_CREW: Final = _Crew()

@@ -1,0 +1,315 @@
+"""How tasks are shared out among workers that may die, hang or be slow, whatever kind of workers they are.
+
+An ``Executor`` hands out tasks in their order, gives those that failed to other workers, a fixed number of times, and
+reports the ones that take much longer than the rest. Where its workers are is a subclass's matter: processes of this
+machine (``parallel.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their
+arguments, so it changes nothing which worker answers, or how many times a task is computed.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+from mirage_formal.errors import MirageError
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+#: Tries of one task, each on another worker where there is one, before it is reported as failed.
+TRIES: Final = 3
+#: A task is slow when it has taken so many times the median of those that are done,
+SLOW_FACTOR: Final = 5.0
+#: and so many seconds at least,
+SLOW_AFTER_S: Final = 10.0
+#: once so many are done.
+_SLOW_SAMPLE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[R]):
+    """A task that was computed.
+
+    Attributes:
+        index: Position among the tasks.
+        value: What it returned.
+        attempts: Workers that it was given to.
+        milliseconds: Time that its worker took.
+        cpu_milliseconds: Processor time that its worker took, with that of processes it waited for.
+    """
+
+    index: int
+    value: R
+    attempts: int
+    milliseconds: float
+    cpu_milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task given up: its worker died, hung, grew too large or raised in every try; ``reason`` is the last one's."""
+
+    index: int
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A task that is still being computed although others took much less.
+
+    Attributes:
+        index: Position among the tasks.
+        seconds: Since it was given to a worker.
+        typical_s: Median of the tasks that are done.
+        again: Whether another worker, which had nothing to do, now computes it as well.
+    """
+
+    index: int
+    seconds: float
+    typical_s: float
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker sends back: a value, in how many milliseconds of time and of processor time."""
+
+    value: Any
+    milliseconds: float
+    cpu_milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A try that came to nothing: the worker died, hung or raised."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """The task raised a user's mistake, which no other try would cure."""
+
+    error: MirageError
+
+
+Event = Answer | Lost | Mistake
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place where one task at a time is computed.
+
+    Attributes:
+        home: The worker that it belongs to: a task that failed at one home is given to another where there is one.
+        task: What is being computed, if anything.
+        since: Value of time.monotonic() when that was sent.
+    """
+
+    home: str
+    task: int | None = field(default=None, init=False)
+    since: float = field(default=0.0, init=False)
+
+
+S = TypeVar("S", bound=Slot)
+
+
+class _Book:
+    """Where every task of one ``run`` stands."""
+
+    def __init__(self, count: int, tries: int) -> None:
+        self.left = count
+        self.tries = tries
+        self.waiting = deque(range(count))
+        self.starts = [0] * count
+        self.failures = [0] * count
+        self.homes: list[set[str]] = [set() for _ in range(count)]
+        self.settled = [False] * count
+        self.told: set[int] = set()
+        self.doubled: set[int] = set()
+        self.seconds: list[float] = []
+
+    def settle(self, index: int) -> None:
+        self.settled[index] = True
+        self.left -= 1
+
+
+class Executor(ABC, Generic[S]):
+    """Computes tasks on workers; a context manager that may be used for any number of ``run``s.
+
+    Attributes:
+        remarks: What the user should know about the workers, readable.
+    """
+
+    #: Whether a slow task is given to a second worker that has nothing to do.
+    speculative: ClassVar[bool] = False
+
+    def __init__(self, *, slow_factor: float = SLOW_FACTOR, slow_after_s: float = SLOW_AFTER_S) -> None:
+        self.remarks: list[str] = []
+        self._slots: list[S] = []
+        self._slow = (slow_factor, slow_after_s)
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """Tasks that are computed at a time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every worker that was started here, whatever it is doing."""
+
+    @abstractmethod
+    def _ready(self, wanted: int) -> list[S]:
+        """Slots that may be given a task; up to ``wanted`` are started if that is possible."""
+
+    @abstractmethod
+    def _send(self, slot: S, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
+        """Give a task to a slot; False if the worker died while it was idle, so that nothing was lost."""
+
+    @abstractmethod
+    def _events(self, timeout: float) -> Iterator[tuple[S, Event]]:
+        """What busy slots have to say within so many seconds; a slot that has spoken is idle or gone."""
+
+    @abstractmethod
+    def _stop(self, slot: S) -> None:
+        """End what a busy slot computes; nothing more is heard of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def run(
+        self,
+        function: Callable[[P], R],
+        tasks: Sequence[P],
+        *,
+        limit_s: float,
+        deadline: float = float("inf"),
+        tick_s: float = 0.2,
+        tries: int = TRIES,
+    ) -> Iterator[Done[R] | Failed | Slow | None]:
+        """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
+
+        Args:
+            function: A function of a module, not a closure.
+            tasks: Picklable arguments.
+            limit_s: Seconds after which a task counts as hung.
+            deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
+            tick_s: None is yielded when nothing has happened for so many seconds, for progress displays.
+            tries: Times that a task may fail before it is given up.
+
+        Raises:
+            MirageError: A task raised one: a mistake of the user, which no other try would cure.
+        """
+        book = _Book(len(tasks), tries)
+        try:
+            while book.left:
+                now = time.monotonic()
+                if now >= deadline:
+                    return
+                self._assign(function, tasks, book, limit_s)
+                happened = False
+                for slot, event in self._events(min(tick_s, max(0.0, deadline - now))):
+                    outcome = self._note(book, slot, event)
+                    if outcome is not None:
+                        happened = True
+                        yield outcome
+                for slow in self._slow_ones(function, tasks, book, limit_s):
+                    happened = True
+                    yield slow
+                if not happened:
+                    yield None
+        finally:
+            for slot in list(self._slots):
+                if slot.task is not None:
+                    self._stop(slot)
+
+    def _assign(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> None:
+        """Give every idle slot the first task that may go there."""
+        if not book.waiting:
+            return
+        busy = sum(slot.task is not None for slot in self._slots)
+        for slot in self._ready(busy + len(book.waiting)):
+            index = self._next(book, slot)
+            if index is not None and self._start(slot, function, tasks[index], index, book, limit_s):
+                book.waiting.remove(index)
+
+    def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
+        if not self._send(slot, function, task, limit_s):
+            return False
+        book.starts[index] += 1
+        book.homes[index].add(slot.home)
+        slot.task = index
+        slot.since = time.monotonic()
+        return True
+
+    def _next(self, book: _Book, slot: S) -> int | None:
+        """The first waiting task that has not failed at this slot's home, or at every home there is."""
+        homes: set[str] | None = None
+        for index in book.waiting:
+            if slot.home not in book.homes[index]:
+                return index
+            homes = homes or {other.home for other in self._slots}
+            if homes <= book.homes[index]:
+                return index
+        return None
+
+    def _note(self, book: _Book, slot: S, event: Event) -> Done[Any] | Failed | None:
+        """Write down what a slot said; the outcome, if that settles its task."""
+        index = slot.task
+        assert index is not None
+        seconds = time.monotonic() - slot.since
+        slot.task = None
+        match event:
+            case Mistake(error):
+                raise error
+            case Answer(value, milliseconds, cpu_milliseconds):
+                for other in [other for other in self._slots if other.task == index]:
+                    self._stop(other)
+                book.seconds.append(seconds)
+                book.settle(index)
+                return Done(index, value, book.starts[index], milliseconds, cpu_milliseconds)
+            case Lost(reason):
+                book.failures[index] += 1
+                if any(other.task == index for other in self._slots):
+                    return None
+                if book.failures[index] < book.tries:
+                    book.waiting.append(index)
+                    return None
+                book.settle(index)
+                return Failed(index, reason, book.starts[index])
+
+    def _slow_ones(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> Iterator[Slow]:
+        """Tasks that have become slow, and those that are now computed a second time; each once."""
+        if len(book.seconds) < _SLOW_SAMPLE:
+            return
+        factor, after_s = self._slow
+        typical = median(book.seconds)
+        now = time.monotonic()
+        for slot in list(self._slots):
+            index, seconds = slot.task, now - slot.since
+            if index is None or index in book.doubled or seconds < max(after_s, factor * typical):
+                continue
+            again = self.speculative and not book.waiting and self._double(slot, function, tasks, book, limit_s)
+            if again or index not in book.told:
+                book.told.add(index)
+                yield Slow(index, seconds, typical, again)
+
+    def _double(self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> bool:
+        """Compute a busy slot's task at another home as well, if one has nothing to do."""
+        index = slot.task
+        assert index is not None
+        for other in self._ready(0):
+            if other.home != slot.home and self._start(other, function, tasks[index], index, book, limit_s):
+                book.doubled.add(index)
+                return True
+        return False
