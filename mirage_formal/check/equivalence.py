@@ -5,14 +5,18 @@ Light to import: the pipeline replays every proof before it writes it. sympy is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.check.kernel.digits import obligations
+from mirage_formal.check.kernel.elaborate import Elaboration
 from mirage_formal.check.kernel.replay import Theorem, replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.check.kernel.terms import Terms
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import Input, KernelGraph
+from mirage_formal.ir.types import row_major
 from mirage_formal.journal import DigitLemma
 
 LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
@@ -58,6 +62,22 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
         texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
     return Replayed(theorem, theorem.conditions, tuple(texts))
+
+
+def own_conditions(program: KernelGraph) -> tuple[str, ...]:
+    """What operators that stay as they are need to be defined, by the kernel's reading of each alone.
+
+    Raises:
+        ProofError: An operator has no meaning there.
+    """
+    types, found = kernel_types(program), list[str]()
+    for number, op in enumerate(program.ops):
+        given = [types[i] for i in op.operands]
+        inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(given))
+        alone = KernelGraph(inputs, (replace(op, operands=tuple(range(len(given)))),), (len(given),))
+        held = Elaboration(Terms(), alone, "program").conditions
+        found += [one.replace("kernel operator 0", f"kernel operator {number}") for one in held]
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_formal.check.candidate import Established
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.check.run import Run
 from mirage_formal.check.steps import expect, list_files, step
 from mirage_formal.errors import FormatError, RunError
@@ -123,7 +122,7 @@ def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, .
     known = set(range(inputs))
     pieces: list[Piece] = []
     for number, part in enumerate(parts, 1):
-        piece = _piece(program, part)
+        piece = taken_out(program, part)
         if not known.issuperset(piece.reads):
             raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
         hidden = {inputs + n for n in part.operators} - {piece.result}
@@ -135,7 +134,7 @@ def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, .
     return tuple(pieces)
 
 
-def _piece(program: KernelGraph, part: PartRecord) -> Piece:
+def taken_out(program: KernelGraph, part: PartRecord) -> Piece:
     """The operators of a part as a program whose output is the last one's result."""
     expect("order of operators", tuple(sorted(part.operators)), part.operators)
     inputs, types = len(program.inputs), kernel_types(program)
@@ -277,20 +276,4 @@ def _composed(whole: Whole, graphs: Sequence[KernelGraph]) -> KernelGraph:
     return KernelGraph(program.inputs, tuple(ops), tuple(stands[tensor] for tensor in program.outputs))
 
 
-def own_conditions(program: KernelGraph) -> tuple[str, ...]:
-    """What operators that stay as they are need to be defined, by the kernel's reading of each alone.
-
-    Raises:
-        ProofError: An operator has no meaning there.
-    """
-    types, found = kernel_types(program), list[str]()
-    for number, op in enumerate(program.ops):
-        given = [types[i] for i in op.operands]
-        inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(given))
-        alone = KernelGraph(inputs, (replace(op, operands=tuple(range(len(given)))),), (len(given),))
-        held = Elaboration(Terms(), alone, "program").conditions
-        found += [one.replace("kernel operator 0", f"kernel operator {number}") for one in held]
-    return tuple(dict.fromkeys(found))
-
-
-__all__ = ["EstablishedWhole", "Piece", "Whole", "check_whole", "own_conditions", "read_whole"]
+__all__ = ["EstablishedWhole", "Piece", "Whole", "check_whole", "read_whole", "taken_out"]

@@ -13,6 +13,7 @@ from mirage_formal.pipeline.driver import Report, Result, rank, run
 from mirage_formal.pipeline.kernels import MEASURED
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, POLICIES, Settings, as_program
+from mirage_formal.pipeline.whole import WholeReport, run_any
 from mirage_formal.search.bounds import IntTriples
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "Result",
     "Settings",
     "Watch",
+    "WholeReport",
     "as_program",
     "rank",
     "run",
+    "run_any",
     "silent",
     "superoptimize",
 ]
@@ -55,6 +58,7 @@ def superoptimize(
     seed: int = 0,
     accept: str = "equivalent",
     workers: int | None = None,
+    cluster: str | None = None,
     time_limit: float | None = None,
     out: str | Path | None = None,
     name: str = "program",
@@ -66,6 +70,9 @@ def superoptimize(
 
     On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
     within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order.
+
+    A program of more operators than a candidate of its space can have is cut into parts; the best candidates of the
+    parts are put together to one result (docs/whole-models.md), which is not measured.
 
     Args:
         program: A graph of the front end, or an ir.graph.KernelGraph, with at least one marked output.
@@ -88,6 +95,7 @@ def superoptimize(
         accept: "equivalent" returns only candidates that are proved equal to the program over the reals; "probable"
             also those that fingerprints did not refute, with that verdict.
         workers: Worker processes; None is every available processor.
+        cluster: Address of a dask scheduler whose workers search and prove, or "local:N" (docs/scaling.md).
         time_limit: Seconds for the search; what was found by then is verified and returned.
         out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
         name: Name of the program.
@@ -110,6 +118,7 @@ def superoptimize(
         seed=seed,
         accept=accept,
         workers=workers,
+        cluster=cluster,
         time_limit_s=time_limit,
         resume=resume,
         extents=extents,
@@ -125,9 +134,11 @@ def superoptimize(
     )
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     where = Path("runs") / default if out is None else Path(out)
-    report = run(frozen, settings, where, name=name, watch=watch)
+    report = run_any(frozen, settings, where, name=name, watch=watch)
     if report.summary.status == "interrupted":
         raise KeyboardInterrupt
+    if isinstance(report, WholeReport):
+        return [] if report.result is None else [report.result]
     results = list(report.results)
     if not measure or not results or not device_count():
         return results

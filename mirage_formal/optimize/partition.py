@@ -1,0 +1,260 @@
+"""Cutting a program into parts that can be searched and proved one by one.
+
+A part is a set of operators of which one result, its root's, is used outside. Such a set is connected and convex, and
+any choice of them has an order in which each reads only what earlier ones computed: a root's number is larger than
+those of the roots that its part reads.
+
+The cut points are found by dynamic programming. An operator ends at the one operator that every path from it to an
+output goes through next (its immediate post-dominator). Once a root's part is chosen, the operators that end in it and
+do not belong to it are roots themselves, whatever else is chosen, and what lies below each is a problem of its own; so
+the best cost below a root is the least, over its parts, of the part's cost and of the best costs below those.
+
+The cost of a part is a floor: what its best fused form needs at least, by the figures of the target. Cuts cost launches
+and traffic, so the fewest bytes and kernels win; of equal costs, more and smaller parts do, which are easier to search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from mirage_formal.errors import ProgramError
+from mirage_formal.gpu.target import Target
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.optimize.cost import estimate
+
+#: Sets of operators that are looked at for one root, smaller ones first: wide programs have very many.
+_MOST_SETS: Final = 4096
+_NANOS: Final = 1000.0
+#: Rows of a product's result that one block computes at most.
+_ROWS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PartLimits:
+    """What one search can take.
+
+    Attributes:
+        operators: Most operators of a part.
+        inputs: Most tensors that one kernel reads; a part that reads more is expected to need another kernel.
+    """
+
+    operators: int
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Operators of a program that are searched together, or one that stays as it is.
+
+    Attributes:
+        operators: Their numbers in the program, ascending.
+        program: They alone, as a program; inputs are named x0, x1, ... in the order of their first use.
+        reads: For each of its inputs, the number of the program's tensor.
+        result: Number of the program's tensor that it computes.
+        searched: Whether a search takes it; else it is one predefined operator that is kept.
+    """
+
+    operators: tuple[int, ...]
+    program: KernelGraph
+    reads: tuple[int, ...]
+    result: int
+    searched: bool
+
+
+def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...]]:
+    """Some operators of a program as a program of its own whose output is the last one's result.
+
+    Returns:
+        The program, and for each of its inputs the number of the given program's tensor.
+    """
+    types, base = kernel_types(program), len(program.inputs)
+    inside = {base + number for number in operators}
+    used = (i for number in operators for i in program.ops[number].operands)
+    reads = tuple(dict.fromkeys(i for i in used if i not in inside))
+    place = {tensor: i for i, tensor in enumerate((*reads, *(base + number for number in operators)))}
+    ops: list[Op] = []
+    for number in operators:
+        op = program.ops[number]
+        assert isinstance(op, Op)
+        ops.append(Op(op.kind, tuple(place[i] for i in op.operands), op.attrs))
+    inputs = tuple(_input(program, types, tensor, i) for i, tensor in enumerate(reads))
+    return KernelGraph(inputs, tuple(ops), (len(place) - 1,)), reads
+
+
+def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: int) -> Input:
+    given = tensor < len(program.inputs)
+    strides = program.inputs[tensor].strides if given else row_major(types[tensor].shape)
+    return Input(f"x{number}", types[tensor], strides)
+
+
+def partition(
+    program: KernelGraph, target: Target, limits: PartLimits, takes: Callable[[KernelGraph], bool]
+) -> tuple[Part, ...]:
+    """The cheapest partition of a program, in an order in which it can be computed.
+
+    Args:
+        program: A program of predefined operators.
+        target: The GPU whose figures the costs are made of.
+        limits: What one search can take.
+        takes: Whether a search can take a part at all; asked about parts within the limits.
+
+    Raises:
+        ProgramError: An operator is graph-defined.
+        GraphError: The program is not well-formed.
+    """
+    kernel_types(program)
+    if any(isinstance(op, GraphDefined) for op in program.ops):
+        hint = "describe the program with predefined operators; the search finds the graph-defined ones"
+        raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
+    return _Cutter(program, target, limits, takes).parts()
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best part of a root: cost below the root in nanoseconds, less for more parts at equal costs."""
+
+    key: tuple[int, int]
+    part: Part
+    roots: tuple[int, ...]
+
+
+class _Cutter:
+    def __init__(
+        self, program: KernelGraph, target: Target, limits: PartLimits, takes: Callable[[KernelGraph], bool]
+    ) -> None:
+        self._program = program
+        self._target = target
+        self._limits = limits
+        self._takes = takes
+        self._base = len(program.inputs)
+        self._readers: list[list[int]] = [[] for _ in program.ops]
+        for number, op in enumerate(program.ops):
+            for operand in dict.fromkeys(op.operands):
+                if operand >= self._base:
+                    self._readers[operand - self._base].append(number)
+        self._shown = {output - self._base for output in program.outputs}
+        self._end = len(program.ops)  # stands for the caller, who reads the outputs
+        self._ends = self._post_dominators()
+        self._best: dict[int, _Choice] = {}
+        self._judged: dict[KernelGraph, tuple[bool, float]] = {}
+
+    def parts(self) -> tuple[Part, ...]:
+        for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
+            self._best[root] = min(self._choices(root), key=lambda choice: choice.key)
+        found: list[Part] = []
+        todo = [number for number, end in enumerate(self._ends) if end == self._end]
+        while todo:
+            choice = self._best[todo.pop()]
+            found.append(choice.part)
+            todo += choice.roots
+        return tuple(sorted(found, key=lambda part: part.result))
+
+    def _post_dominators(self) -> list[int]:
+        """For each operator, the next one that all paths from it to an output go through, or ``_end``.
+
+        A result that nobody reads counts as read by the caller.
+        """
+        ends = [self._end] * len(self._program.ops)
+        for number in reversed(range(len(self._program.ops))):
+            readers = self._readers[number]
+            if number in self._shown or not readers:
+                continue
+            meet = readers[0]
+            for other in readers[1:]:
+                while meet != other:
+                    low = min(meet, other)
+                    meet, other = ends[low], max(meet, other)
+            ends[number] = meet
+        return ends
+
+    def _choices(self, root: int) -> Iterator[_Choice]:
+        for operators in self._sets(root):
+            graph, reads = extract(self._program, operators)
+            searched, us = self._judge(graph)
+            if not searched and len(operators) > 1:
+                continue
+            inside = set(operators)
+            roots = tuple(n for n, end in enumerate(self._ends) if end in inside and n not in inside)
+            cost = round(_NANOS * us) + sum(self._best[n].key[0] for n in roots)
+            parts = 1 + sum(-self._best[n].key[1] for n in roots)
+            yield _Choice((cost, -parts), Part(operators, graph, reads, self._base + root, searched), roots)
+
+    def _sets(self, root: int) -> list[tuple[int, ...]]:
+        """Sets of operators of which only the root's result is used outside, within the limit, smaller ones first."""
+        found: dict[frozenset[int], None] = {frozenset({root}): None}
+        layer = list(found)
+        for _ in range(1, self._limits.operators):
+            grown: dict[frozenset[int], None] = {}
+            for inside in layer:
+                for number in self._addable(inside):
+                    grown.setdefault(inside | {number})
+                if len(found) + len(grown) > _MOST_SETS:
+                    break
+            layer = list(grown)
+            found |= grown
+        return [tuple(sorted(inside)) for inside in found]
+
+    def _addable(self, inside: frozenset[int]) -> list[int]:
+        """Operators that only members of the set read."""
+        near = {i - self._base for number in inside for i in self._program.ops[number].operands if i >= self._base}
+        fit = [n for n in near - inside if n not in self._shown and inside.issuperset(self._readers[n])]
+        return sorted(fit, reverse=True)
+
+    def _judge(self, graph: KernelGraph) -> tuple[bool, float]:
+        """Whether a part is searched, and its cost in microseconds."""
+        if graph not in self._judged:
+            floor = floor_us(graph, self._target, self._limits.inputs) if self._takes(graph) else None
+            us = estimate(graph, self._target).us if floor is None else floor
+            self._judged[graph] = (floor is not None, us)
+        return self._judged[graph]
+
+
+def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | None:
+    """Microseconds that the best fused form of a part needs at least, as far as the figures of the target tell.
+
+    One kernel that reads every input once and writes the output once, or does the arithmetic at peak rate, whichever
+    takes longer. There are more kernels where there are more inputs than one reads, and for a product of a product
+    whose rows make too few blocks: then blocks compute partial sums, which cross device memory. None if it would be
+    cheaper to let the inner product cross, for that is a cut.
+    """
+    types, model = kernel_types(part), target.model
+    chained = _chained(part, types, target)
+    if chained is None:
+        return None
+    extra, crossing = chained
+    rate = target.bandwidth_gbs * model.bandwidth_efficiency * 1e3
+    traffic = sum(types[i].bytes for i in range(len(part.inputs))) + sum(types[i].bytes for i in part.outputs)
+    compute = sum(kernel.compute_us for kernel in estimate(part, target).kernels) * model.library_efficiency
+    wide = max(0, -(-(len(part.inputs) - 1) // max(1, most_inputs - 1)) - 1)
+    launches = 1 + max(extra, wide)
+    return launches * (model.launch_us + model.latency_us) + max((traffic + crossing) / rate, compute)
+
+
+def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int] | None:
+    """Further kernels that products of products need, and the bytes of their partial sums; None if they need a cut."""
+    inner: list[int] = [0] * len(part.inputs)  # bytes of the smallest product below each tensor, 0 if there is none
+    extra = crossing = 0
+    for number, op in enumerate(part.ops, len(part.inputs)):
+        below = min((inner[i] for i in op.operands if inner[i]), default=0)
+        inner.append(below)
+        if not isinstance(op, Op) or op.kind is not OpKind.MATMUL:
+            continue
+        inner[number] = types[number].bytes
+        shape = types[number].shape
+        blocks = prod(shape[:-2]) * -(-shape[-2] // _ROWS)
+        if not below or blocks >= target.sms:
+            continue
+        partial = 2 * types[number].bytes * -(-target.sms // blocks)
+        if 2 * below <= partial:
+            return None
+        extra, crossing = extra + 1, crossing + partial
+    return extra, crossing
+
+
+__all__ = ["Part", "PartLimits", "extract", "floor_us", "partition"]

@@ -1,0 +1,99 @@
+"""What a whole program's search looks like in a terminal: its parts in a table, then the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mirage_formal.ir.graph import GraphDefined
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.journal.whole import WholeRecord
+from mirage_formal.pipeline.driver import Report
+from mirage_formal.pipeline.settings import display_path
+from mirage_formal.pipeline.show import form, print_report, warnings
+from mirage_formal.pipeline.whole import WholePart, WholeReport
+
+_WIDTH: Final = 120
+
+
+def print_any(report: Report | WholeReport, console: Console) -> None:
+    """The report of a search, or of a whole program's searches."""
+    if isinstance(report, Report):
+        print_report(report, console)
+    else:
+        print_whole(report, console)
+
+
+def print_whole(report: WholeReport, console: Console) -> None:
+    """The table of parts, the whole beside the program as it was, and whatever went wrong, loudly."""
+    table = Table(title=escape(f"{report.record.program}: {len(report.parts)} parts"), title_justify="left")
+    for column in ("part", "kernels", "est. us"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("operators")
+    table.add_column("in their place")
+    for number, one in enumerate(report.parts, 1):
+        table.add_row(*(escape(cell) for cell in _row(report.record, number, one)))
+    # A row is longer than most pipes claim to be wide.
+    Console(file=console.file, width=max(_WIDTH, console.width)).print(table)
+    for text in notes(report):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    runs = {one.report.directory: one.report for one in report.parts if one.report is not None}
+    for run in runs.values():
+        for text in warnings(run):
+            console.print(f"{run.directory.name}: {text}", style="bold red", markup=False, highlight=False)
+
+
+def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
+    part = record.parts[number - 1]
+    kinds = ", ".join(op.kind.value for op in one.part.program.ops if not isinstance(op, GraphDefined))
+    found = "the same operators" + (": no candidate is better" if one.report is not None else "")
+    if one.chosen is not None:
+        found = f"{one.chosen.digest[:12]}, equivalent: {form(one.graph)}"
+    kernels = f"{part.kernels} of {part.unfused_kernels}"
+    return str(number), kernels, f"{part.estimated_us:.1f} of {part.unfused_us:.1f}", kinds, found
+
+
+def notes(report: WholeReport) -> list[str]:
+    """What the whole is, beside the program as it was."""
+    record, parts = report.record, report.parts
+    runs = {one.report.directory: one.report.summary for one in parts if one.report is not None}
+    states = sum(summary.states for summary in runs.values())
+    ends = {
+        "complete": "",
+        "interrupted": "Interrupted; --resume continues. ",
+        "time-limit": "Stopped at the time limit; --resume continues. ",
+    }
+    lines = [
+        f"{ends[record.status]}{len(runs)} distinct parts searched, {states:,} states, {record.wall_s:.1f} s",
+    ]
+    if report.result is not None:
+        moves = sum(one.graph.kernels for one in parts if _only_moves(one))
+        lines += [
+            "verdict equivalent: the whole is proved equal to the program over the reals, part by part, for all inputs "
+            f"on which its {len(record.conditions)} conditions hold (no divisor is 0, no radicand negative)",
+            f"kernels: {record.kernels} instead of {record.unfused_kernels}, of which {moves} only copy; est. us: "
+            f"{record.estimated_us:.1f} instead of {record.unfused_us:.1f}",
+        ]
+    return [*lines, "est. us orders candidates; nothing was measured", f"evidence in {display_path(report.directory)}"]
+
+
+def _only_moves(one: WholePart) -> bool:
+    moves = {OpKind.RESHAPE, OpKind.TRANSPOSE}
+    return one.chosen is None and all(isinstance(op, GraphDefined) or op.kind in moves for op in one.part.program.ops)
+
+
+def reports_json(reports: Sequence[Report | WholeReport]) -> str:
+    """The summaries of runs as a JSON list of {directory, summary}; of a whole program, the summary is whole.json."""
+    shown = [
+        {"directory": display_path(one.directory), "summary": msgspec.Raw(msgspec.json.encode(one.summary))}
+        for one in reports
+    ]
+    return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
+
+
+__all__ = ["notes", "print_any", "print_whole", "reports_json"]

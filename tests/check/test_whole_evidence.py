@@ -1,0 +1,249 @@
+"""Whole programs under attack: every edit of partition, parts or whole is refused, with the file and step named."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_programs import TINY, layers
+
+from mirage_formal import journal
+from mirage_formal.check.__main__ import main
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.serialize import from_json
+from mirage_formal.journal.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.pipeline import Settings
+from mirage_formal.pipeline.whole import run_whole
+from tests.check.tampering import copy, edit, flip, sign_candidate, sign_run
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole") / "layers"
+    assert run_whole(layers(), Settings(**TINY), root, name="layers").result is not None
+    return root
+
+
+def sign_whole(root: Path, change: Callable[[Record], None] = lambda record: None) -> None:
+    """Change whole.json and sign it and the searches' summaries again, as whoever forges it would."""
+    path = root / WHOLE_FILE
+    record = json.loads(path.read_bytes())
+    change(record)
+    record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in record["manifest"]}
+    record["seal"] = "0" * 64
+    path.write_bytes(journal.sealed(journal.decode(json.dumps(record).encode(), WholeRecord, "")))
+
+
+def renumbered(record: Record) -> None:
+    """A forger also writes the digest that fits the graph."""
+    record["graph_digest"] = digest(from_json(json.dumps(record["graph"]).encode()))
+
+
+def searched(record: Record) -> list[Record]:
+    return [part for part in record["parts"] if part["candidate"]]
+
+
+def stolen_operator(record: Record) -> None:
+    first, second = (part for part in searched(record) if len(part["operators"]) > 3)
+    first["operators"] = sorted([*first["operators"], second["operators"].pop()])
+
+
+def operator_twice(record: Record) -> None:
+    record["parts"][1]["operators"] = sorted({*record["parts"][0]["operators"], *record["parts"][1]["operators"]})
+
+
+def operator_missing(record: Record) -> None:
+    del record["parts"][-1]
+
+
+def parts_reversed(record: Record) -> None:
+    record["parts"].reverse()
+
+
+def two_parts_in_one(record: Record) -> None:
+    """The softmax and the view before it, as if one search had been for both."""
+    view = next(part for part in record["parts"] if not part["run"])
+    record["parts"][-1]["operators"] = sorted(view["operators"] + record["parts"][-1]["operators"])
+    record["parts"].remove(view)
+
+
+def another_candidate(record: Record) -> None:
+    """Another part's search, candidate and all."""
+    first = searched(record)[0]
+    other = next(part for part in searched(record) if part["run"] != first["run"])
+    first.update(run=other["run"], candidate=other["candidate"], directory=other["directory"])
+
+
+def unknown_candidate(record: Record) -> None:
+    searched(record)[0]["candidate"] = "ab" * 32
+
+
+def another_directory(record: Record) -> None:
+    first = searched(record)[0]
+    names = [name for name in record["manifest"] if name.startswith(first["run"])]
+    first["directory"] = names[0].removesuffix("/summary.json")
+
+
+def forgotten_search(record: Record) -> None:
+    run = searched(record)[0]["run"]
+    record["manifest"] = {name: code for name, code in record["manifest"].items() if not name.startswith(run)}
+
+
+def no_candidate(record: Record) -> None:
+    """A part's own operators, where the whole has its candidate."""
+    searched(record)[0].update(candidate=None, directory="")
+
+
+def swapped_operands(record: Record) -> None:
+    """The whole computes something else: a kernel reads the other layer's weight."""
+    inputs = len(record["graph"]["inputs"])
+    for op in record["graph"]["ops"]:
+        weights = [i for i in op["operands"] if 0 < i < inputs]
+        if weights:
+            op["operands"] = [weights[0] % (inputs - 1) + 1 if i == weights[0] else i for i in op["operands"]]
+            break
+    renumbered(record)
+
+
+def outputs_swapped(record: Record) -> None:
+    record["graph"]["outputs"].reverse()
+    renumbered(record)
+
+
+def another_program(record: Record) -> None:
+    """The program that all this is for is another one: one kernel of it reads another input."""
+    program = record["graph_of_program"]
+    for op in program["ops"]:
+        if op.get("op") == "matmul" or op.get("kind") == "matmul":
+            op["operands"][1] = op["operands"][1] % (len(program["inputs"]) - 1) + 1
+            break
+    record["program_digest"] = digest(from_json(json.dumps(program).encode()))
+
+
+def fewer_conditions(record: Record) -> None:
+    record["conditions"].pop()
+
+
+def fewer_conditions_of_a_part(record: Record) -> None:
+    part = next(part for part in record["parts"] if part["conditions"])
+    part["conditions"].pop()
+
+
+def fewer_kernels(record: Record) -> None:
+    record["kernels"] -= 1
+
+
+def more_saved(record: Record) -> None:
+    record["parts"][0]["unfused_kernels"] += 1
+
+
+def cheaper(record: Record) -> None:
+    searched(record)[0]["estimated_us"] /= 2
+
+
+def no_verdict(record: Record) -> None:
+    record["verdict"] = None
+
+
+FORGERIES: dict[Callable[[Record], None], str] = {
+    stolen_operator: "partition",
+    operator_twice: "partition",
+    operator_missing: "partition",
+    parts_reversed: "partition",
+    two_parts_in_one: "program of part",
+    another_candidate: "program of part 1",
+    unknown_candidate: "part 1: candidate",
+    another_directory: "part 1: candidate",
+    forgotten_search: "manifest",
+    no_candidate: "part 1",
+    swapped_operands: "the whole is put together",
+    outputs_swapped: "the whole is put together",
+    another_program: "program of part",
+    fewer_conditions: "claims about the whole",
+    fewer_conditions_of_a_part: "part 1: claims",
+    fewer_kernels: "claims about the whole",
+    more_saved: "part 1: claims",
+    cheaper: "part 1: candidate",
+    no_verdict: "claims about the whole",
+}
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], str]:
+    def check(root: Path) -> str:
+        assert main([str(root), "--jobs", "1"]) in (1, 2)
+        return capsys.readouterr().err
+
+    return check
+
+
+def test_untouched_it_is_accepted(whole: Path, tmp_path: Path) -> None:
+    root = copy(whole, tmp_path / "w")
+    sign_whole(root)
+    assert main([str(root), "--jobs", "1"]) == 0
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_forged_and_signed_again(
+    forge: Callable[[Record], None], whole: Path, tmp_path: Path, refused: Callable[[Path], str]
+) -> None:
+    root = copy(whole, tmp_path / "w")
+    before = (root / WHOLE_FILE).read_bytes()
+    sign_whole(root, forge)
+    assert (root / WHOLE_FILE).read_bytes() != before
+    said = refused(root)
+    assert f"step: {FORGERIES[forge]}" in said
+    assert WHOLE_FILE in said or "run.json" in said
+
+
+def test_flipped_bytes(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    rng = random.Random(5)
+    data = (whole / WHOLE_FILE).read_bytes()
+    root = copy(whole, tmp_path / "w")
+    for _ in range(25):
+        place = rng.randrange(len(data))
+        (root / WHOLE_FILE).write_bytes(data[:place] + bytes([data[place] ^ 1 << rng.randrange(7)]) + data[place + 1 :])
+        assert WHOLE_FILE in refused(root)
+
+
+def test_files_of_parts(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    """Evidence of a part that is changed and signed again is met by the part's own check."""
+    record = json.loads((whole / WHOLE_FILE).read_bytes())
+    part = searched(record)[0]
+    root = copy(whole, tmp_path / "w")
+    flip(root / part["directory"] / "proof" / "equivalence.json", random.Random(1))
+    assert "equivalence.json" in refused(root)
+    root = copy(whole, tmp_path / "w")
+
+    def cheat(verification: Record) -> None:
+        verification["verdict"]["conditions"].pop()
+
+    edit(root / part["directory"] / "verification.json", cheat)
+    sign_candidate(root / part["directory"])
+    sign_run(root / part["run"])
+    sign_whole(root)
+    assert "verification.json" in refused(root)
+
+
+def test_files_that_do_not_belong(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    root = copy(whole, tmp_path / "w")
+    (root / "more.json").write_text("{}")
+    assert "more.json as well" in refused(root)
+    root = copy(whole, tmp_path / "w")
+    record = json.loads((root / WHOLE_FILE).read_bytes())
+    shutil.rmtree(root / searched(record)[0]["run"])
+    assert "error" in refused(root)
+    root = copy(whole, tmp_path / "w")
+
+    def outside(forged: Record) -> None:
+        searched(forged)[0]["directory"] = "../elsewhere"
+
+    sign_whole(root, outside)
+    assert "cannot be read" in refused(root)
