@@ -268,10 +268,10 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     lines = [
         f"Kernels of {len(results)} candidates. Digests agree; each launch computes one operator of a µGraph that is",
         "the candidate's or has a proof of its own, replayed; registers and stack frames are the machine code's own.",
-        f"Safety obligations: z3 and cvc5 refuted {again} of {total} again, for all threads and blocks. Recorded when",
-        f"the kernels were made, not established again: {why}.",
-        "Code generation is NOT proved: nothing here shows that the source does what the µGraph says, or that the",
-        "obligations are all that its safety needs (docs/trust.md).",
+        f"Safety obligations: z3 and cvc5 refuted {again} of {total} again, as their questions are written. Recorded",
+        f"when the kernels were made, not established again: {why}.",
+        "Code generation is NOT proved: nothing here shows that the source does what the µGraph says, that a question",
+        "asks what its line says, or that the obligations are all that safety needs (docs/trust.md).",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
         where = ", ".join(devices)

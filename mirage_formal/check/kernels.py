@@ -101,7 +101,7 @@ def check_kernels(root: Path) -> EstablishedKernels:
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
     candidate's own, or one whose proof of equality with the program is replayed here. An obligation counts as
-    established only if z3 and cvc5 refute its text just now; the text is about all threads and blocks of the launch.
+    established only if z3 and cvc5 refute its text just now. That the text asks what its line says is not established.
     That the candidate is one of the run is for ``check.run`` to see.
 
     Raises:
@@ -248,7 +248,8 @@ def _said(record: ObligationRecord) -> set[str]:
 def _ask(text: str, launch: KernelLaunch, record: ObligationRecord) -> str:
     """Why an obligation is only recorded, or "" if it holds again.
 
-    Sound: "" only if the text is the whole claim, about every thread and block of the launch, and unsat for both.
+    Sound: "" only if the obligation rests on its text alone, and both solvers say unsat. Whether the text asks what its
+    line says is not decided here: whoever writes other texts and signs them again is believed (docs/trust.md).
 
     Raises:
         FormatError: A solver has an answer to what must have none, or the text is about another launch.
@@ -265,7 +266,7 @@ def _ask(text: str, launch: KernelLaunch, record: ObligationRecord) -> str:
 
 @lru_cache(maxsize=4096)
 def _check_text(text: str, extents: tuple[int, int, int, int]) -> None:
-    """A text has the form of an obligation and is about all threads and blocks of a launch.
+    """A text has the form of an obligation, and the threads and blocks that it declares are those of the launch.
 
     Raises:
         FormatError: It is not.

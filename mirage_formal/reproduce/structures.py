@@ -13,7 +13,7 @@ from mirage_formal.ir.ops import SPECS, Attrs, OpKind
 
 
 def structure(graph: KernelGraph) -> str:
-    """The structure of a candidate in canonical form, as text: one term for each output.
+    """The structure of a candidate in canonical form, as text: one term for each output, and the number of operators.
 
     A kernel reads as ``[grid x loop](what it computes)``; of several results it has one term each, all in one kernel.
     """
@@ -24,7 +24,9 @@ def structure(graph: KernelGraph) -> str:
             terms += _kernel(op.graph, operands)
         else:
             terms.append(_term(op.kind, op.attrs, operands))
-    return "; ".join(terms[n] for n in graph.outputs)
+    # Terms do not show whether what occurs twice is computed twice; inside of a kernel it never is.
+    count = f"{len(graph.ops)} operators: " if len(graph.ops) > 1 else ""
+    return count + "; ".join(terms[n] for n in graph.outputs)
 
 
 def _kernel(block: BlockGraph, operands: list[str]) -> list[str]:

@@ -79,6 +79,10 @@ def test_examples_in_one_kernel(name: str) -> None:
 
 #: Programs in spaces of two kernels, predefined operators included.
 TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace]]] = {
+    "output-on-the-way": (
+        lambda: program((tensor("X", 4, 6),), op(K.SUM, 0, dim=1), op(K.EXP, 1), op(K.MUL, 1, 2)),
+        lambda: tiny(kernels=2, max_block_ops=2),
+    ),
     "matmul": (lambda: matmul(2, 4, 6), lambda: tiny(kernels=2, defined=2, max_block_ops=3)),
     "rmsnorm": (
         lambda: rmsnorm(2, 4, 6),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirage_formal.search.guided.closure import Closure, Producer
 
 #: A DAG: for each computed class the producer chosen, by ascending class number.
@@ -22,6 +24,15 @@ def costs(closure: Closure) -> list[int]:
                     out[number] = cost
                     changed = True
     return out
+
+
+def needed(goals: Sequence[int]) -> int:
+    """A lower bound on the operators of a DAG that computes distinct goals with these costs; at least one goal.
+
+    Sound: of the goals that cost t or more, the first in the order of computation has t - 1 operators before it, and
+    none of these is such a goal. An output may lie on another one's path, so costs are not added.
+    """
+    return max(t - 1 + sum(cost >= t for cost in goals) for t in goals)
 
 
 def reachable_inputs(closure: Closure) -> list[int]:

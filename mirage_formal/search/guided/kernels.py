@@ -21,7 +21,7 @@ from mirage_formal.ir.ops import OpKind
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.closure import Closer, Closure
-from mirage_formal.search.guided.extract import Dag, costs, extract, reachable_inputs
+from mirage_formal.search.guided.extract import Dag, costs, extract, needed, reachable_inputs
 from mirage_formal.search.guided.handover import Handover, Origins, collapse
 from mirage_formal.search.guided.structure import (
     Frame,
@@ -332,7 +332,7 @@ class KernelSolver:
             used |= solved.reach[number]
         if used != (1 << len(tensors)) - 1 or len(set(numbers)) < len(numbers):
             return
-        if max(solved.cost[n] for n in numbers) + len(numbers) - 1 > self.space.max_block_ops:
+        if needed([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
             return
         collapsed = collapse(self.algebra, [t for _, t, _ in chosen], structure, frame, merge=self._merge)
         if collapsed is None:
