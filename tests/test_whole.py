@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,15 +24,19 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.launch import NoDeviceWarning
 from mirage_formal.gpu.target import load_target
+from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.journal import decode
-from mirage_formal.journal.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.journal.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.pipeline.programs import load_programs
-from mirage_formal.pipeline.whole import is_whole, run_whole
-from mirage_formal.pipeline.whole_show import print_any, reports_json
+from mirage_formal.pipeline.tasks import search_unit
+from mirage_formal.pipeline.whole import is_whole, part_config, run_whole
+from mirage_formal.pipeline.whole_show import notes, print_any, reports_json
+from mirage_formal.search.dispatch import Failed
+from mirage_formal.search.parallel import Pool
 from mirage_formal.semantics import reference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -84,6 +92,8 @@ def test_what_is_printed(report: WholeReport) -> None:
     assert f"kernels: {report.record.kernels} instead of 16" in " ".join(out.getvalue().split())
     shown = msgspec.json.decode(reports_json([report]))
     assert shown[0]["summary"]["graph_digest"] == report.record.graph_digest
+    assert not any("others may be cheaper" in note for note in notes(report))
+    assert any(note.startswith("parts: for 3 operators") for note in notes(replace(report, limited=3)))
 
 
 def test_a_whole_is_called(report: WholeReport) -> None:
@@ -127,10 +137,92 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
     assert check([str(out)]) == 2
     with pytest.raises(RunError, match="another program"):
         run_whole(layers(3), Settings(**TINY, resume=True), out)
+    # What a crash and what a session of another order may leave: a search without run.json, one that is not used.
+    (first,) = sorted((out / PARTS).glob("01-*"))
+    shutil.copytree(first, out / PARTS / f"77-{'ab' * 6}")
+    shutil.copytree(first, out / PARTS / f"05-{'cd' * 6}")
+    (out / PARTS / f"05-{'cd' * 6}" / "run.json").unlink()
+    (out / ".whole.json.123.tmp").write_text("{")
+    (first / "run.json").unlink()
     resumed = run_whole(layers(), Settings(**{**TINY, "workers": 2}, resume=True), out, name="layers")
     assert resumed.record.graph_digest == report.record.graph_digest
     assert [part.candidate for part in resumed.record.parts] == [part.candidate for part in report.record.parts]
+    assert {f"{PARTS}/{path.name}" for path in (out / PARTS).iterdir()} == {
+        name.removesuffix("/summary.json") for name in resumed.record.manifest
+    }
     assert check([str(out), "--jobs", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"seed": 1}, "another seed"),
+        ({"keep": 3}, "another space"),
+        ({"max_block_ops": 5}, "another space"),
+        ({"config": "norm"}, "another config .tiny, now norm.; another space"),
+        ({"engine": "exhaustive"}, "another engine"),
+        ({"target": "a100"}, "another target"),
+        ({"prune": False}, "another prune"),
+        ({"oracle": "z3"}, "another oracle"),
+    ],
+)
+def test_only_what_was_asked_for_is_resumed(report: WholeReport, option: dict[str, Any], said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        run_whole(layers(), Settings(**{**TINY, **option}, resume=True), report.directory)
+
+
+class Broken(Pool):
+    """Workers that give up every unit of the parts of so many operators."""
+
+    def __init__(self, operators: int) -> None:
+        super().__init__(1)
+        self.operators = operators
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **limits: Any) -> Iterator[Any]:
+        if function is search_unit and len(tasks[0].job.program.ops) == self.operators:
+            return iter([Failed(i, "worker died", 3) for i in range(len(tasks))])
+        return super().run(function, tasks, **limits)
+
+
+def test_a_part_of_which_a_unit_failed_is_not_cut_again(tmp_path: Path) -> None:
+    with Broken(6) as broken:
+        found = run_whole(layers(1), Settings(**TINY), tmp_path / "out", executor=broken)
+    assert found.failed
+    (wide,) = (part for part in found.record.parts if len(part.operators) == 6)
+    assert (wide.candidate, bool(wide.run)) == (None, True)
+    out = StringIO()
+    print_any(found, Console(file=out))
+    assert "INCOMPLETE" in out.getvalue()
+    assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
+    cured = run_whole(layers(1), Settings(**TINY, resume=True), tmp_path / "out")
+    assert not cured.failed
+    assert cured.record.kernels < found.record.kernels
+    assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
+
+
+def test_parts_without_a_digest_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(graph: KernelGraph) -> str:
+        if len(graph.ops) == 6:
+            raise UnsupportedError("too many symmetries", where="graph", hint="")
+        return digest(graph)
+
+    settings = Settings(**TINY, time_limit_s=1e-9)
+    usual = run_whole(layers(), settings, tmp_path / "one")
+    assert max(len(part.operators) for part in usual.record.parts) == 6
+    monkeypatch.setattr("mirage_formal.pipeline.whole.digest", refuse)
+    cut = run_whole(layers(), settings, tmp_path / "two")
+    assert max(len(part.operators) for part in cut.record.parts) < 6
+
+
+def test_a_part_keeps_the_space_that_has_its_operators() -> None:
+    def part(kind: str) -> KernelGraph:
+        graph = mf.new_kernel_graph()
+        x, y = graph.new_input(dims=(4, 8)), graph.new_input(dims=(8, 8))
+        graph.mark_output(getattr(graph, kind)(graph.matmul(x, y), x))
+        return graph.freeze()
+
+    assert [part_config(part(kind), Settings()) for kind in ("add", "sub")] == ["mlp", "default"]
+    assert part_config(part("add"), Settings(config="default")) == "default"
 
 
 def test_without_time_the_operators_stay(tmp_path: Path) -> None:
@@ -149,6 +241,18 @@ def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
         run_whole(layers(), Settings(**TINY), tmp_path)
     with pytest.raises(RunError, match="expected a run to resume"):
         run_whole(layers(), Settings(**TINY, resume=True), tmp_path)
+    broken = tmp_path / "broken"
+    (broken / PARTS / "kept").mkdir(parents=True)
+    (broken / WHOLE_FILE).write_text("{}")
+    with pytest.raises(RunError, match="expected a WholeRecord"):
+        run_whole(layers(), Settings(**TINY), broken)
+    assert (broken / PARTS / "kept").is_dir()
+    mixed = tmp_path / "mixed"
+    run_whole(layers(), Settings(**TINY, time_limit_s=1e-9), mixed)
+    (mixed / PARTS / "kept").mkdir(parents=True)
+    with pytest.raises(RunError, match="only searches of parts in parts, got kept"):
+        run_whole(layers(), Settings(**TINY), mixed)
+    assert (mixed / PARTS / "kept").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="got a file"):
         run_whole(layers(), Settings(**TINY), tmp_path / "file")

@@ -73,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MirageError as error:
         _complain(f"error: {error}")
         return 2
+    except OSError as error:  # a name that is too long, a directory that may not be read
+        what = f"expected a readable path, got {error.strerror or type(error).__name__}"
+        _complain(f"error: {str(error.filename or options.path)[:200]}: {what}")
+        return 2
     return 0
 
 
@@ -87,17 +91,21 @@ def _check(path: Path, jobs: int) -> _Found:
         CheckFailed: Something does not hold.
         RunError: The path is none of these, or one of the runs has not finished.
     """
+    if (path / WHOLE_FILE).is_file():  # first: whatever else lies beside it does not belong there
+        return _check_whole(path, jobs)
     if (path / LAUNCH_FILE).is_file():
         hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
         raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
     if (path / MANIFEST_FILE).is_file():
         return _Found([check_candidate(path)], [])
-    if (path / WHOLE_FILE).is_file():
-        return _check_whole(path, jobs)
     inside = sorted(path.iterdir()) if path.is_dir() else []
     runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
     if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
         return _check_run(path, jobs)[1]
+    for below in inside:
+        if below not in runs and below.is_dir() and any(below.iterdir()):
+            what = f"expected runs of several programs, got {below.name}, which is none"
+            raise RunError(what, where=str(below), hint="give the directory of one run, or move this away")
     return _together([(below.name, _check(below, jobs)) for below in runs])
 
 

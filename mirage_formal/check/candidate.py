@@ -44,6 +44,8 @@ from mirage_formal.smt.terms import Expr, children, head, postorder, to_text
 
 #: Longest abstract expression that is written out to be compared with the log.
 _MAX_TEXT = 1 << 20
+#: Files that a candidate may have, beside its manifest and what lies in the directory of proofs.
+_NAMES = frozenset({GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, EQUIVALENCE_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,9 @@ def _check_digests(root: Path, files: _Files) -> None:
         unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, files.manifest.files)
     with step(root / MANIFEST_FILE, "manifest"):
+        for name in sorted(files.manifest.files):
+            if name not in _NAMES and not name.startswith(f"{PROOF_DIR}/"):
+                raise FormatError(f"expected only files of a candidate, got {name} as well")
         for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE):
             expect(f"{name} in the manifest", True, name in files.manifest.files)
 

@@ -69,12 +69,21 @@ def expect(what: str, expected: object, got: object) -> None:
 
 
 def list_files(root: Path) -> set[str]:
-    """Relative paths of everything below a directory that is not a directory; links count as files."""
+    """Relative paths of everything below a directory that is not a directory; links count as files.
+
+    Raises:
+        OSError: A directory cannot be read: what is in it is not known, so it is not taken to be empty.
+    """
     found: set[str] = set()
-    for folder, names, files in os.walk(root, followlinks=False):
+    for folder, names, files in os.walk(root, onerror=_fail, followlinks=False):
         links = [name for name in names if (Path(folder) / name).is_symlink()]
         found |= {(Path(folder) / name).relative_to(root).as_posix() for name in (*files, *links)}
     return found
+
+
+def _fail(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequence[str] = ()) -> None:

@@ -6,9 +6,12 @@ is put together here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+
+import msgspec
 
 from mirage_formal.check.candidate import Established
 from mirage_formal.check.equivalence import own_conditions
@@ -101,14 +104,23 @@ def read_whole(root: Path) -> Whole:
     with step(path, "program"):
         if found := faults(program):
             raise FormatError("; ".join(found)[:600])
-        expect("digest of the program", digest(program), record.program_digest)
+        expect("digest of the program", digest(program), record.identity.program)
         if any(isinstance(op, GraphDefined) for op in program.ops):
             raise FormatError("expected predefined operators only, got a graph-defined one")
+    with step(path, "figures"):
+        if bad := [one for one in _figures(record) if not isfinite(one) or one < 0]:
+            raise FormatError(f"expected finite numbers from 0 up, got {bad[0]}")
     with step(path, "partition"):
         pieces = _pieces(program, record.parts)
     whole = Whole(root, record, program, pieces)
     _check_files(whole)
     return whole
+
+
+def _figures(record: WholeRecord) -> Iterator[float]:
+    yield from (record.estimated_us, record.unfused_us, record.wall_s)
+    for part in record.parts:
+        yield from (part.estimated_us, part.unfused_us)
 
 
 def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, ...]:
@@ -195,6 +207,9 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
         CheckFailed: Names the first file and step that fails.
     """
     path, record = whole.root / WHOLE_FILE, whole.record
+    for run, _ in found.values():
+        with step(run.root / RUN_FILE, "search for a part of this whole"):
+            _check_search(record, run)
     graphs: list[KernelGraph] = []
     needs: list[tuple[str, ...]] = []
     for number, piece in enumerate(whole.pieces, 1):
@@ -220,6 +235,14 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
     return EstablishedWhole(whole.root.name, len(whole.pieces), replaced, kernels, unfused, record.conditions)
 
 
+def _check_search(record: WholeRecord, run: Run) -> None:
+    """A part was searched as the whole was asked for; a space of its own it has where the user named none."""
+    who = run.record.identity
+    space = who.space if record.config is None else record.identity.space
+    asked = msgspec.structs.replace(record.identity, program=who.program, space=space)
+    expect("identity", msgspec.structs.asdict(asked), msgspec.structs.asdict(who))
+
+
 def _kernels(record: PartRecord | WholeRecord) -> tuple[int, int]:
     return record.kernels, record.unfused_kernels
 
@@ -232,12 +255,15 @@ def _replacement(
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of part {number}"):
             expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
-            expect("inputs of the part's program", piece.program.inputs, found[part.run][0].program.inputs)
+            # Equal digests are not enough: conditions name operators by their numbers in the program searched.
+            expect("the part's program", piece.program, found[part.run][0].program)
     if not part.candidate:
         with step(path, f"part {number}: operators that stay"):
             expect("directory", "", part.directory)
             return piece.program, own_conditions(piece.program)
     with step(path, f"part {number}: candidate"):
+        if not part.run:
+            raise FormatError("expected the search that found the candidate, got none")
         run, results = found[part.run]
         listed = {item.digest: item for item in run.summary.candidates}
         if part.candidate not in listed:

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Record, Sha256, Version
+from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Identity, Record, Sha256, Version
 
 WHOLE_FILE: Final = "whole.json"
 PARTS: Final = "parts"
@@ -45,9 +45,10 @@ class WholeRecord(Record, frozen=True, kw_only=True):
         schema_version: 2.
         program: Name of the program.
         source: File it came from, as the user named it, or empty.
-        program_digest: Its digest.
+        config: Name or path of the search space that the user named; null if each part has the one for its operators.
+        identity: Of the whole: program, space, target and options, which --resume compares. A part's search has the
+            same one but for its program and, where ``config`` is null, its space.
         graph_of_program: The program, in the form of mugraph.json.
-        target: Name of the target that estimates are for.
         status: "complete"; "interrupted" (Ctrl-C) and "time-limit" may be resumed.
         verdict: "equivalent"; null where there is no graph.
         parts: In the order in which they are computed.
@@ -64,9 +65,9 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
     program: str
     source: str
-    program_digest: Sha256
+    config: str | None
+    identity: Identity
     graph_of_program: msgspec.Raw
-    target: str
     status: Literal["complete", "interrupted", "time-limit"]
     verdict: Literal["equivalent"] | None
     parts: tuple[PartRecord, ...]

@@ -11,6 +11,9 @@ the best cost below a root is the least, over its parts, of the part's cost and 
 
 The cost of a part is a floor: what its best fused form needs at least, by the figures of the target. Cuts cost launches
 and traffic, so the fewest bytes and kernels win; of equal costs, more and smaller parts do, which are easier to search.
+
+The least is taken over all parts of a root, unless it has more than about 4096: then over so many, smaller ones first,
+and ``Partition.limited`` counts such roots.
 """
 
 from __future__ import annotations
@@ -67,6 +70,19 @@ class Part:
     searched: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """All parts of a program.
+
+    Attributes:
+        parts: In an order in which they can be computed.
+        limited: Operators below which there are more sets than were looked at; if 0, no partition costs less.
+    """
+
+    parts: tuple[Part, ...]
+    limited: int
+
+
 def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...]]:
     """Some operators of a program as a program of its own whose output is the last one's result.
 
@@ -95,8 +111,8 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
 
 def partition(
     program: KernelGraph, target: Target, limits: PartLimits, takes: Callable[[KernelGraph], bool]
-) -> tuple[Part, ...]:
-    """The cheapest partition of a program, in an order in which it can be computed.
+) -> Partition:
+    """The cheapest partition of a program, as far as the sets of operators that are looked at tell.
 
     Args:
         program: A program of predefined operators.
@@ -112,7 +128,8 @@ def partition(
     if any(isinstance(op, GraphDefined) for op in program.ops):
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
-    return _Cutter(program, target, limits, takes).parts()
+    cutter = _Cutter(program, target, limits, takes)
+    return Partition(cutter.parts(), len(cutter.limited))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,7 @@ class _Cutter:
         self._shown = {output - self._base for output in program.outputs}
         self._end = len(program.ops)  # stands for the caller, who reads the outputs
         self._ends = self._post_dominators()
+        self.limited: set[int] = set()
         self._best: dict[int, _Choice] = {}
         self._judged: dict[KernelGraph, tuple[bool, float]] = {}
 
@@ -195,6 +213,7 @@ class _Cutter:
                 for number in self._addable(inside):
                     grown.setdefault(inside | {number})
                 if len(found) + len(grown) > _MOST_SETS:
+                    self.limited.add(root)
                     break
             layer = list(grown)
             found |= grown
@@ -257,4 +276,4 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
     return extra, crossing
 
 
-__all__ = ["Part", "PartLimits", "extract", "floor_us", "partition"]
+__all__ = ["Part", "PartLimits", "Partition", "extract", "floor_us", "partition"]

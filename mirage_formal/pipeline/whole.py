@@ -5,17 +5,17 @@ Every search is an ordinary run with its own directory; whole.json ties them tog
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from mirage_formal.check.equivalence import own_conditions
-from mirage_formal.errors import RunError, UnsupportedError
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.ops import OpKind
@@ -23,10 +23,8 @@ from mirage_formal.ir.serialize import encode, to_json
 from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.journal import (
     CANDIDATES,
-    RUN_FILE,
     SUMMARY_FILE,
     UnitRecord,
-    decode,
     read,
     sealed,
     sha256,
@@ -34,21 +32,24 @@ from mirage_formal.journal import (
 )
 from mirage_formal.journal.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 from mirage_formal.optimize.cost import estimate
-from mirage_formal.optimize.partition import Part, PartLimits, partition
+from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
 from mirage_formal.pipeline.driver import Report, Result, run
 from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.kernels import Alternatives
 from mirage_formal.pipeline.progress import Watch, silent
-from mirage_formal.pipeline.settings import Job, Settings, choose_config, make_job
+from mirage_formal.pipeline.settings import Job, Settings, choose_config, identity, make_job
 from mirage_formal.pipeline.stitch import stitched
+from mirage_formal.pipeline.whole_store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.search.dispatch import Executor
 from mirage_formal.search.guided.axes import ProgramAxes
-from mirage_formal.search.space import SearchSpace
+from mirage_formal.search.space import SearchSpace, load_space
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
 KEEP: Final = 3
-#: How often the program is cut: again without the parts for which nothing was found, which smaller ones replace.
+#: How often the program is cut: after the first time without the parts for which nothing was found.
 _ROUNDS: Final = 3
+#: Time limit of an earlier session's search when there is no time left: what it found is verified.
+_NO_TIME_S: Final = 1e-6
 #: Operators that only rename or move elements: a space has to list them before a search can propose them.
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
@@ -81,12 +82,16 @@ class WholeReport:
         result: The whole; None if the run was interrupted.
         parts: The parts in the order in which they are computed; those that an interrupted run came to.
         directory: Where everything is.
+        searches: Every run, in order, also those of which nothing is used.
+        limited: Operators below which the partition did not look at all sets, see ``Partition``.
     """
 
     record: WholeRecord
     result: Result | None
     parts: tuple[WholePart, ...]
     directory: Path
+    searches: tuple[Report, ...]
+    limited: int
 
     @property
     def summary(self) -> WholeRecord:
@@ -96,8 +101,7 @@ class WholeReport:
     @property
     def failed(self) -> tuple[UnitRecord, ...]:
         """Units of work of all searches that were given up."""
-        runs = {one.report.directory: one.report for one in self.parts if one.report is not None}
-        return tuple(unit for report in runs.values() for unit in report.failed)
+        return tuple(unit for report in self.searches for unit in report.failed)
 
 
 def most_operators(space: SearchSpace) -> int:
@@ -137,20 +141,21 @@ def run_whole(
         MirageError: A mistake in the program, the settings or the directory.
         UnsupportedError: No search takes any part of the program.
     """
+    settings = replace(settings, keep=settings.keep or KEEP)
     job = make_job(program, settings)
-    if not any(part.searched for part in _parts(program, job, frozenset())):
+    if not any(part.searched for part in _cut(program, job, settings, frozenset()).parts):
         kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
         what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
         raise UnsupportedError(f"{what}: {', '.join(kinds)}", where=name, hint="use --engine exhaustive")
-    _open(out, digest(program), resume=settings.resume)
+    open_whole(out, settings.config, identity(job), resume=settings.resume)
     with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
         return _Whole(program, job, settings, out, name, source, watch, workers).report()
 
 
-def _parts(program: KernelGraph, job: Job, barren: frozenset[str]) -> tuple[Part, ...]:
+def _cut(program: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> Partition:
     """The cheapest partition in which nothing with a digest in ``barren`` is searched."""
     limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
-    return partition(program, job.target, limits, lambda part: _takes(part, job) and digest(part) not in barren)
+    return partition(program, job.target, limits, lambda part: _takes(part, job, settings, barren))
 
 
 def run_any(
@@ -172,49 +177,49 @@ def run_any(
     return how(program, settings, out, name=name, source=source, watch=watch, executor=executor)
 
 
-def _takes(part: KernelGraph, job: Job) -> bool:
-    """Whether the engine searches a part.
+def _takes(part: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> bool:
+    """Whether a part is searched: its engine takes it, and its digest is known and not in ``barren``.
 
     Sound: a part that is refused stays as it is.
     """
-    kinds = {op.kind for op in part.ops if not isinstance(op, GraphDefined)}
-    listed = {*job.space.kernel_ops, *job.space.block_ops}
-    if job.engine == "exhaustive":
-        return kinds <= listed
-    if job.engine != "guided":
-        return True
-    if kinds & _MOVES - listed:
+    kinds = _kinds(part)
+    listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
+    if job.engine == "exhaustive" and not kinds <= listed:
+        return False
+    if job.engine == "guided" and kinds & (_MOVES - listed):
         return False
     try:
-        ProgramAxes(part)
+        if job.engine == "guided":
+            ProgramAxes(part)
+        return digest(part) not in barren
     except UnsupportedError:
         return False
-    return True
 
 
-def _open(root: Path, program: str, *, resume: bool) -> None:
-    """Start a whole in ``root``, or see that the one that is there is continued.
+def part_config(part: KernelGraph, settings: Settings) -> str:
+    """The search space of a part.
 
-    Raises:
-        RunError: Not a directory, holds something other than a whole, or (with ``resume``) that of another program.
+    The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
+    the smaller one, unless that lacks an operator of theirs.
     """
-    if root.exists() and not root.is_dir():
-        raise RunError("expected a directory, got a file", where=str(root), hint="choose another --out")
-    path = root / WHOLE_FILE
-    if resume:
-        if not path.is_file():
-            hint = "leave --resume out to start a new run"
-            raise RunError("expected a run to resume, got none of a whole program", where=str(root), hint=hint)
-        earlier = decode(read(path), WholeRecord, str(path)).program_digest
-        if earlier != program:
-            what = f"expected the run that is being resumed, got another program ({earlier[:12]}, now {program[:12]})"
-            raise RunError(what, where=str(path), hint="resume with the same program and options")
-        return
-    if root.is_dir() and any(root.iterdir()) and not path.is_file():
-        hint = "choose another --out, or empty it yourself"
-        raise RunError("expected a new directory or an earlier run of a whole program", where=str(root), hint=hint)
-    root.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(root / PARTS, ignore_errors=True)
+    config = settings.config or choose_config(part)
+    if config != "default" or settings.config is not None:
+        return config
+    return "default" if _kinds(part) & (_listed("default") - _listed("mlp")) else "mlp"
+
+
+def _kinds(part: KernelGraph) -> set[OpKind]:
+    return {op.kind for op in part.ops if not isinstance(op, GraphDefined)}
+
+
+def _operators(space: SearchSpace) -> frozenset[OpKind]:
+    return frozenset({*space.kernel_ops, *space.block_ops})
+
+
+@lru_cache(maxsize=64)
+def _listed(preset: str) -> frozenset[OpKind]:
+    """Operators that a preset lists."""
+    return _operators(load_space(preset))
 
 
 class _Whole:
@@ -232,7 +237,9 @@ class _Whole:
         self.program = program
         self.job = job
         self.target = job.target
-        self.reports: dict[str, Report] = {}
+        self.identity = identity(job)
+        self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
+        self.limited = 0
         self.settings = settings
         self.root = root
         self.name = name
@@ -248,11 +255,13 @@ class _Whole:
         found: list[WholePart] = []
         for _ in range(_ROUNDS):
             found = []
-            for part in _parts(self.program, self.job, barren):
+            cut = _cut(self.program, self.job, self.settings, barren)
+            self.limited = max(self.limited, cut.limited)
+            for part in cut.parts:
                 report = self._search(part) if part.searched else None
                 if self.status == "interrupted":
                     record = self._write(tuple(found), None, "interrupted")
-                    return WholeReport(record, None, tuple(found), self.root)
+                    return self._reported(record, None, found)
                 found.append(self._replaced(part, report))
             more = {digest(one.part.program) for one in found if _nothing(one)} - barren
             if not more:
@@ -260,44 +269,48 @@ class _Whole:
             barren |= more
         whole = stitched(self.program, [(one.part, one.graph) for one in found])
         record = self._write(tuple(found), whole, self.status)
-        return WholeReport(record, self._result(whole, record), tuple(found), self.root)
+        drop_others(self.root, self._runs())
+        return self._reported(record, self._result(whole, record), found)
+
+    def _reported(self, record: WholeRecord, result: Result | None, found: list[WholePart]) -> WholeReport:
+        return WholeReport(record, result, tuple(found), self.root, tuple(self.reports.values()), self.limited)
 
     def _search(self, part: Part) -> Report | None:
         """The run of a part; equal parts share one. None if there is no time left."""
-        code = digest(part.program)
-        if code not in self.reports:
-            left = self._left()
-            if left is not None and left <= 0:
+        program = part.program
+        if program not in self.reports:
+            code, left = digest(program), self._left()
+            earlier = earlier_search(self.root, code, program) if self.settings.resume else None
+            if earlier is None and left is not None and left <= 0:
                 self.status = "time-limit"
                 return None
-            number = len(self.reports) + 1
-            where = self.root / PARTS / f"{number:02}-{code[:12]}"
-            report = self.reports[code] = run(
-                part.program,
-                self._own_settings(part, where, left),
+            number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
+            where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
+            report = self.reports[program] = run(
+                program,
+                self._own_settings(part, left, resume=earlier is not None),
                 where,
-                name=f"{self.name}-part-{number:02}",
+                name=f"{self.name}-part-{number_of(where):02}",
                 source=self.source,
-                watch=self._watched(number),
+                watch=self._watched(number_of(where)),
                 executor=self.workers,
             )
             self.status = report.summary.status if report.summary.status != "complete" else self.status
-        return self.reports[code]
+        return self.reports[program]
 
     def _left(self) -> float | None:
         limit = self.settings.time_limit_s
         return None if limit is None else limit - (time.monotonic() - self.begin)
 
-    def _own_settings(self, part: Part, where: Path, left: float | None) -> Settings:
-        config = self.settings.config or choose_config(part.program)
+    def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
+        limit = None if left is None else max(left, _NO_TIME_S)
         return replace(
-            self.settings,
-            # The default space has two graph-defined kernels and more: parts that are no attention gain little by it.
-            config="mlp" if config == "default" and self.settings.config is None else config,
-            keep=self.settings.keep or KEEP,
-            time_limit_s=left,
-            resume=self.settings.resume and (where / RUN_FILE).is_file(),
+            self.settings, config=part_config(part.program, self.settings), time_limit_s=limit, resume=resume
         )
+
+    def _runs(self) -> list[str]:
+        """Directories of all searches, relative to the root."""
+        return sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
 
     def _watched(self, number: int) -> Watch:
         """Progress that says which part is searched."""
@@ -336,13 +349,12 @@ class _Whole:
         unfused = estimate(self.program, self.target)
         parts = tuple(self._part_record(one) for one in found)
         conditions = dict.fromkeys(f"part {n}: {c}" for n, part in enumerate(parts, 1) for c in part.conditions)
-        runs = sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
         record = WholeRecord(
             program=self.name,
             source=self.source,
-            program_digest=digest(self.program),
+            config=self.settings.config,
+            identity=self.identity,
             graph_of_program=_raw(self.program),
-            target=self.target.name,
             status=status,
             verdict=None if whole is None else "equivalent",
             parts=parts,
@@ -354,7 +366,7 @@ class _Whole:
             unfused_us=unfused.us,
             conditions=tuple(conditions),
             wall_s=round(time.monotonic() - self.begin, 3),
-            manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in runs},
+            manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
         )
         write_atomic(self.root / WHOLE_FILE, sealed(record))
         return record
@@ -367,13 +379,17 @@ class _Whole:
 
 
 def _nothing(one: WholePart) -> bool:
-    """Whether a search of several operators came to its end without a candidate that is proved."""
+    """Whether a search of several operators came to its end without a candidate that is proved.
+
+    A search of which a unit failed did not: what that unit would have found is not known.
+    """
     report = one.report
     return (
         one.chosen is None
         and report is not None
         and len(one.part.operators) > 1
         and report.summary.status == "complete"
+        and report.summary.units_failed == 0
         and not any(isinstance(result.verdict, Equivalent) for result in report.results)
     )
 
@@ -382,4 +398,4 @@ def _raw(graph: KernelGraph) -> msgspec.Raw:
     return msgspec.Raw(to_json(graph).strip().encode())
 
 
-__all__ = ["KEEP", "WholePart", "WholeReport", "is_whole", "most_operators", "run_any", "run_whole"]
+__all__ = ["KEEP", "WholePart", "WholeReport", "is_whole", "most_operators", "part_config", "run_any", "run_whole"]

@@ -42,8 +42,7 @@ def print_whole(report: WholeReport, console: Console) -> None:
     Console(file=console.file, width=max(_WIDTH, console.width)).print(table)
     for text in notes(report):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    runs = {one.report.directory: one.report for one in report.parts if one.report is not None}
-    for run in runs.values():
+    for run in report.searches:
         for text in warnings(run):
             console.print(f"{run.directory.name}: {text}", style="bold red", markup=False, highlight=False)
 
@@ -61,16 +60,19 @@ def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
 def notes(report: WholeReport) -> list[str]:
     """What the whole is, beside the program as it was."""
     record, parts = report.record, report.parts
-    runs = {one.report.directory: one.report.summary for one in parts if one.report is not None}
-    states = sum(summary.states for summary in runs.values())
+    states, runs = sum(run.summary.states for run in report.searches), len(report.searches)
     ends = {
         "complete": "",
         "interrupted": "Interrupted; --resume continues. ",
         "time-limit": "Stopped at the time limit; --resume continues. ",
     }
     lines = [
-        f"{ends[record.status]}{len(runs)} distinct parts searched, {states:,} states, {record.wall_s:.1f} s",
+        f"{ends[record.status]}{runs} distinct parts searched, {states:,} states, {record.wall_s:.1f} s",
     ]
+    if report.limited:
+        lines.append(
+            f"parts: for {report.limited} operators not all sets below them were looked at; others may be cheaper"
+        )
     if report.result is not None:
         moves = sum(one.graph.kernels for one in parts if _only_moves(one))
         lines += [

@@ -124,7 +124,7 @@ def another_program(record: Record) -> None:
         if op.get("op") == "matmul" or op.get("kind") == "matmul":
             op["operands"][1] = op["operands"][1] % (len(program["inputs"]) - 1) + 1
             break
-    record["program_digest"] = digest(from_json(json.dumps(program).encode()))
+    record["identity"]["program"] = digest(from_json(json.dumps(program).encode()))
 
 
 def fewer_conditions(record: Record) -> None:
@@ -152,6 +152,22 @@ def no_verdict(record: Record) -> None:
     record["verdict"] = None
 
 
+def another_seed(record: Record) -> None:
+    record["identity"]["seed"] += 1
+
+
+def another_target(record: Record) -> None:
+    record["identity"]["target_digest"] = "ab" * 32
+
+
+def less_than_nothing(record: Record) -> None:
+    next(part for part in record["parts"] if not part["run"])["unfused_us"] = -1.0
+
+
+def no_search(record: Record) -> None:
+    searched(record)[0]["run"] = ""
+
+
 FORGERIES: dict[Callable[[Record], None], str] = {
     stolen_operator: "partition",
     operator_twice: "partition",
@@ -172,6 +188,10 @@ FORGERIES: dict[Callable[[Record], None], str] = {
     more_saved: "part 1: claims",
     cheaper: "part 1: candidate",
     no_verdict: "claims about the whole",
+    another_seed: "search for a part",
+    another_target: "search for a part",
+    less_than_nothing: "figures",
+    no_search: "part 1: candidate",
 }
 
 
@@ -201,6 +221,7 @@ def test_forged_and_signed_again(
     said = refused(root)
     assert f"step: {FORGERIES[forge]}" in said
     assert WHOLE_FILE in said or "run.json" in said
+    assert "KeyError" not in said
 
 
 def test_flipped_bytes(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
@@ -247,3 +268,32 @@ def test_files_that_do_not_belong(whole: Path, tmp_path: Path, refused: Callable
 
     sign_whole(root, outside)
     assert "cannot be read" in refused(root)
+
+
+def test_what_else_a_directory_holds(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    """Manifests decide neither what a directory is nor which files a candidate may have."""
+    part = searched(json.loads((whole / WHOLE_FILE).read_bytes()))[0]
+    root = copy(whole, tmp_path / "w")
+    (root / "manifest.json").write_bytes((root / part["directory"] / "manifest.json").read_bytes())
+    assert "manifest.json as well" in refused(root)
+    candidate = copy(whole / part["directory"], tmp_path / "c")
+    assert main([str(candidate)]) == 0
+    (candidate / "kernel.cu").write_text("int x;")
+    sign_candidate(candidate)
+    assert "only files of a candidate, got kernel.cu" in refused(candidate)
+
+
+def test_directories_of_runs_hold_nothing_else(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    run = next(iter((whole / "parts").iterdir()))
+    copy(run, tmp_path / "all" / "one")
+    (tmp_path / "all" / "empty").mkdir()
+    assert main([str(tmp_path / "all"), "--jobs", "1"]) == 0
+    (tmp_path / "all" / "lost").mkdir()
+    (tmp_path / "all" / "lost" / "search.jsonl").write_text("")
+    assert "lost, which is none" in refused(tmp_path / "all")
+
+
+def test_paths_that_cannot_be_read(tmp_path: Path, refused: Callable[[Path], str]) -> None:
+    said = refused(tmp_path / ("x" * 300))
+    assert "expected a readable path" in said
+    assert len(said.splitlines()) == 1

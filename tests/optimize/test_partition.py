@@ -102,7 +102,9 @@ def cheapest(program: KernelGraph, limits: PartLimits) -> tuple[int, int]:
 def test_the_cheapest_of_all(seed: int) -> None:
     program = random_program(seed, 7)
     limits = PartLimits(4, 3)
-    parts = partition(program, H200, limits, takes)
+    found = partition(program, H200, limits, takes)
+    parts = found.parts
+    assert found.limited == 0
     costs = [nanos(program, list(part.operators), limits) for part in parts]
     assert all(cost is not None for cost in costs)
     assert (sum(cost for cost in costs if cost is not None), -len(parts)) == cheapest(program, limits)
@@ -112,7 +114,7 @@ def test_the_cheapest_of_all(seed: int) -> None:
 def test_each_operator_once_and_in_order(seed: int) -> None:
     program = random_program(seed, 24)
     limits = PartLimits(6, 4)
-    parts = partition(program, H200, limits, takes)
+    parts = partition(program, H200, limits, takes).parts
     assert sorted(n for part in parts for n in part.operators) == list(range(24))
     known = set(range(len(program.inputs)))
     for part in parts:
@@ -122,13 +124,13 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
         assert part.searched == takes(part.program)
         assert part.searched or len(part.operators) == 1
         assert faults(part.program) == []
-    assert parts == partition(program, H200, limits, takes)
+    assert parts == partition(program, H200, limits, takes).parts
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
     program = random_program(seed, 12)
-    for part in partition(program, H200, PartLimits(5, 4), takes):
+    for part in partition(program, H200, PartLimits(5, 4), takes).parts:
         record = PartRecord(
             operators=part.operators,
             run="",
@@ -145,10 +147,26 @@ def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
 
 
 def test_equal_layers_are_equal_programs() -> None:
-    parts = partition(layers(3), H200, PartLimits(6, 4), takes)
+    parts = partition(layers(3), H200, PartLimits(6, 4), takes).parts
     wide = [part.program for part in parts if len(part.operators) == 6]
     assert len(wide) == 3
     assert len(set(wide)) == 1
+
+
+def test_sets_that_are_not_looked_at_are_counted() -> None:
+    """A sum of thirteen chains: more sets below the last operators than are looked at."""
+    inputs = tuple(w.tensor(f"t{i}", 16, 16) for i in range(13))
+    ops = [Op(OpKind.EXP, (i,)) for i in range(13)]
+    ops += [Op(OpKind.SQUARE, (13 + i,)) for i in range(13)]
+    last = 26
+    for i in range(27, 39):
+        ops.append(Op(OpKind.ADD, (last, i)))
+        last = len(inputs) + len(ops) - 1
+    program = KernelGraph(inputs, tuple(ops), (last,))
+    found = partition(program, H200, PartLimits(24, 4), lambda part: len(part.ops) < 3)
+    assert 0 < found.limited < len(ops)
+    assert sorted(n for part in found.parts for n in part.operators) == list(range(len(ops)))
+    assert partition(program, H200, PartLimits(3, 4), takes).limited == 0
 
 
 def test_graph_defined_kernels_are_refused() -> None:
@@ -161,10 +179,10 @@ def test_a_chain_of_wide_products_is_cut_and_attention_is_not() -> None:
     x, up, down = w.tensor("X", 1, 4096), w.tensor("U", 4096, 14336), w.tensor("D", 14336, 4096)
     chain = KernelGraph((x, up, down), (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.MATMUL, (3, 2))), (4,))
     assert floor_us(chain, H200, 4) is None
-    assert [part.operators for part in partition(chain, H200, PartLimits(9, 4), takes)] == [(0,), (1,)]
+    assert [part.operators for part in partition(chain, H200, PartLimits(9, 4), takes).parts] == [(0,), (1,)]
     q, k, v = w.tensor("Q", 8, 4, 128), w.tensor("K", 8, 128, 4096), w.tensor("V", 8, 4096, 128)
     ops = (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.EXP, (3,)), Op(OpKind.MATMUL, (4, 2)))
-    assert len(partition(KernelGraph((q, k, v), ops, (5,)), H200, PartLimits(9, 4), takes)) == 1
+    assert len(partition(KernelGraph((q, k, v), ops, (5,)), H200, PartLimits(9, 4), takes).parts) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -175,7 +193,9 @@ def test_a_decoder_layer_is_cut_where_an_engineer_would(batch: int, monkeypatch:
     def fusable(part: KernelGraph) -> bool:
         return all(isinstance(op, Op) and op.kind is not OpKind.RESHAPE for op in part.ops)
 
-    parts = partition(program, H200, PartLimits(9, 4), fusable)
+    found = partition(program, H200, PartLimits(9, 4), fusable)
+    parts = found.parts
+    assert found.limited == 0
     kinds = [tuple(op.kind.value for op in part.program.ops if isinstance(op, Op)) for part in parts]
     assert [k for k in kinds if k != ("reshape",)] == [
         ("rms_norm",),
