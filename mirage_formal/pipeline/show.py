@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -16,7 +15,6 @@ from rich.text import Text
 
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.ir.verdict import Equivalent, Probable
-from mirage_formal.journal import SummaryRecord
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.progress import Progress
 from mirage_formal.pipeline.settings import display_path
@@ -188,14 +186,3 @@ def form(graph: KernelGraph) -> str:
 def _block(block: BlockGraph) -> str:
     grid = "x".join(str(extent) for extent in block.grid)
     return f"grid {grid} loop {block.forloop_range}"
-
-
-class _Shown(msgspec.Struct, frozen=True):
-    directory: str
-    summary: SummaryRecord
-
-
-def summaries_json(reports: Sequence[Report]) -> str:
-    """The summaries of runs as a JSON list of {directory, summary}."""
-    shown = [_Shown(display_path(report.directory), report.summary) for report in reports]
-    return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
