@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -23,6 +22,7 @@ from mirage_formal.journal import (
     CANDIDATES,
     KERNELS,
     MANIFEST_FILE,
+    PATIENCE,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
@@ -37,9 +37,6 @@ from mirage_formal.journal import (
     sha256,
     unsealed,
 )
-
-#: A run gives up once it has rejected more than this many candidates for each that it may keep.
-_PATIENCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +207,7 @@ def _check_none_lost(run: Run, missing: set[str]) -> None:
     """
     keep = msgspec.json.decode(run.record.space["keep"], type=int)
     summary = run.summary
-    few = len(summary.candidates) < keep and len(summary.rejected) <= _PATIENCE * keep
+    few = len(summary.candidates) < keep and len(summary.rejected) <= PATIENCE * keep
     if few and missing and summary.status == "complete":
         raise FormatError(f"expected a reason why {min(missing)[:12]} is not reported, got none")
 

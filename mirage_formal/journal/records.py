@@ -12,6 +12,8 @@ RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
 SUMMARY_FILE: Final = "summary.json"
 CANDIDATES: Final = "candidates"
+#: A run that has rejected more than this many candidates for each that it may keep gives up, and may report fewer.
+PATIENCE: Final = 4
 GRAPH_FILE: Final = "mugraph.json"
 PROOF_FILE: Final = "proof.jsonl"
 PROOF_DIR: Final = "proof"

@@ -22,6 +22,7 @@ from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
+    PATIENCE,
     PROOF_DIR,
     PROOF_FILE,
     VERIFICATION_FILE,
@@ -60,8 +61,6 @@ R = TypeVar("R")
 
 #: Obligations that one task discharges: small enough to share among workers, large enough to be worth a message.
 _CHUNK: Final = 16
-#: After so many rejections for every candidate that is kept, no more replacements are tried.
-_PATIENCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class Evidence:
                 )
                 if found.digest not in self._verified
             ]
-            if not todo or len(self.rejected) > _PATIENCE * self._job.space.keep:
+            if not todo or len(self.rejected) > PATIENCE * self._job.space.keep:
                 return self.chosen(ranked)
             self._verify(todo)
 
