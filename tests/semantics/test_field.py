@@ -17,11 +17,22 @@ from random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.ops import OpKind
+from mirage_formal.semantics import confirmation
 from mirage_formal.semantics.cone import cone
+from mirage_formal.semantics.confirmed import GALOIS, PAIRS
 from mirage_formal.semantics.contract import FREE_COPY
 from mirage_formal.semantics.field import Undefined, Unrepresentable, run
 from mirage_formal.semantics.modular import Modulus, Powers
-from mirage_formal.semantics.primes import confirm, field_pair, is_prime
+from mirage_formal.semantics.primes import (
+    MAX_BITS,
+    MIN_BITS,
+    Confirmation,
+    FieldPair,
+    ask_galois,
+    confirm,
+    field_pair,
+    is_prime,
+)
 from mirage_formal.semantics.tape import NotLax, Part, needs, record
 from mirage_formal.verify.draw import field_point
 
@@ -69,15 +80,37 @@ def test_sizes_out_of_range(bits):
         field_pair(bits)
 
 
-def test_galois_confirms():
-    for bits in BITS:
-        pair = field_pair(bits)
-        said = confirm(pair)
+def test_galois_confirms_every_pair_and_the_table_says_what_it_said():
+    """The whole table against galois itself: the primes, the roots, their being the least, and no row too many."""
+    pairs = [field_pair(bits) for bits in range(MIN_BITS, MAX_BITS + 1)]
+    assert {pair.p: pair.q for pair in pairs} == {p: q for p, (q, _) in PAIRS.items()}
+    for pair in pairs:
+        kept, said = confirm(pair), ask_galois(pair)
+        assert kept == Confirmation(GALOIS, said.primitive_root)
         assert said.galois_version == galois.__version__
-        assert galois.is_primitive_root(said.primitive_root, pair.p)
-    broken = type(pair)(pair.p, pair.q - 2)
+        assert galois.is_prime(pair.p)
+        assert galois.is_prime(pair.q)
+        assert galois.is_primitive_root(kept.primitive_root, pair.p)
+        assert not any(galois.is_primitive_root(g, pair.p) for g in range(2, kept.primitive_root))
+
+
+def test_the_table_is_what_its_command_writes():
+    """Byte by byte; only the version may be another one than that of the galois installed here."""
+    kept = confirmation.TABLE.read_text()
+    assert confirmation.table() == kept.replace(f'"{GALOIS}"', f'"{galois.__version__}"')
+
+
+def test_a_pair_that_is_not_in_the_table_is_put_to_galois(monkeypatch):
+    """Also one whose p alone is in it; and galois' refusal is one."""
+    pair = field_pair(20)
+    other = FieldPair(23, 11)
+    assert confirm(other) == Confirmation(galois.__version__, 5)
+    for broken in (FieldPair(pair.p, pair.q - 2), FieldPair(pair.p, 3), FieldPair(pair.p + 2, pair.q)):
+        with pytest.raises(UnsupportedError, match="does not confirm"):
+            confirm(broken)
+    monkeypatch.setattr(galois, "is_prime", lambda n: False)
     with pytest.raises(UnsupportedError, match="does not confirm"):
-        confirm(broken)
+        ask_galois(pair)
 
 
 # --- arithmetic ---
