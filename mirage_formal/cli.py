@@ -103,6 +103,9 @@ def search_command(
     json: _Json = False,
 ) -> None:
     """Search every module-level kernel graph of FILE that has a marked output."""
+    from mirage_formal.pipeline.preload import start_workers
+
+    start_workers(workers, cluster)
     from mirage_formal.pipeline import Settings
 
     settings = Settings(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.gpu.runtime import device_count
-from mirage_formal.ir.canonical import digest
-from mirage_formal.pipeline.driver import Report, Result, rank, run
-from mirage_formal.pipeline.kernels import MEASURED
+from mirage_formal.pipeline.preload import DEFAULT_TARGET, MEASURED, start_workers
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
-from mirage_formal.pipeline.settings import DEFAULT_TARGET, ENGINES, ORACLES, POLICIES, Settings, as_program
-from mirage_formal.pipeline.whole import WholeReport, run_any
-from mirage_formal.search.bounds import IntTriples
+
+if TYPE_CHECKING:
+    from mirage_formal.pipeline.driver import Report, Result, rank, run
+    from mirage_formal.pipeline.settings import ENGINES, ORACLES, POLICIES, Settings, as_program
+    from mirage_formal.pipeline.whole import WholeReport, run_any
+    from mirage_formal.search.bounds import IntTriples
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -35,6 +35,20 @@ __all__ = [
     "silent",
     "superoptimize",
 ]
+
+#: Where names are that are loaded when they are first used: whoever starts workers early has time to load the rest.
+_LATER: Final = {
+    **dict.fromkeys(("Report", "Result", "rank", "run"), "mirage_formal.pipeline.driver"),
+    **dict.fromkeys(("ENGINES", "ORACLES", "POLICIES", "Settings", "as_program"), "mirage_formal.pipeline.settings"),
+    **dict.fromkeys(("WholeReport", "run_any"), "mirage_formal.pipeline.whole"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
 
 
 def superoptimize(
@@ -108,6 +122,11 @@ def superoptimize(
             runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
+    start_workers(workers, cluster)
+    from mirage_formal.ir.canonical import digest
+    from mirage_formal.pipeline.settings import Settings, as_program
+    from mirage_formal.pipeline.whole import WholeReport, run_any
+
     frozen = as_program(program)
     settings = Settings(
         config=config,
@@ -140,7 +159,7 @@ def superoptimize(
     if isinstance(report, WholeReport):
         return [] if report.result is None else [report.result]
     results = list(report.results)
-    if not measure or not results or not device_count():
+    if not measure or not results or not import_module("mirage_formal.gpu.runtime").device_count():
         return results
     order: list[Result] = import_module("mirage_formal.pipeline.fastest").fastest(results, report.directory, measure)
     return order

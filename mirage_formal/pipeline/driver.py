@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from mirage_formal.gpu.launch import Optimized
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.ir.verdict import Equivalent, Probable
@@ -31,7 +30,6 @@ from mirage_formal.journal import (
 )
 from mirage_formal.pipeline.evidence import Evidence, Verified
 from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.kernels import COUNT, Alternatives
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import (
     Job,
@@ -43,9 +41,13 @@ from mirage_formal.pipeline.settings import (
     versions,
 )
 from mirage_formal.pipeline.store import Store
-from mirage_formal.pipeline.tasks import UnitTask, plan, search_unit
+from mirage_formal.pipeline.work import UnitTask, plan, search_unit
 from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 from mirage_formal.search.engine import Unit
+
+if TYPE_CHECKING:
+    from mirage_formal.gpu.launch import Optimized
+    from mirage_formal.pipeline.kernels import Alternatives
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -298,6 +300,8 @@ class _Run:
         return Report(self.store.finish(files, summary), results, self.store.root, failed, remarks)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
+        from mirage_formal.pipeline.kernels import COUNT, Alternatives  # not needed before there are results
+
         results: list[Result] = []
         items: list[CandidateRecord] = []
         for number, v in enumerate(verified, 1):

@@ -43,7 +43,7 @@ from mirage_formal.journal import (
 )
 from mirage_formal.pipeline.progress import Phase
 from mirage_formal.pipeline.settings import Job
-from mirage_formal.pipeline.tasks import (
+from mirage_formal.pipeline.work import (
     Accepted,
     CandidateTask,
     Claim,

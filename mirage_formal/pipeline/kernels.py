@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
 COUNT: Final = 4
-#: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.
-MEASURED: Final = 16
 
 
 class KernelRefused(MirageError):
@@ -422,7 +420,6 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
 __all__ = [
     "COUNT",
     "KERNELS",
-    "MEASURED",
     "Alternatives",
     "Built",
     "KernelRefused",

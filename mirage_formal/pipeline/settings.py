@@ -19,17 +19,17 @@ from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.journal import Identity, sha256
+from mirage_formal.pipeline.preload import DEFAULT_TARGET
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.parallel import default_workers
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.verify.certify import Policy
+from mirage_formal.verify.policy import Policy
 
 ENGINES: Final = ("guided", "exhaustive")
 ORACLES: Final = ("normal-form", "z3")
 POLICIES: Final = tuple(policy.value for policy in Policy)
-DEFAULT_TARGET: Final = "h200"
 
 _VERSIONED: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})

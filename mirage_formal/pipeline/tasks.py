@@ -7,7 +7,7 @@ another worker at any time. What is expensive and shared by tasks of one job is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from time import perf_counter
@@ -15,16 +15,17 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.check.equivalence import Obligation, Replayed, replayed
+from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import canonical, digest
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, encode
 from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.journal import FoundRecord, RejectedKind, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job
+from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.search.engine import Engine, Unit
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.thread import fuse_threads
@@ -45,74 +46,6 @@ _ENGINES: Final = {
     "guided": "mirage_formal.search.guided.engine:GuidedEngine",
     "exhaustive": "mirage_formal.search.exhaustive:ExhaustiveEngine",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class UnitTask:
-    """Search one unit of a job; ``key`` is the run's."""
-
-    job: Job
-    key: str
-    unit: Unit
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateTask:
-    """Do something about one candidate, given as ``serialize.encode`` wrote it."""
-
-    job: Job
-    graph: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One tensor's certificate: see journal.CertificateRecord; ``text`` is the obligation."""
-
-    tensor: str
-    expression: str
-    output: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Uncertified:
-    """A tensor whose expression is not known to be part of any output's."""
-
-    tensor: str
-    expression: str
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """An equivalence proof that the checker's kernel has replayed, and what the solvers have yet to refute for it."""
-
-    data: bytes
-    steps: int
-    lemmas: int
-    obligations: tuple[Obligation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A candidate that the policy accepts.
-
-    Attributes:
-        verdict: Equivalent or probable.
-        fingerprint: Its log as JSON; null if it has no answer, which only an equivalent candidate may lack.
-        proof: Of an equivalent one.
-    """
-
-    verdict: VerdictRecord
-    fingerprint: bytes
-    proof: Proof | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A candidate that the policy does not accept, see journal.RejectedRecord."""
-
-    kind: RejectedKind
-    reason: str
 
 
 def load_engine(name: str) -> Engine:

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
@@ -35,13 +34,11 @@ from mirage_formal.optimize.cost import estimate
 from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
 from mirage_formal.pipeline.driver import Report, Result, run
 from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.kernels import Alternatives
 from mirage_formal.pipeline.progress import Watch, silent
 from mirage_formal.pipeline.settings import Job, Settings, choose_config, identity, make_job
 from mirage_formal.pipeline.stitch import stitched
 from mirage_formal.pipeline.whole_store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.search.dispatch import Executor
-from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.space import SearchSpace, load_space
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
@@ -190,6 +187,8 @@ def _takes(part: KernelGraph, job: Job, settings: Settings, barren: frozenset[st
         return False
     try:
         if job.engine == "guided":
+            from mirage_formal.search.guided.axes import ProgramAxes
+
             ProgramAxes(part)
         return digest(part) not in barren
     except UnsupportedError:
@@ -326,6 +325,8 @@ class _Whole:
     # --- records -----------------------------------------------------------------------------------------------
 
     def _part_record(self, one: WholePart) -> PartRecord:
+        from mirage_formal.check.equivalence import own_conditions
+
         unfused = estimate(one.part.program, self.target)
         chosen = one.chosen
         searched = "" if one.report is None else one.report.directory.relative_to(self.root).as_posix()
@@ -373,6 +374,8 @@ class _Whole:
 
     def _result(self, whole: KernelGraph, record: WholeRecord) -> Result:
         assert record.graph_digest is not None
+        from mirage_formal.pipeline.kernels import Alternatives  # as in a single run, not before there is a result
+
         alternatives = Alternatives(((record.graph_digest[:12], encode(whole)),), self.program, self.target)
         verdict = Equivalent(read(self.root / WHOLE_FILE), record.conditions)
         return Result(whole, record.graph_digest, 1, verdict, record.estimated_us, self.root, alternatives)

@@ -80,6 +80,10 @@ class Pool(Executor[_Worker]):
         """Number of processes."""
         return self._workers
 
+    def start(self) -> None:
+        """Start the server that workers are forked from, which loads ``preload`` while this process goes on."""
+        _start_server(self._threads)
+
     def close(self) -> None:
         """Kill every worker, whatever it is doing."""
         for worker in list(self._slots):

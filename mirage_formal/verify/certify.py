@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Generic, Literal, Protocol, TypeVar
 
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession
+from mirage_formal.verify.policy import Policy
 from mirage_formal.verify.record import FingerprintRecord
-
-
-class Policy(StrEnum):
-    """What is accepted.
-
-    EQUIVALENT: candidates that are proved equal to the program over the reals.
-    PROBABLE: these, and candidates that agree with the program at random points of a finite field.
-    """
-
-    EQUIVALENT = "equivalent"
-    PROBABLE = "probable"
 
 
 class Replayed(Protocol):

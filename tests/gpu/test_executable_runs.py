@@ -16,7 +16,6 @@ import workloads as w
 from program_interpreter import run as interpret
 
 import mirage_formal as mf
-from mirage_formal import pipeline
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.gpu import __main__ as command
@@ -284,7 +283,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> type[Timed]:
     """superoptimize sees a GPU, whose kernels are interpreted."""
     runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    monkeypatch.setattr(pipeline, "device_count", lambda: 1)
+    monkeypatch.setattr("mirage_formal.gpu.runtime.device_count", lambda: 1)
     monkeypatch.setattr(fastest_module, "arch_of", lambda device: "sm_90a")
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])

@@ -15,9 +15,10 @@ from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.pipeline.tasks import replay_proof
 from mirage_formal.verify import certify as policy
-from mirage_formal.verify.certify import Policy, Refused, Verified, certify
+from mirage_formal.verify.certify import Refused, Verified, certify
 from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.verify.policy import Policy
 
 K = OpKind
 BOTH = pytest.mark.parametrize("accept", list(Policy))

@@ -1,0 +1,167 @@
+"""From the start of a search's process to its first state, its first finished unit and its end: two checkouts, paired.
+
+Run: .venv/bin/python benchmarks/start_times.py OLD NEW [--pairs N] [--program FILE] [--workers N]
+
+OLD and NEW are directories that contain ``mirage_formal``. Runs of one and the other take turns, the first one of each
+pair changing, on the same machine and with the same Python. Printed are medians of seconds of time and of processor
+time of all the run's processes, the ratio NEW / OLD of each pair as median with the smallest and largest, and the
+difference. Processor time says more where other programs use the machine as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STAGES = ("first state", "first unit", "end")
+
+#: Loaded by every Python of a run at its start: writes the time at which the first state is counted, once, atomically.
+HOOK = """
+import os, sys, time
+from importlib.machinery import PathFinder
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "mirage_formal.search.engine":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            watch(module.Tally)
+        spec.loader.exec_module = exec_module
+        return spec
+
+def watch(tally):
+    def counted(method):
+        def call(self, name, *rest):
+            if name == "states":
+                tally.step, tally.add = plain
+                mark()
+            return method(self, name, *rest)
+        return call
+    plain = tally.step, tally.add
+    tally.step, tally.add = map(counted, plain)
+
+def mark():
+    now, cpu, ticks = time.monotonic(), 0, os.sysconf("SC_CLK_TCK")
+    session = os.getsid(0)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            cpu += sum(map(int, fields[11:15]))
+    try:
+        file = os.open(os.environ["FIRST_STATE"], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    os.write(file, f"{now} {cpu / ticks}".encode())
+    os.close(file)
+
+sys.meta_path.insert(0, Finder)
+"""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def run(checkout: Path, program: Path, workers: int) -> dict[str, tuple[float, float]]:
+    """Seconds of time and of processor time at each stage; of the unit, which is seen from outside, time alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        hooks = Path(folder) / "hooks"
+        hooks.mkdir()
+        (hooks / "sitecustomize.py").write_text(HOOK)
+        first, out = Path(folder) / "first", Path(folder) / "run"
+        environment = {**os.environ, "PYTHONPATH": f"{hooks}:{checkout}", "FIRST_STATE": str(first)}
+        command = [sys.executable, "-m", "mirage_formal.search", str(program), "--out", str(out)]
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            [*command, "--workers", str(workers)],
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        unit = None
+        cpu, status = 0.0, None
+        while status is None:
+            time.sleep(0.005)
+            if unit is None and (out / "search.jsonl").is_file() and (out / "search.jsonl").stat().st_size:
+                unit = time.monotonic() - begin
+            pid, code, used = os.wait4(-1, os.WNOHANG)
+            while pid:
+                cpu += used.ru_utime + used.ru_stime
+                status = code if pid == process.pid else status
+                pid, code, used = os.wait4(-1, os.WNOHANG) if status is None else (0, 0, used)
+        end = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        cpu += _others()
+        if process.returncode or unit is None or not first.is_file():
+            raise SystemExit(f"{' '.join(command)} with PYTHONPATH={checkout}: exit code {process.returncode}")
+        at, used_by_then = map(float, first.read_text().split())
+        return {"first state": (at - begin, used_by_then), "first unit": (unit, float("nan")), "end": (end, cpu)}
+
+
+def _others() -> float:
+    """Processor seconds of the processes that the run left to us, once they have ended."""
+    cpu = 0.0
+    while True:
+        try:
+            _, _, used = os.wait4(-1, 0)
+        except ChildProcessError:
+            return cpu
+        cpu += used.ru_utime + used.ru_stime
+
+
+def _load() -> str:
+    return " ".join(f"{x:.1f}" for x in os.getloadavg())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=lambda text: Path(text).resolve())
+    parser.add_argument("new", type=lambda text: Path(text).resolve())
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=2)
+    root = Path(__file__).resolve().parent.parent
+    parser.add_argument("--program", type=lambda text: Path(text).resolve(), default=root / "examples/rmsnorm.py")
+    arguments = parser.parse_args()
+    # A run's server process outlives the process that started it: it is ours then, with the time that it has used.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    checkouts = (arguments.old, arguments.new)
+    for checkout in checkouts:  # once for nothing: byte code and files in memory
+        run(checkout, arguments.program, arguments.workers)
+    print(f"{os.cpu_count()} processors, load {_load()}, {arguments.workers} workers, {arguments.pairs} pairs, medians")
+    pairs = []
+    for number in range(arguments.pairs):
+        order = checkouts if number % 2 == 0 else checkouts[::-1]
+        found = {checkout: run(checkout, arguments.program, arguments.workers) for checkout in order}
+        pairs.append((found[arguments.old], found[arguments.new]))
+    print("| to | of | old s | new s | new / old | old - new s |")
+    print("|---|---|--:|--:|---|--:|")
+    for stage in STAGES:
+        for kind, name in enumerate(("time", "processor time")):
+            values = [(old[stage][kind], new[stage][kind]) for old, new in pairs]
+            if values[0][0] != values[0][0]:
+                continue
+            old, new = (statistics.median(side) for side in zip(*values, strict=True))
+            ratios = [b / a for a, b in values]
+            gain = statistics.median(a - b for a, b in values)
+            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"| {stage} | {name} | {old:.2f} | {new:.2f} | {spread} | {gain:.2f} |")
+    print(f"load at the end {_load()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The policies of accepting candidates, by name; what they mean is ``certify``'s to say."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Policy(StrEnum):
+    """What is accepted.
+
+    EQUIVALENT: candidates that are proved equal to the program over the reals.
+    PROBABLE: these, and candidates that agree with the program at random points of a finite field.
+    """
+
+    EQUIVALENT = "equivalent"
+    PROBABLE = "probable"
