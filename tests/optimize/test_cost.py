@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import timeit
 from dataclasses import replace
 
 import pytest
+from effort import calls
 
 from mirage_formal.errors import GraphError
 from mirage_formal.gpu.target import Target, load_target
@@ -311,5 +311,5 @@ def test_it_is_fast_enough_for_thousands_of_extents() -> None:
     kernel = graph.ops[0]
     assert isinstance(kernel, GraphDefined)
     types = [given.tensor for given in graph.inputs]
-    best = min(timeit.repeat(lambda: block_cost(kernel.graph, types, H200), number=100, repeat=20)) / 100
-    assert best < 120e-6  # about 22 us alone on a core; the machine may be shared
+    # 178 calls; benchmarks/speed.py has the time, about 22 us.
+    assert calls(lambda: block_cost(kernel.graph, types, H200), 1_000) < 400

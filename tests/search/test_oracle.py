@@ -25,6 +25,8 @@ from mirage_formal.smt.certificate import audit, to_smt2
 from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.smt.terms import Expr, add, const, div, mul, sum_, unary, var
 
+#: For what a solver decides at once, on a machine that others use as well.
+PATIENCE_MS = 120_000
 PARTS_LIST = [(name, e) for name, parts in PARTS.items() for e in parts]
 STRANGER_LIST = [(name, e) for name, parts in STRANGERS.items() for e in parts]
 
@@ -58,10 +60,17 @@ def test_no_contradiction_with_quantified_z3() -> None:
         if extents_product(target) <= 16:
             questions.append((target, query(rng, target)))
     agreed = 0
-    for target, e in questions:
-        ours, theirs = NormalFormOracle([target]).contains(e), session.ask(e, target, 150)
-        assert theirs is Answer.UNKNOWN or theirs is ours, f"{e} in {target}: {ours}, z3 {theirs}"
-        agreed += theirs is ours
+    for milliseconds in (150, 1_500, 15_000):  # the first is enough on a machine that does nothing else
+        left = []
+        for target, e in questions:
+            ours, theirs = NormalFormOracle([target]).contains(e), session.ask(e, target, milliseconds)
+            assert theirs is Answer.UNKNOWN or theirs is ours, f"{e} in {target}: {ours}, z3 {theirs}"
+            agreed += theirs is ours
+            if theirs is Answer.UNKNOWN is not ours:
+                left.append((target, e))
+        if agreed >= 20:
+            break
+        questions = left
     assert agreed >= 20
 
 
@@ -217,10 +226,11 @@ def test_equal_valuations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_z3_oracle_keeps_what_it_does_not_know() -> None:
-    oracle = Z3Oracle([WORKLOADS["lora"], WORKLOADS["gated"]], timeout_ms=300)
+    oracle = Z3Oracle([WORKLOADS["lora"], WORKLOADS["gated"]], timeout_ms=PATIENCE_MS)
+    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
+    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
+    oracle.timeout_ms = 300  # for what is not proved, however long it takes
     assert oracle.contains(mul(A, B)) is not Answer.REFUTED
-    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
-    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
     assert (oracle.calls, oracle.cache_hits) == (3, 1)
     strange = oracle.contains(mul(W, unary("exp", A)))
     assert strange is Answer.UNKNOWN

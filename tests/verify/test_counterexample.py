@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
+from functools import partial
 
 import msgspec
 import numpy as np
 import pytest
 from claims import Claim, load, pair, program
+from effort import calls
 
 from mirage_formal.errors import ShapeError
 from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
@@ -59,15 +60,13 @@ def test_right_pairs_have_none():
         assert find(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
 
 
-def test_a_search_takes_milliseconds():
-    """Generous by a factor of ten, because the machine may be busy."""
-    seconds = []
+def test_a_search_takes_few_trials():
+    """12,000 calls at the median and 38,000 at most; benchmarks/speed.py has the time, 5 ms at the median."""
+    found = []
     for claim in load("refute"):
         made = claim.tiny()
-        started = time.perf_counter()
-        find(*made, seed=SEED)
-        seconds.append(time.perf_counter() - started)
-    assert statistics.median(seconds) < 0.3
+        found.append(calls(partial(find, *made, seed=SEED), 2_000_000))
+    assert statistics.median(found) < 120_000
 
 
 def test_the_seed_decides():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import safety_oracle
 import safety_programs as programs
+from effort import calls
 from safety_programs import HALF, SINGLE, add, bx, div, equal, less, mod, mul, sub, tid, xor
 
 from mirage_formal.ir.program import (
@@ -42,7 +43,7 @@ from mirage_formal.ir.program import (
 )
 from mirage_formal.ir.verdict import Unknown
 from mirage_formal.smt.session import Satisfiability
-from mirage_formal.verify.safety import Safe, Unsafe, discharge_safety, obligations
+from mirage_formal.verify.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
 from mirage_formal.verify.safety_types import Broken, Held, Kind, Means
 
 THREADS = 64
@@ -86,9 +87,10 @@ def test_usual_kernels_are_safe(make: Callable[[], Program]) -> None:
 
 
 def test_a_large_kernel_is_quick() -> None:
-    report = discharge_safety(programs.gemm(16, 6144, 4096))
+    reports: list[SafetyReport] = []
+    calls(lambda: reports.append(discharge_safety(programs.gemm(16, 6144, 4096))), 3_000_000)  # 290,000
+    (report,) = reports
     assert isinstance(report.verdict, Safe)
-    assert report.milliseconds < 10_000
     # Every iteration of the pipeline is looked at, yet obligations of equal texts are stated once.
     assert len(report.discharged) < 200
 
