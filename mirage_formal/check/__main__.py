@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
 from mirage_formal.check.kernels import EstablishedKernels, check_kernels
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.jobs < 1:
             hint = "one process for each processor is the default"
             raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
+        solvers.begin()
         found = _check(options.path, options.jobs)
         kernels = _kernel_report(found.kernels) if found.kernels else []
         print("\n".join([*_report(found.candidates), *kernels, *_whole_report(found.wholes)]))
@@ -148,8 +150,11 @@ def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list
         return [check(directory) for directory in directories]
     # Matrix products of one process each: the processes share the processors.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    with pool:
+    context = multiprocessing.get_context("spawn")
+    with (
+        solvers.shared() as time,
+        ProcessPoolExecutor(jobs, context, initializer=solvers.take_part, initargs=(time,)) as pool,
+    ):
         futures = [pool.submit(check, directory) for directory in directories]
         results: list[R] = []
         for directory, future in zip(directories, futures, strict=True):

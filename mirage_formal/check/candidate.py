@@ -11,7 +11,8 @@ from typing import Literal
 from mirage_formal.check.equivalence import Opinions, Replayed, opinions, replayed
 from mirage_formal.check.expression import expressions, targets
 from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
-from mirage_formal.check.steps import UNSAT, CheckFailed, answers, check_manifest, expect, step
+from mirage_formal.check.solvers import directory, expect_unsat
+from mirage_formal.check.steps import CheckFailed, check_manifest, expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import faults, kernel_types
@@ -107,6 +108,7 @@ class _Files:
         return [record for record in self.proof if isinstance(record, EquivalenceRecord)]
 
 
+@directory()
 def check_candidate(root: Path) -> Established:
     """Establish everything about one candidate again, from its directory alone.
 
@@ -249,7 +251,7 @@ def _check_proof(root: Path, files: _Files) -> None:
 
 def _check_refuted(root: Path, name: str, files: _Files) -> None:
     with step(root / name, "z3 and cvc5"):
-        expect("answers", UNSAT, answers(files.obligations[name]))
+        expect_unsat("answers", files.obligations[name])
 
 
 def _tensors(graph: KernelGraph) -> Iterator[str]:

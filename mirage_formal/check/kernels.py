@@ -19,7 +19,8 @@ from mirage_formal.check.cubin import Resources
 from mirage_formal.check.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.launches import check_launches, check_plans
-from mirage_formal.check.steps import UNSAT, answers, check_manifest, expect, step
+from mirage_formal.check.solvers import UNSAT, answers, directory, expect_unsat
+from mirage_formal.check.steps import check_manifest, expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import faults
@@ -47,14 +48,11 @@ from mirage_formal.journal import (
     unpack_texts,
     unsealed,
 )
+from mirage_formal.smt.bounds import MAX_QUESTIONS
+from mirage_formal.smt.script import Script, parse
 
 #: Kinds whose text is only a part of the claim: that every element is written also rests on a count of the writes.
 _PARTLY: Final = frozenset({"coverage"})
-#: A text is these commands, one on a line, and asks once, at its end.
-_LINE: Final = re.compile(
-    r"\(set-logic QF_BV\)|\(set-info :status unsat\)|\(check-sat\)"
-    r"|\(declare-const \S+ \(_ BitVec \d+\)\)|\((?:assert|define-fun) .*\)"
-)
 _DECLARED: Final = re.compile(
     r"\(declare-const (tid|bx|by|bz)(?:~2)? \(_ BitVec (\d+)\)\)\n"
     r"(?:\(assert \(bvult \S+ \(_ bv(\d+) \d+\)\)\))?"
@@ -96,6 +94,7 @@ class EstablishedKernels:
     seconds: float
 
 
+@directory()
 def check_kernels(root: Path) -> EstablishedKernels:
     """Establish about a directory of kernels what can be established from its files.
 
@@ -175,7 +174,7 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
     with step(root / STABILIZED_PROOF_FILE, "replay the proof"):
         found = replayed(program, graph, read(root / STABILIZED_PROOF_FILE))
         for one in found.obligations:
-            expect(f"answers to digits {one.extents}, {one.lemma}", UNSAT, answers(one.text))
+            expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
     return True
 
 
@@ -202,7 +201,10 @@ def _check_obligations(root: Path, kernels: Mapping[str, KernelLaunch]) -> tuple
             raise FormatError("expected a newline at the end")
         records = [decode(text, ObligationRecord, f"line {number}") for number, text in enumerate(lines, 1)]
     with step(root / QUESTIONS_FILE, "read the questions of obligations", corrupt=True):
-        texts = {sha256(text.encode()): text for text in unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)}
+        questions = unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)
+        if len(questions) > MAX_QUESTIONS:
+            raise FormatError(f"expected at most {MAX_QUESTIONS} questions, got {len(questions)}")
+        texts = {sha256(text.encode()): text for text in questions}
     with step(path, "complete proof log of kernels"):
         named = {record.sha256 for record in records if record.sha256 is not None}
         expect("digests of the questions", sorted(texts), sorted(named))
@@ -254,28 +256,25 @@ def _ask(text: str, launch: KernelLaunch, record: ObligationRecord) -> str:
     Raises:
         FormatError: A solver has an answer to what must have none, or the text is about another launch.
     """
-    _check_text(text, (launch.threads, *launch.grid))
-    said = answers(text)
-    if "sat" in said.values():
+    found = answers(_question(text, (launch.threads, *launch.grid)))
+    if "sat" in found.said.values():
         what = f"{record.kind} of {record.subject} at {record.path}"
-        raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {said}")
-    if said != UNSAT:
-        return "undecided now"
+        raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")
+    if found.said != UNSAT:
+        return "undecided now" if found.asked else f"undecided now, as {found.why}"
     return "count" if record.kind in _PARTLY else ""
 
 
 @lru_cache(maxsize=4096)
-def _check_text(text: str, extents: tuple[int, int, int, int]) -> None:
-    """A text has the form of an obligation, and the threads and blocks that it declares are those of the launch.
+def _question(text: str, extents: tuple[int, int, int, int]) -> Script:
+    """The question that a text writes about a launch with these threads and blocks.
 
     Raises:
-        FormatError: It is not.
+        FormatError: It is no question of the closed form that solvers are asked, or one about another launch.
     """
+    script = parse(text)
+    expect("logic of an obligation", "QF_BV", script.logic)
     sizes = dict(zip(("tid", "bx", "by", "bz"), extents, strict=True))
-    lines = text.split("\n")
-    if lines[-2:] != ["(check-sat)", ""] or lines.count("(check-sat)") != 1:
-        raise FormatError("expected one question, at the end of its text")
-    if bad := next((one for one in lines[:-1] if not _LINE.fullmatch(one)), None):
-        raise FormatError(f"expected a command of an obligation, got {bad[:120]!r}")
     for name, bits, below in _DECLARED.findall(text):
         expect(f"values of {name}", sizes[name], int(below) if below else 1 << int(bits))
+    return script

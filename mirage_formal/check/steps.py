@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
-from typing import Final
 
 from mirage_formal.check.field import Undefined
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.journal import confined, read, sha256
-from mirage_formal.smt.session import discharge
-
-#: What solvers say to an obligation that holds.
-UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
 
 
 class CheckFailed(Exception):
@@ -106,9 +100,3 @@ def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequ
     for name, code in listed.items():
         with step(root / name, "digest of the file"):
             expect("sha256", code, sha256(read(confined(root, name))))
-
-
-@lru_cache(maxsize=4096)
-def answers(text: str) -> dict[str, str]:
-    """What each solver says about a text; an answer holds for every file with this very text."""
-    return {result.solver: result.answer.value for result in discharge(text)}

@@ -31,7 +31,8 @@ from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics.abstract import expressions
 from mirage_formal.smt.certificate import to_smt2
-from mirage_formal.smt.session import discharge
+from mirage_formal.smt.script import parse
+from mirage_formal.smt.session import SolverResult, discharge_all
 from mirage_formal.smt.terms import Expr, to_text
 from mirage_formal.verify.certify import Refused, Verified
 from mirage_formal.verify.certify import certify as certify_candidate
@@ -158,16 +159,12 @@ def _claim(tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOr
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
     """What z3 and cvc5 say to each obligation."""
-    answers: list[tuple[SolverRecord, SolverRecord]] = []
-    for text in texts:
-        by_name = {
-            result.solver: SolverRecord(
-                answer=result.answer.value, version=result.version, milliseconds=round(result.milliseconds, 3)
-            )
-            for result in discharge(text)
-        }
-        answers.append((by_name["z3"], by_name["cvc5"]))
-    return answers
+
+    def record(result: SolverResult) -> SolverRecord:
+        milliseconds = round(result.milliseconds, 3)
+        return SolverRecord(answer=result.answer.value, version=result.version, milliseconds=milliseconds)
+
+    return [(record(z3), record(cvc5)) for z3, cvc5 in discharge_all([parse(text) for text in texts])]
 
 
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:

@@ -31,6 +31,7 @@ from mirage_formal.search.parallel import Pool
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics.abstract import expressions
 from mirage_formal.smt.certificate import audit, to_smt2
+from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.smt.terms import Expr
 
@@ -226,7 +227,7 @@ class _Asking:
             return False
         text = to_smt2(certificate)
         audit(text)
-        return all(result.answer is Satisfiability.UNSAT for result in discharge(text))
+        return all(result.answer is Satisfiability.UNSAT for result in discharge(parse(text)))
 
     def _sampled(self, size: int, seed: int) -> tuple[Expr, ...]:
         """Half valid questions, half others, drawn with the seed and in the order asked."""

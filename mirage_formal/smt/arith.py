@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.smt.session import Satisfiability, SolverResult, ask_cvc5
+from mirage_formal.smt.process import Question
+from mirage_formal.smt.script import RESERVED, Script, parse
+from mirage_formal.smt.session import Satisfiability, SolverResult
+from mirage_formal.smt.session import ask as ask_solvers
 
 Range = tuple[int, int]
 
@@ -228,10 +230,7 @@ _NAMES: Final = {
 
 def _symbol(name: str) -> str:
     """A name as a simple symbol that SMT-LIB does not use itself."""
-    return f"v!{name}" if name in _RESERVED else name
-
-
-_RESERVED: Final = {"let", "exists", "forall", "par", "match", "as", "true", "false", "not", "and", "or", "xor", "ite"}
+    return f"v!{name}" if name in RESERVED else name
 
 
 def to_smt2(query: Query) -> str:
@@ -252,39 +251,25 @@ def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
         timeout_ms: Time limit of each solver.
         second: Whether cvc5 is asked too.
     """
-    text = to_smt2(query)
-    first, values = _z3(text, query, timeout_ms)
+    script = parse(to_smt2(query))
+    first, values = _z3(script, query, timeout_ms)
     model = _model(query, values) if first.answer is Satisfiability.SAT else ()
     if second and first.answer is Satisfiability.UNSAT and first.milliseconds < _QUICK_MS:
-        return Reply((first, ask_cvc5(text, timeout_ms)), model)
+        ((other, _),) = ask_solvers([Question("cvc5", script, timeout_ms)])
+        return Reply((first, other), model)
     return Reply((first,), model)
 
 
 #: What z3 refutes within this is asked of cvc5 too.
 _QUICK_MS: Final = 50
+#: Tactics of z3 that bit-vectors of this form need.
+_TACTICS: Final = ("simplify", "propagate-values", "solve-eqs", "bit-blast", "sat")
 
 
-def _z3(text: str, query: Query, timeout_ms: int) -> tuple[SolverResult, dict[str, int]]:
-    import z3
-
-    start = perf_counter()
-    answer, reason = Satisfiability.UNKNOWN, ""
-    values: dict[str, int] = {}
-    try:
-        solver: Any = z3.Then("simplify", "propagate-values", "solve-eqs", "bit-blast", "sat").solver()
-        solver.set("timeout", timeout_ms)
-        solver.from_string(text)
-        answer = Satisfiability(str(solver.check()))
-        if answer is Satisfiability.SAT:
-            model = solver.model()
-            names = {_symbol(name): name for name, _ in query.variables}
-            values = {names[d.name()]: model[d].as_long() for d in model.decls() if d.name() in names}
-        elif answer is Satisfiability.UNKNOWN:
-            reason = solver.reason_unknown()
-    except z3.Z3Exception as error:
-        answer, reason = Satisfiability.UNKNOWN, f"z3: {error}"[:300]
-    elapsed = 1e3 * (perf_counter() - start)
-    return SolverResult("z3", z3.get_version_string(), answer, elapsed, reason), values
+def _z3(script: Script, query: Query, timeout_ms: int) -> tuple[SolverResult, dict[str, int]]:
+    names = {_symbol(name): name for name, _ in query.variables}
+    ((result, values),) = ask_solvers([Question("z3", script, timeout_ms, _TACTICS, tuple(names))])
+    return result, {names[symbol]: value for symbol, value in values.items()}
 
 
 def _model(query: Query, values: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

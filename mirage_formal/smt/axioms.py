@@ -16,6 +16,7 @@ from typing import Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.resources import data_dir
+from mirage_formal.smt.script import Script
 from mirage_formal.smt.sexpr import SExpr, read, show
 from mirage_formal.smt.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
 
@@ -62,12 +63,14 @@ class AxiomSet:
     Attributes:
         axioms: By name, in the order of the files.
         functions: Names of the opaque unary functions.
+        script: Their declarations and formulas as one question: are they consistent?
         text: The files' text.
         digest: SHA-256 of the text.
     """
 
     axioms: Mapping[str, Axiom]
     functions: frozenset[str]
+    script: Script
     text: str
     digest: str
 
@@ -81,7 +84,8 @@ def parse(text: str, where: str = "") -> AxiomSet:
     """
     axioms: dict[str, Axiom] = {}
     functions: set[str] = set()
-    for command in read(text, where):
+    commands = read(text, where)
+    for command in commands:
         match command:
             case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
                 pass
@@ -106,7 +110,9 @@ def parse(text: str, where: str = "") -> AxiomSet:
     unstated = {f for f in functions if (RELATION, (f, "x")) not in stated}
     if unstated:
         raise FormatError(f"expected an axiom that puts x in f(x) for f = {', '.join(sorted(unstated))}", where=where)
-    return AxiomSet(MappingProxyType(axioms), frozenset(functions), text, sha256(text.encode()).hexdigest())
+    formulas = [command for command in commands if command[0] not in ("set-info", "set-logic")]
+    script = Script([("set-logic", "UFNIA"), *formulas, ("check-sat",)], where)
+    return AxiomSet(MappingProxyType(axioms), frozenset(functions), script, text, sha256(text.encode()).hexdigest())
 
 
 def load(directory: Path | None = None) -> AxiomSet:

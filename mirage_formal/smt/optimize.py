@@ -1,17 +1,19 @@
-"""0-1 problems: one option for each item, least total cost of options and of pairs of options."""
+"""0-1 problems: one option for each item, least total cost of options and of pairs of options.
+
+z3 runs in this process here: the problem is built by its Python interface from numbers of our own, there is no text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
-TIMEOUT_MS: Final = 2_000
+from mirage_formal.smt.bounds import LAYOUT_MS
 
 
 def minimise(
     costs: Sequence[Sequence[int]],
     pairs: Mapping[tuple[int, int], Sequence[Sequence[int]]],
-    timeout_ms: int = TIMEOUT_MS,
+    timeout_ms: int = LAYOUT_MS,
 ) -> tuple[tuple[int, ...], bool]:
     """One option for each item.
 

@@ -1,17 +1,21 @@
-"""Solver sessions: texts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
+"""Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Solvers are loaded when first asked, never on import. They run in this process; a caller that must survive a crash or a
-hang of a solver runs this in a process that it can kill.
+Scripts are asked in a process of the solvers' own (smt/process.py), so that no crash, hang or use of memory of a solver
+is ours. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's Python
+interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from time import perf_counter
 from typing import Any, Final, NoReturn
 
 from mirage_formal.smt.axioms import AxiomSet, load
+from mirage_formal.smt.bounds import QUESTION_MS
+from mirage_formal.smt.process import Question, Solver, solvers
+from mirage_formal.smt.script import Script
 from mirage_formal.smt.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
 
 
@@ -59,62 +63,30 @@ class SolverResult:
     reason: str = ""
 
 
-DEFAULT_TIMEOUT_MS: Final = 10_000
+def discharge(script: Script, timeout_ms: int = QUESTION_MS) -> tuple[SolverResult, SolverResult]:
+    """Ask z3 and cvc5, each in a fresh solver, whether a script is unsatisfiable.
 
-
-def discharge(text: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> tuple[SolverResult, ...]:
-    """Ask z3 and cvc5, each in a fresh solver, whether a self-contained text is unsatisfiable.
-
-    Sound: it says what the solvers say about this text, nothing about what the text means; see ``certificate.audit``.
+    Sound: it says what the solvers say about this script, nothing about what it means; see ``certificate.audit``.
     """
-    return _z3(text, timeout_ms), ask_cvc5(text, timeout_ms)
+    return discharge_all([script], timeout_ms)[0]
 
 
-def _z3(text: str, timeout_ms: int) -> SolverResult:
-    import z3
-
-    start = perf_counter()
-    answer, reason = Satisfiability.UNKNOWN, ""
-    try:
-        solver = z3.Solver()
-        solver.set("timeout", timeout_ms)
-        solver.from_string(text)
-        answer = _ANSWERS[str(solver.check())]
-        reason = solver.reason_unknown() if answer is Satisfiability.UNKNOWN else ""
-    except z3.Z3Exception as error:
-        reason = f"z3: {error}"[:300]
-    return SolverResult("z3", z3.get_version_string(), answer, 1e3 * (perf_counter() - start), reason)
+def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> list[tuple[SolverResult, SolverResult]]:
+    """``discharge`` of several scripts with one message to the solvers."""
+    asked = [Question(solver, script, timeout_ms) for script in scripts for solver in _BOTH]
+    found = ask(asked)
+    return [(found[i][0], found[i + 1][0]) for i in range(0, len(found), 2)]
 
 
-def ask_cvc5(text: str, timeout_ms: int) -> SolverResult:
-    """One text to cvc5 alone; a timeout or an error is UNKNOWN with its reason."""
-    import cvc5
-
-    start = perf_counter()
-    answer, reason = Satisfiability.UNKNOWN, ""
-    manager = cvc5.TermManager()
-    solver = cvc5.Solver(manager)
-    try:
-        solver.setOption("tlimit-per", str(timeout_ms))
-        parser = cvc5.InputParser(solver)
-        parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "certificate")
-        symbols = parser.getSymbolManager()
-        asked = False
-        while not (command := parser.nextCommand()).isNull():
-            if command.getCommandName() == "set-info":
-                continue  # told the expected status, cvc5 answers anything else with an error
-            said = str(command.invoke(solver, symbols)).strip()
-            if said in _ANSWERS:
-                asked, answer = True, _ANSWERS[said]
-            elif said:
-                raise RuntimeError(said)
-        if not asked:
-            reason = "the text does not ask"
-    except RuntimeError as error:
-        answer, reason = Satisfiability.UNKNOWN, f"cvc5: {error}"[:300]
-    return SolverResult("cvc5", cvc5.__version__, answer, 1e3 * (perf_counter() - start), reason)
+def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, int]]]:
+    """What each solver says to its question, and the values that were asked for, where it is satisfiable."""
+    return [
+        (SolverResult(one.solver, said.version, _ANSWERS[said.answer], said.milliseconds, said.reason), said.model)
+        for one, said in zip(questions, solvers().ask(questions), strict=True)
+    ]
 
 
+_BOTH: Final[tuple[Solver, ...]] = ("z3", "cvc5")
 _ANSWERS: Final = {s.value: s for s in Satisfiability}
 
 
@@ -127,7 +99,7 @@ class AxiomSession:
         self._z3: Any = z3
         self._context = z3.Context()
         self.axioms = load() if axioms is None else axioms
-        self._formulas = z3.parse_smt2_string(self.axioms.text, ctx=self._context)
+        self._formulas = z3.parse_smt2_string(self.axioms.script.text, ctx=self._context)
         self._sort = z3.DeclareSort("Expr", self._context)
         self._functions: dict[str, Any] = {name: self._function(name, 2) for name in BINARY}
         self._sum = z3.Function("sum", z3.IntSort(self._context), self._sort, self._sort)

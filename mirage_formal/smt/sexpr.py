@@ -6,11 +6,9 @@ import re
 from typing import Final
 
 from mirage_formal.errors import FormatError
+from mirage_formal.smt.bounds import MAX_DEPTH, MAX_TEXT
 
 SExpr = str | tuple["SExpr", ...]
-
-MAX_TEXT: Final = 1 << 26
-MAX_DEPTH: Final = 100
 
 #: Parentheses, then simple symbols, numerals and keywords. Quoted symbols and strings are not part of our files.
 _TOKEN: Final = re.compile(r"[ \t\n]+|;[^\n]*\n|([()])|([A-Za-z0-9~!@$%^&*_\-+=<>.?/:]+)")
@@ -50,5 +48,17 @@ def read(text: str, where: str = "") -> list[SExpr]:
 
 
 def show(e: SExpr) -> str:
-    """An S-expression as text on one line."""
-    return e if isinstance(e, str) else f"({' '.join(show(x) for x in e)})"
+    """An S-expression as text on one line.
+
+    Raises:
+        FormatError: It is deeper than anything that ``read`` returns.
+    """
+    return _shown(e, MAX_DEPTH)
+
+
+def _shown(e: SExpr, left: int) -> str:
+    if isinstance(e, str):
+        return e
+    if left == 0:
+        raise FormatError(f"expected at most {MAX_DEPTH} nested parentheses")
+    return f"({' '.join([_shown(x, left - 1) for x in e])})"

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, assert_never
+from typing import assert_never
 
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.ir.verdict import Unknown
 from mirage_formal.smt.arith import INT_MAX, Query, Reply, ask, interval
+from mirage_formal.smt.bounds import SAFETY_MS
 from mirage_formal.smt.session import Satisfiability
 from mirage_formal.verify.safety_access import Access, Context, Listing, Mode, RegisterUse, Use, listing
 from mirage_formal.verify.safety_fold import (
@@ -47,8 +48,6 @@ from mirage_formal.verify.safety_types import (
     Undecided,
     Unsafe,
 )
-
-TIMEOUT_MS: Final = 5_000
 
 
 def obligations(program: Program) -> tuple[Obligation, ...]:
@@ -241,7 +240,7 @@ def _finding(reply: Reply) -> Finding:
 
 
 def discharge_safety(
-    program: Program, *, timeout_ms: int = TIMEOUT_MS, second: bool = True, recheck: bool = False
+    program: Program, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
 ) -> SafetyReport:
     """State and settle all obligations of a Program.
 

@@ -9,7 +9,9 @@ import pytest
 from axiom_models import FIELD, FLOAT, Numbers, degrees_hold, equation_holds
 
 from mirage_formal.smt.axioms import AxiomSet, load, parse
+from mirage_formal.smt.script import Script
 from mirage_formal.smt.session import AxiomSession, Satisfiability, discharge
+from mirage_formal.smt.sexpr import read
 
 AXIOMS = load()
 EQUATIONS = [n for n, a in AXIOMS.axioms.items() if a.conclusion.relation == "="]
@@ -106,17 +108,18 @@ def test_broken_equation_is_caught_by_numbers_alone(name: str) -> None:
 
 def test_axioms_are_not_contradictory() -> None:
     assert AxiomSession().consistent(2_000) is not Satisfiability.UNSAT
-    for result in discharge(AXIOMS.text + "\n(check-sat)\n", timeout_ms=2_000):
+    for result in discharge(AXIOMS.script, timeout_ms=2_000):
         assert result.answer is not Satisfiability.UNSAT, result
 
 
 def test_a_contradiction_would_be_seen() -> None:
-    wrong = AXIOMS.text + "\n(declare-const a Expr)\n(assert (not (subexpr a (add a a))))\n(check-sat)\n"
-    z3, cvc5 = discharge(wrong, timeout_ms=120_000)
+    wrong = "(declare-const a Expr)(assert (not (subexpr a (add a a))))(check-sat)"
+    z3, cvc5 = discharge(Script([*read(AXIOMS.text), *read(wrong)]), timeout_ms=120_000)
     assert z3.answer is Satisfiability.UNSAT
     assert cvc5.answer is Satisfiability.UNSAT
 
 
 def test_axioms_do_not_make_everything_part_of_everything() -> None:
-    text = AXIOMS.text + "\n(declare-const a Expr)\n(declare-const b Expr)\n(assert (not (subexpr a b)))\n(check-sat)\n"
-    assert all(r.answer is not Satisfiability.UNSAT for r in discharge(text, timeout_ms=2_000))
+    more = "(declare-const a Expr)(declare-const b Expr)(assert (not (subexpr a b)))(check-sat)"
+    script = Script([*read(AXIOMS.text), *read(more)])
+    assert all(r.answer is not Satisfiability.UNSAT for r in discharge(script, timeout_ms=2_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_formal.check.kernel.digits import decide, obligations
+from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import Satisfiability, discharge
 
 
@@ -32,7 +33,7 @@ def test_a_wrong_lemma_is_not_proved(half: str, old: str, new: str) -> None:
     text = obligations((5, 3))[half]
     assert old in text
     # A wrong number on one side only.
-    for result in discharge(text.replace(old, new)):
+    for result in discharge(parse(text.replace(old, new))):
         assert result.answer is not Satisfiability.UNSAT, (old, new, text)
 
 

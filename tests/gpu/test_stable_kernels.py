@@ -34,6 +34,7 @@ from mirage_formal.pipeline.kernels import (
 from mirage_formal.pipeline.stable import NotProved, stable
 from mirage_formal.semantics import reference
 from mirage_formal.smt import session
+from mirage_formal.smt.script import parse
 from mirage_formal.verify import equivalence
 
 H200 = load_target("h200")
@@ -104,9 +105,9 @@ def wrong_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solvers that do not refute what the proof leaves to them."""
-    real = session.discharge
-    found = [replace(result, answer=session.Answer.UNKNOWN) for result in real("(assert false)(check-sat)")]
-    monkeypatch.setattr(session, "discharge", lambda text: found)
+    results = session.discharge(parse("(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"))
+    found = [replace(result, answer=session.Satisfiability.UNKNOWN) for result in results]
+    monkeypatch.setattr(session, "discharge", lambda script: found)
 
 
 @pytest.mark.parametrize("fault", [unproved, wrong_form, wrong_proof, wrong_digits])

@@ -22,6 +22,7 @@ from mirage_formal.search import normal_form
 from mirage_formal.search.oracle import NormalFormOracle, Z3Oracle
 from mirage_formal.smt.axioms import Atom, Binding, instantiate, load
 from mirage_formal.smt.certificate import audit, to_smt2
+from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.smt.terms import Expr, add, const, div, mul, sum_, unary, var
 
@@ -40,7 +41,7 @@ def test_parts_of_workloads_are_proved_and_certified(name: str, e: Expr) -> None
     text = to_smt2(certificate)
     claim = audit(text)
     assert (claim.expression, claim.target) == (e, WORKLOADS[name])
-    for result in discharge(text):
+    for result in discharge(parse(text)):
         assert result.answer is Satisfiability.UNSAT, result
 
 
@@ -88,7 +89,7 @@ def test_certificates_of_random_positives_are_accepted() -> None:
         text = to_smt2(certificate)
         claim = audit(text)
         assert (claim.expression, claim.target) == (e, target)
-        for result in discharge(text):
+        for result in discharge(parse(text)):
             assert result.answer is Satisfiability.UNSAT, (result, text)
         accepted += 1
 
@@ -237,4 +238,4 @@ def test_z3_oracle_keeps_what_it_does_not_know() -> None:
     assert oracle.unknown >= 1
     certificate = oracle.certificate(sum_(16, mul(A, B)))
     assert certificate is not None
-    assert all(r.answer is Satisfiability.UNSAT for r in discharge(to_smt2(certificate)))
+    assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse(to_smt2(certificate))))

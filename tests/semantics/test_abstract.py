@@ -32,6 +32,7 @@ from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.semantics.abstract import expressions, pieces
 from mirage_formal.semantics.reference import run
 from mirage_formal.smt.certificate import audit, to_smt2
+from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import Answer, Satisfiability, discharge
 from mirage_formal.smt.terms import (
     Add,
@@ -361,4 +362,4 @@ def test_hand_written_candidates_stay_within_their_programs(
             assert certificate is not None
             text = to_smt2(certificate)
             assert audit(text).expression is e
-            assert all(r.answer is Satisfiability.UNSAT for r in discharge(text))
+            assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse(text)))

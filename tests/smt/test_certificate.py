@@ -11,6 +11,7 @@ from expression_kit import PARTS, WORKLOADS
 
 from mirage_formal.errors import FormatError
 from mirage_formal.search.oracle import NormalFormOracle
+from mirage_formal.smt import script
 from mirage_formal.smt.axioms import load, parse
 from mirage_formal.smt.certificate import Certificate, Instance, audit, to_smt2
 from mirage_formal.smt.rewrite import Normaliser, certify
@@ -31,7 +32,7 @@ TEXT = to_smt2(LORA)
 
 
 def unsat(text: str) -> bool:
-    return all(r.answer is Satisfiability.UNSAT for r in discharge(text))
+    return all(r.answer is Satisfiability.UNSAT for r in discharge(script.parse(text)))
 
 
 def test_the_text_says_what_it_is() -> None:
@@ -166,7 +167,7 @@ def test_another_claim_does_not_follow() -> None:
     for wrong in (replace(LORA, expression=mul(X, X)), replace(LORA, target=WORKLOADS["gated"])):
         text = to_smt2(wrong)
         audit(text)
-        assert [r.answer for r in discharge(text)] == [Satisfiability.SAT, Satisfiability.SAT]
+        assert [r.answer for r in discharge(script.parse(text))] == [Satisfiability.SAT, Satisfiability.SAT]
 
 
 def test_a_wrong_instance_is_never_written_as_right() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Final
 
+from mirage_formal.smt.bounds import QUESTION_MS
+from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import SolverResult, discharge
 
 _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-logic QF_LIA)\n"
@@ -40,6 +42,6 @@ def obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
     return {name: f"{_HEAD}{text}(check-sat)\n" for name, text in (("injective", injective), ("onto", onto))}
 
 
-def decide(extents: tuple[int, ...], timeout_ms: int = 10_000) -> Mapping[str, tuple[SolverResult, ...]]:
+def decide(extents: tuple[int, ...], timeout_ms: int = QUESTION_MS) -> Mapping[str, tuple[SolverResult, ...]]:
     """What z3 and cvc5 say about each obligation; only unsat is a proof."""
-    return {name: discharge(text, timeout_ms) for name, text in obligations(extents).items()}
+    return {name: discharge(parse(text), timeout_ms) for name, text in obligations(extents).items()}

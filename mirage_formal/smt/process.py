@@ -1,0 +1,306 @@
+"""Solvers in a process of their own, which may crash, hang or use up its memory without harm to this one.
+
+Every thread that asks has one such process, started when it first asks and replaced after a failure. It has a session
+of its own, so that an interrupt of the terminal is not its business, and ends with whoever started it. A request is a
+list of questions, as JSON with its length before it; the replies come one by one. A reply that does not come in time,
+or is none, is an unknown answer with the reason, and the process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from time import monotonic
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from mirage_formal.smt.bounds import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
+from mirage_formal.smt.script import Script
+
+Solver = Literal["z3", "cvc5"]
+T = TypeVar("T")
+
+_PACKAGES: Final[Mapping[str, str]] = {"z3": "z3-solver", "cvc5": "cvc5"}
+#: Where a dynamic linker looks; nothing else of our environment goes to the process.
+_LINKER: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_BOOT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[4]); from mirage_formal.smt.child import main; main()"
+)
+_HEADER: Final = struct.Struct("<Q")
+_MAX_REPLY: Final = 1 << 20
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A script for one solver.
+
+    Attributes:
+        solver: Whom to ask.
+        script: What to ask.
+        timeout_ms: The solver's own limit.
+        tactics: Of z3, in order; none for its default.
+        values: Constants whose values are wanted where it is satisfiable, of z3.
+    """
+
+    solver: Solver
+    script: Script
+    timeout_ms: int
+    tactics: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a solver said; ``unknown`` with a reason also where it failed in any way."""
+
+    answer: Literal["sat", "unsat", "unknown"]
+    reason: str
+    milliseconds: float
+    version: str = ""
+    model: dict[str, int] = {}
+    worn: bool = False
+
+
+class _Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first message: versions of the solvers, and what the process could not give up."""
+
+    versions: dict[str, str]
+    kept: tuple[str, ...]
+
+
+class _Gone(Exception):
+    """The process does not answer any more; says why."""
+
+
+class Solvers:
+    """The solvers' process of one thread.
+
+    Sound: it takes scripts only, which are text that this project printed; whatever happens to the process, an answer
+    that it did not give is unknown.
+
+    Args:
+        boot: The Python program that the process runs.
+        memory: Bytes of its address space.
+        cpu_s: Seconds of processor time of its life.
+        grace_s: Seconds beyond a question's own limit after which it is killed.
+    """
+
+    def __init__(
+        self, boot: str = _BOOT, memory: int = CHILD_MEMORY, cpu_s: int = CHILD_CPU_S, grace_s: float = GRACE_S
+    ) -> None:
+        self._boot = boot
+        self._bounds = memory, cpu_s
+        self._grace_s = grace_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[..., Solvers] | None = None
+        self._ready = _Ready({}, ())
+        self._buffer = bytearray()
+
+    def ask(self, questions: Sequence[Question]) -> list[Said]:
+        """One answer to each question, in order."""
+        said: list[Said] = []
+        while len(said) < len(questions):
+            said += self._some(questions[len(said) :])
+        return said
+
+    def kept(self) -> tuple[str, ...]:
+        """What the process could not give up on this platform, in words.
+
+        Raises:
+            RuntimeError: It cannot be started.
+        """
+        try:
+            self._start()
+        except _Gone as gone:
+            raise RuntimeError(str(gone)) from None
+        return self._ready.kept
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        return None if self._child is None else self._child.pid
+
+    def close(self) -> None:
+        """Kill the process, if there is one."""
+        if self._end is not None:
+            self._end()
+        self._child, self._end = None, None
+        self._buffer.clear()
+
+    def _some(self, questions: Sequence[Question]) -> list[Said]:
+        """Answers to the first questions, at least one: as many as one process gives."""
+        said: list[Said] = []
+        begin = monotonic()
+        try:
+            self._start()
+            begin = monotonic()
+            self._send(questions)
+            for question in questions:
+                begin = monotonic()
+                until = begin + question.timeout_ms / 1e3 + self._grace_s
+                said.append(_decoded(self._receive(until), Said))
+                if said[-1].worn:
+                    self.close()
+                    break
+        except _Gone as gone:
+            self.close()
+            solver = questions[len(said)].solver
+            reason = f"{solver}: {gone}"[:300]
+            said.append(Said("unknown", reason, 1e3 * (monotonic() - begin)))
+        except BaseException:  # an interrupt: what the process says next would be taken for another question's answer
+            self.close()
+            raise
+        known = self._ready.versions
+        return [
+            one if one.version else msgspec.structs.replace(one, version=known.get(asked.solver) or _version(asked))
+            for one, asked in zip(said, questions, strict=False)
+        ]
+
+    # --- the process -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._child is not None and self._child.poll() is None:
+            return
+        self.close()
+        path = [_ROOT, *(entry for entry in sys.path if os.path.isabs(entry))]
+        arguments = [str(os.getpid()), *(str(bound) for bound in self._bounds), json.dumps(path)]
+        environment = {name: os.environ[name] for name in _LINKER if name in os.environ}
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", self._boot, *arguments],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**environment, "LC_ALL": "C", "MALLOC_ARENA_MAX": "2"},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise _Gone(f"its process cannot be started: {error}") from None
+        self._end = weakref.finalize(self, _end, self._child, os.getpid())
+        assert self._child.stdin is not None
+        os.set_blocking(self._child.stdin.fileno(), False)
+        self._ready = _decoded(self._receive(monotonic() + START_S), _Ready)
+
+    def _send(self, questions: Sequence[Question]) -> None:
+        assert self._child is not None and self._child.stdin is not None
+        data = json.dumps(
+            [
+                {
+                    "solver": one.solver,
+                    "text": one.script.text,
+                    "assertions": one.script.assertions,
+                    "timeout_ms": one.timeout_ms,
+                    "tactics": one.tactics,
+                    "values": one.values,
+                }
+                for one in questions
+            ]
+        ).encode()
+        left = memoryview(_HEADER.pack(len(data)) + data)
+        until = monotonic() + START_S
+        target = self._child.stdin.fileno()
+        while left:
+            self._wait(target, select.POLLOUT, until)
+            try:
+                left = left[os.write(target, left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise _Gone(self._why()) from None
+
+    def _receive(self, until: float) -> bytes:
+        size = _HEADER.unpack(self._exactly(_HEADER.size, until))[0]
+        if size > _MAX_REPLY:
+            raise _Gone("its process sent what is no reply")
+        return self._exactly(size, until)
+
+    def _exactly(self, count: int, until: float) -> bytes:
+        assert self._child is not None and self._child.stdout is not None
+        source = self._child.stdout.fileno()
+        while len(self._buffer) < count:
+            self._wait(source, select.POLLIN, until)
+            more = os.read(source, 1 << 16)
+            if not more:
+                raise _Gone(self._why())
+            self._buffer += more
+        found = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return found
+
+    def _wait(self, descriptor: int, event: int, until: float) -> None:
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(max(0.0, 1e3 * (until - monotonic()))):
+            raise _Gone("it did not answer in time, and its process was killed")
+
+    def _why(self) -> str:
+        """How the process ended."""
+        assert self._child is not None
+        try:
+            code = self._child.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return "its process does not answer any more"
+        if code == -signal.SIGXCPU:
+            return "its process used up its processor time"
+        if code < 0:
+            return f"its process crashed ({signal.Signals(-code).name})"
+        return f"its process ended with exit code {code}"
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _Gone("its process sent what is no reply") from None
+
+
+def _version(question: Question) -> str:
+    """The version of a solver whose process did not get as far as to say it."""
+    try:
+        return metadata.version(_PACKAGES[question.solver])
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _end(child: subprocess.Popen[bytes], owner: int) -> None:
+    """Close the pipes of a process and kill it, where it is ours: a copy of this process by fork has only the pipes."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    if os.getpid() == owner:
+        child.kill()
+        child.wait()
+    else:
+        child.returncode = 0
+
+
+class _Here(threading.local):
+    """The process of each thread, and who started it."""
+
+    solvers: Solvers | None = None
+    owner: int = 0
+
+
+_HERE: Final = _Here()
+
+
+def solvers() -> Solvers:
+    """The solvers' process of this thread; after a fork another one than before it."""
+    if _HERE.solvers is None or _HERE.owner != os.getpid():
+        if _HERE.solvers is not None:
+            _HERE.solvers.close()
+        _HERE.solvers, _HERE.owner = Solvers(), os.getpid()
+    return _HERE.solvers
