@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         solvers.begin()
         found = _check(options.path, options.jobs)
         kernels = _kernel_report(found.kernels) if found.kernels else []
-        print("\n".join([*_report(found.candidates), *kernels, *_whole_report(found.wholes)]))
+        print("\n".join([*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]))
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote; see docs/run-directory.md, or repeat the search"

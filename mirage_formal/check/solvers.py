@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.smt.bounds import CHECK_S, DIRECTORY_S, QUESTION_MS
+from mirage_formal.smt.process import solvers
 from mirage_formal.smt.script import Script, parse
 from mirage_formal.smt.session import discharge
 
@@ -42,6 +43,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self.directory = DIRECTORY_S
+        self.inside = False
         self.total = CHECK_S
         self.shared: Any = None
 
@@ -70,12 +72,23 @@ def begin() -> None:
 
 @contextmanager
 def directory() -> Iterator[None]:
-    """Begin the time of a directory; at its end, go on with the time before."""
-    before, _CLOCK.directory = _CLOCK.directory, DIRECTORY_S
+    """Begin the time of a directory; inside of another, go on with that one's."""
+    outermost, _CLOCK.inside = not _CLOCK.inside, True
+    if outermost:
+        _CLOCK.directory = DIRECTORY_S
     try:
         yield
     finally:
-        _CLOCK.directory = before
+        _CLOCK.inside = not outermost
+
+
+def unconfined() -> list[str]:
+    """What a report says where solvers' processes could not give up everything; nothing where they could."""
+    try:
+        kept = solvers().kept()
+    except RuntimeError as error:
+        kept = (str(error),)
+    return [f"solvers: on this machine their process could not give up: {', '.join(kept)}."] if kept else []
 
 
 @contextmanager

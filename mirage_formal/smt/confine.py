@@ -66,7 +66,7 @@ def confine(memory: int, cpu_s: int) -> list[str]:
     if not (sys.platform == "linux" and _no_capabilities()):
         failed.append("the capabilities of a superuser")
     if not _landlock():
-        failed.append("renaming, removing and truncating files by name (no Landlock)")
+        failed.append("starting programs, and renaming, removing and truncating files by name (no Landlock)")
     used = resource.getrusage(resource.RUSAGE_SELF)
     limits = {
         "RLIMIT_AS": memory,

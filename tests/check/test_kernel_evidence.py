@@ -244,7 +244,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "",
     ),
     "a question that asks nothing": (ask(lambda text: text.replace("(check-sat)\n", "")), "one question"),
-    "an option": (ask(lambda text: "(set-option :tlimit 1)\n" + text), "expected a command of an obligation"),
+    "an option": (ask(lambda text: "(set-option :tlimit 1)\n" + text), "got (set-option :tlimit 1)"),
     "a file of no use": (lambda root: (root / "notes.txt").write_text("x"), "files of kernels"),
     "an error too large": (scale(lambda o: o.update(max_ratio=1.5)), "consistent numerics"),
     "an error above every tolerance": (scale(lambda o: o.update(max_absolute_error=9.0)), "figures that agree"),

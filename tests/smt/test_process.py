@@ -43,6 +43,9 @@ def instead(body: str) -> str:
     )
 
 
+NO_LANDLOCK = "from mirage_formal.smt import confine; confine._landlock = lambda: False\n"
+
+
 @contextmanager
 def started(boot: str = _BOOT, **options: float) -> Iterator[Solvers]:
     solvers = Solvers(boot, **options)  # type: ignore[arg-type]
@@ -84,7 +87,9 @@ def test_one_process_answers_many_questions() -> None:
     assert gone(pid)
 
 
-TRIES = """
+EXECUTE = """    "execute": attempt(lambda: os.execv("/bin/true", ["true"])),
+"""
+TRIES = f"""
 import json, resource
 place = question["values"][0]
 victim, other = place + "/victim", place + "/other"
@@ -94,7 +99,7 @@ def attempt(act):
     except Exception as error:
         return type(error).__name__
     return "done"
-found = {
+found = {{
     "write": attempt(lambda: open(victim, "w")),
     "append": attempt(lambda: open(victim, "a")),
     "create": attempt(lambda: open(other, "x")),
@@ -109,19 +114,22 @@ found = {
     "device": attempt(lambda: open("/dev/null", "w")),
     "socket": attempt(lambda: socket.socket()),
     "pipe": attempt(lambda: os.pipe()),
-    "execute": attempt(lambda: os.execv("/bin/true", ["true"])),
-    "more descriptors": attempt(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))),
+{EXECUTE}    "more descriptors": attempt(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))),
     "larger files": attempt(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))),
-}
-return {"version": "1", "reason": json.dumps(found)}
+}}
+return {{"version": "1", "reason": json.dumps(found)}}
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says what Linux takes away")
-def test_the_process_can_change_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("without", ["", NO_LANDLOCK], ids=["as here", "without Landlock"])
+def test_the_process_can_change_no_file(tmp_path: Path, without: str) -> None:
     (tmp_path / "victim").write_text("precious")
-    with started(instead(TRIES)) as solvers:
+    tries = TRIES if not without else TRIES.replace(EXECUTE, "")  # the program would take the place of the process
+    before, main = instead(tries).rsplit("child._z3 = ", 1)
+    with started(f"{before}{without}child._z3 = {main}") as solvers:
         kept = solvers.kept()
+        assert any("Landlock" in one for one in kept) or not without
         (said,) = solvers.ask([Question("z3", STRANGE, 1_000, values=(str(tmp_path),))])
         found = json.loads(said.reason)
         limits = Path(f"/proc/{solvers.pid}/limits").read_text()
