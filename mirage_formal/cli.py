@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from mirage_formal.errors import MirageError, SpaceError
+from mirage_formal.text import plain
 
 app = typer.Typer(
     name="mirage_formal",
@@ -189,7 +190,7 @@ def print_error(error: MirageError) -> None:
     lines = f"error: {error}{hint}".splitlines()
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
-    print("\n".join(text[:400] for text in lines), file=sys.stderr)
+    print("\n".join(plain(text) for text in lines), file=sys.stderr)
 
 
 def _triple(text: str) -> tuple[int, int, int]:

@@ -6,6 +6,12 @@ mistake of theirs.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from mirage_formal.text import lines, plain
+
+_LONGEST = 4000
+
 
 class MirageError(Exception):
     """A mistake in what the user gave us.
@@ -14,7 +20,12 @@ class MirageError(Exception):
         where: File, line or field at fault.
         what: What is wrong, with what was expected and what was got.
         hint: What to do about it.
+
+    Its text is safe to print: what it quotes from a file is escaped, and stays on its line.
     """
+
+    #: Whether ``what`` may have several lines, none of which a file has put there.
+    several_lines: ClassVar[bool] = False
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -23,8 +34,9 @@ class MirageError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n  hint: {self.hint}" if self.hint else head
+        what = lines(self.what, _LONGEST) if self.several_lines else plain(self.what, _LONGEST)
+        head = f"{plain(self.where)}: {what}" if self.where else what
+        return f"{head}\n  hint: {plain(self.hint, _LONGEST)}" if self.hint else head
 
 
 class ShapeError(MirageError):
@@ -38,9 +50,13 @@ class DTypeError(MirageError):
 class GraphError(MirageError):
     """A graph that is not well-formed; ``what`` lists every fault."""
 
+    several_lines = True
+
 
 class ProgramError(MirageError):
     """A program file that cannot be used: missing, not Python, without a graph or without an output."""
+
+    several_lines = True
 
 
 class SpaceError(MirageError):

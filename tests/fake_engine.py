@@ -190,6 +190,12 @@ def largest(name: str = "X") -> KernelGraph:
     return replace(given, ops=(given.ops[0], Op(OpKind.MAX, (2,), Attrs(dim=1))), outputs=(3,))
 
 
+def nowhere(name: str = "X") -> KernelGraph:
+    """sqrt(X - W) + sqrt(W - X): in a finite field whose primes are 3 modulo 4 it has a value where X = W alone."""
+    ops = (Op(OpKind.SUB, (0, 1)), Op(OpKind.SUB, (1, 0)), Op(OpKind.SQRT, (2,)), Op(OpKind.SQRT, (3,)))
+    return replace(program(name), ops=(*ops, Op(OpKind.ADD, (4, 5))), outputs=(6,))
+
+
 class Eager(FakeEngine):
     """Proposes the program without asking for a search-time fingerprint."""
 

@@ -37,9 +37,9 @@ def test_a_seal_that_is_computed_anew_is_accepted_for_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: {**d, "schema_version": 1}, "schema_version: expected 2, got 1"),
-        (lambda d: {**d, "schema_version": 3, "extra": 1}, "schema_version: expected 2, got 3"),
-        (lambda d: {**d, "schema_version": "2"}, "schema_version"),
+        (lambda d: {**d, "schema_version": 1}, "schema_version: expected 3, got 1"),
+        (lambda d: {**d, "schema_version": 4, "extra": 1}, "schema_version: expected 3, got 4"),
+        (lambda d: {**d, "schema_version": "3"}, "schema_version"),
         (lambda d: {**d, "extra": 1}, "extra"),
         (lambda d: {**d, "candidate": "A" * 64}, "candidate"),
         (lambda d: {k: v for k, v in d.items() if k != "files"}, "files"),

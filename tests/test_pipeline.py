@@ -253,7 +253,7 @@ def test_a_stopped_run_resumes_to_the_same_end(given: KernelGraph, tmp_path: Pat
     else:
         assert not (tmp_path / "run" / "summary.json").exists()
         with journaled.open("ab") as file:
-            file.write(b'{"schema_version": 1, "key": "half a li')
+            file.write(b'{"schema_version": 3, "key": "half a li')
     (shared(given) / "go").touch()
     resumed = run(given, settings("Slow", resume=True), tmp_path / "run")
     assert sorted(record.unit for record in units(tmp_path / "run")) == list(range(UNITS))

@@ -22,11 +22,12 @@ from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
 from mirage_formal.check.kernels import EstablishedKernels, check_kernels
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
-from mirage_formal.check.steps import CheckFailed
+from mirage_formal.check.steps import CheckFailed, list_files
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.journal.whole import WHOLE_FILE
+from mirage_formal.text import plain, quoted
 
 _HEAD = (
     *("candidate", "verdict", "kernels", "certificates", "obligations"),
@@ -64,20 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = "one process for each processor is the default"
             raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
         solvers.begin()
+        list_files(options.path)  # a directory beyond the bounds is refused before anything in it is read
         found = _check(options.path, options.jobs)
         kernels = _kernel_report(found.kernels) if found.kernels else []
-        print("\n".join([*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]))
+        report = [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]
+        print("\n".join(plain(text, _SCREEN) for text in report))
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote; see docs/run-directory.md, or repeat the search"
-        _complain(f"error: {failure.file}: {head}\n  step: {failure.step}\n  {failure.what}\n  hint: {hint}")
+        where, at, what = plain(failure.file), plain(failure.step), plain(failure.what, _SCREEN)
+        _complain(f"error: {where}: {head}\n  step: {at}\n  {what}\n  hint: {hint}")
         return 2 if failure.corrupt else 1
     except MirageError as error:
         _complain(f"error: {error}")
         return 2
     except OSError as error:  # a name that is too long, a directory that may not be read
         what = f"expected a readable path, got {error.strerror or type(error).__name__}"
-        _complain(f"error: {str(error.filename or options.path)[:200]}: {what}")
+        _complain(f"error: {plain(str(error.filename or options.path), 200)}: {what}")
         return 2
     return 0
 
@@ -179,7 +183,7 @@ def _report(results: Sequence[Established]) -> list[str]:
             str(item.obligations),
             str(item.steps) if item.steps else "-",
             _sympy(item),
-            str(item.rounds) if item.rounds else "-",
+            str(item.rounds) if item.rounds else "none",
             _bound(item),
             f"{item.seconds:.1f}",
         )
@@ -189,6 +193,7 @@ def _report(results: Sequence[Established]) -> list[str]:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    rows = [tuple(plain(cell, 80) for cell in row) for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
     return [line.rstrip() for line in lines]
@@ -199,7 +204,8 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     lines: list[str] = []
     for one in wholes:
         lines += [
-            f"whole program {one.name}: equivalent. Its {one.parts} parts are a partition of it; proved candidates",
+            f"whole program {quoted(one.name, 80)}: equivalent.",
+            f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
             f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
         ]
@@ -231,6 +237,11 @@ def _meaning(results: Sequence[Established]) -> list[str]:
             "proof, z3 and cvc5 refuted its digit lemmas; fingerprints were drawn again, the verdict rests on none.",
             f"conditions: {_conditions(proved)}",
             "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
+        ]
+    if none := sum(not item.rounds for item in results):
+        lines += [
+            f"fingerprints none ({none}): an operator has no picture in a finite field, a tensor is too large, or no",
+            "point at which both graphs have a value was found, as the author says.",
         ]
     if len(proved) < len(results):
         lines += [
@@ -287,8 +298,11 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         "asks what its line says, or that the obligations are all that safety needs (docs/trust.md).",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
-        where = ", ".join(devices)
-        lines.append(f"numerics: recorded on {where}, not run again; in brackets the largest error over its tolerance.")
+        where = ", ".join(quoted(name, 80) for name in devices[:4])
+        lines += [
+            f"numerics: recorded on {where} (its author's words in quotes), not run again; in brackets the largest",
+            "error over its tolerance.",
+        ]
     return lines
 
 

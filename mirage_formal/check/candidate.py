@@ -37,6 +37,7 @@ from mirage_formal.journal import (
     decode_proof,
     digits_file,
     read,
+    read_lines,
     sha256,
     unsealed,
 )
@@ -64,8 +65,9 @@ class Established:
         steps: Tensor steps of the proof, 0 without one.
         conditions: What program and candidate need to be defined; an equivalent one is equal wherever these hold.
         opinions: What sympy says about the proof's closing identities; None without a proof.
-        seed: Of its fingerprint; None without one.
-        rounds: Fingerprints drawn again, 0 without one.
+        seed: Of its fingerprint.
+        rounds: Fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
+        solvers: Package and version of everything that its logs say has answered.
         bound_log2: Of a probable one, the bound that the theorem gives, or None.
         seconds: Time it took.
     """
@@ -80,8 +82,9 @@ class Established:
     steps: int
     conditions: tuple[str, ...]
     opinions: Opinions | None
-    seed: int | None
+    seed: int
     rounds: int
+    solvers: frozenset[tuple[str, str]]
     bound_log2: float | None
     seconds: float
 
@@ -95,7 +98,7 @@ class _Files:
     program: KernelGraph
     proof: tuple[ProofRecord, ...]
     verification: VerificationRecord
-    fingerprint: FingerprintRecord | None
+    fingerprint: FingerprintRecord
     obligations: dict[str, str]
     equivalence: bytes | None
 
@@ -139,9 +142,10 @@ def check_candidate(root: Path) -> Established:
         steps=0 if proved is None else proved.theorem.steps,
         conditions=() if proved is None else proved.conditions,
         opinions=None if proved is None else _second(root, proved),
-        seed=None if draws is None else draws.seed,
-        rounds=0 if draws is None else draws.rounds,
-        bound_log2=None if proved is not None or draws is None else draws.bound_log2,
+        seed=draws.seed,
+        rounds=draws.rounds if draws.verdict == "probable" else 0,
+        solvers=frozenset(_solvers(files)),
+        bound_log2=None if proved is not None else draws.bound_log2,
         seconds=perf_counter() - begin,
     )
 
@@ -158,15 +162,12 @@ def _read(root: Path) -> _Files:
     with step(root / GRAPH_FILE, "read the graph", corrupt=True):
         graph = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
     with step(root / PROOF_FILE, "read the proof log", corrupt=True):
-        lines = read(root / PROOF_FILE).split(b"\n")
-        if lines.pop() != b"":
-            raise FormatError("expected a newline at the end")
-        proof = tuple(decode_proof(text, f"line {number}") for number, text in enumerate(lines, 1))
+        proof = tuple(decode_proof(text, f"line {number}") for number, text in read_lines(root / PROOF_FILE))
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
         verification = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
         program = from_json(bytes(verification.program), "program")
         log = bytes(verification.fingerprint)
-        fingerprint = None if log == b"null" else decode(log, FingerprintRecord, "fingerprint")
+        fingerprint = decode(log, FingerprintRecord, "fingerprint")
     obligations: dict[str, str] = {}
     equivalence = None
     for name in manifest.files:
@@ -323,6 +324,16 @@ def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
     return found
 
 
+def _solvers(files: _Files) -> Iterator[tuple[str, str]]:
+    digits = (digit for one in files.equivalences for digit in one.digits)
+    answered = [(record.z3, record.cvc5) for record in files.certificates] + [(d.z3, d.cvc5) for d in digits]
+    for z3, cvc5 in answered:
+        yield "z3-solver", z3.version
+        yield "cvc5", cvc5.version
+    if files.fingerprint.confirmation is not None:
+        yield "galois", files.fingerprint.confirmation.galois
+
+
 def _second(root: Path, proved: Replayed) -> Opinions:
     with step(root / EQUIVALENCE_FILE, "second opinion of sympy"):
         return opinions(proved)
@@ -336,16 +347,15 @@ def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> N
     with step(root / VERIFICATION_FILE, "verdict"):
         if proved is not None:
             verdict = VerdictRecord(kind="equivalent", conditions=proved.conditions)
-        elif record is None:
-            raise FormatError("expected a fingerprint for the verdict probable, got none")
+        elif record.verdict != "probable":
+            raise FormatError("expected a fingerprint that agrees for the verdict probable, got none")
         else:
             verdict = VerdictRecord(
                 kind="probable", rounds=record.rounds, bound_log2=record.bound_log2, reason=record.bound_reason
             )
         expect("verdict", verdict, files.verification.verdict)
-    if record is not None:
-        with step(root / VERIFICATION_FILE, "fingerprint"):
-            check_fingerprint(files.program, files.graph, record)
+    with step(root / VERIFICATION_FILE, "fingerprint"):
+        check_fingerprint(files.program, files.graph, record)
 
 
 __all__ = ["CheckFailed", "Established", "check_candidate"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,14 +19,16 @@ from mirage_formal.check.bound import check_bound
 from mirage_formal.check.expression import targets
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.check import block_types, kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.ir.ops import SPECS, Lax, OpKind
-from mirage_formal.journal import Count, Record, Sha256
+from mirage_formal.journal import Count, Log2, Record, Release, Sha256
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves
 MAX_BITS: Final = 31
+#: A tensor of more elements may be why there is no answer (docs/fingerprint.md).
+MAX_ANSWERED: Final = 1 << 25
 #: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
@@ -42,7 +44,7 @@ class Redraw(Record, frozen=True):
 
     attempt: Annotated[int, msgspec.Meta(ge=1)]
     input: Count
-    field: str
+    field: Literal["p", "q"]
     shape: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
     mask: str
     cause: str
@@ -52,7 +54,7 @@ class InputDigest(Record, frozen=True):
     """Digest of one part of one input."""
 
     input: Count
-    field: str
+    field: Literal["p", "q"]
     sha256: Sha256
 
 
@@ -71,7 +73,7 @@ class Draw(Record, frozen=True):
 class Confirmation(Record, frozen=True):
     """A second opinion on the primes."""
 
-    galois: str
+    galois: Release
     primitive_root: Count
 
 
@@ -85,10 +87,10 @@ class FingerprintRecord(Record, frozen=True):
     q: Count
     rounds: Count
     attempts: Count
-    lax: str
-    verdict: str
+    lax: Literal["linear", "division", "exponential", "root", "opaque", "none"]
+    verdict: Literal["probable", "unknown"]
     reason: str
-    bound_log2: float | None
+    bound_log2: Log2 | None
     bound_reason: str
     confirmation: Confirmation | None
     draws: tuple[Draw, ...]
@@ -99,20 +101,24 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
 
     Sound: every input element is the one that the seed's stream gives, drawn again only where one of the graphs had no
     value, and both graphs are evaluated here, by a reading that shares no code with the one that wrote the record.
+    One without an answer shows nothing, and is let through only where a reason for that is found here.
 
     Raises:
         FormatError: Something in the record is not so; says what was expected and what was got.
         Undefined: A graph has no value at a point where the record says it has.
     """
-    for graph in (program, candidate):
-        _bounded(graph)
     _expect("scheme", SCHEME, record.scheme)
-    _expect("verdict", "probable", record.verdict)
-    _expect("reason", "", record.reason)
+    _expect("a reason if there is no answer", record.verdict == "unknown", bool(record.reason))
     _primes(record)
     if not 1 <= record.rounds <= 64:
         raise FormatError(f"expected 1 to 64 rounds, got {record.rounds}")
-    _expect("rounds drawn", list(range(record.rounds)), [draw.round for draw in record.draws])
+    many = record.rounds if record.verdict == "probable" else min(len(record.draws), record.rounds - 1)
+    _expect("rounds drawn", list(range(many)), [draw.round for draw in record.draws])
+    if record.lax == "none":
+        _check_no_picture(program, candidate, record)
+        return
+    for graph in (program, candidate):
+        _bounded(graph)
     matter = [_operators(graph) for graph in (program, candidate)]
     widest = max(_WIDTHS.index(SPECS[op.kind].lax) for ops in matter for op in ops) if any(matter) else 0
     _expect("lax", _WIDTHS[widest].value, record.lax)
@@ -122,6 +128,58 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in _OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)
+    if record.verdict == "unknown":
+        _check_no_point(program, candidate, record, keyed)
+
+
+def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
+    """There is no answer because an operator has no picture in the fields, or a tensor is too large to be evaluated.
+
+    Raises:
+        FormatError: There could have been one.
+    """
+    _expect(
+        "verdict, bound and rounds without a picture",
+        ("unknown", None, "", ()),
+        (record.verdict, record.bound_log2, record.bound_reason, record.draws),
+    )
+    for graph in (program, candidate):
+        try:
+            field.needs(graph)
+        except FormatError:
+            return
+    if (largest := max(map(_largest, (program, candidate)))) <= MAX_ANSWERED:
+        what = f"expected a fingerprint: every operator has a picture and {largest} elements are few, got none"
+        raise FormatError(what)
+
+
+def _check_no_point(
+    program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord, keyed: set[OpKind]
+) -> None:
+    """There is no answer because no point was found in the next round at which both graphs have a value.
+
+    Sound: the seed's first point of that round is one where a graph has none. That drawing again did not help is what
+    the author says.
+
+    Raises:
+        FormatError: Both have a value there.
+    """
+    number = len(record.draws)
+    blank = Draw(number, 0, {}, (), (), (), ())
+    fault = _fault(program, candidate, _point(record, number, keyed), _Inputs(program, record, blank))
+    if fault == _BOTH:
+        raise FormatError(f"round {number}: expected a fingerprint, got none although {fault}")
+
+
+def _largest(graph: KernelGraph) -> int:
+    """At least the elements of the largest tensor, those of blocks and iterations put together."""
+    types = kernel_types(graph)
+    found = [tensor.elements for tensor in types]
+    for op in graph.ops:
+        if isinstance(op, GraphDefined):
+            tiles = block_types(op.graph, tuple(types[i] for i in op.operands))
+            found += [tile.elements * op.graph.blocks * op.graph.forloop_range for tile in tiles]
+    return max(found)
 
 
 def _expect(what: str, expected: object, got: object) -> None:
@@ -251,23 +309,13 @@ def _check_draw(
     program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord, draw: Draw, keyed: set[OpKind]
 ) -> None:
     where = f"round {draw.round}"
-    source = _stream(record.seed, draw.round, "omega")
-    omega = 1
-    while omega in (0, 1):
-        omega = pow(int(source.random_raw()) % record.p, (record.p - 1) // record.q, record.p)
-    _expect(f"{where}: omega", omega, draw.omega)
-    if pow(omega, record.q, record.p) != 1:
-        raise FormatError(f"{where}: expected omega of order q, got {omega}")
-    keys = {
-        kind: tuple(int(x) for x in _stream(record.seed, draw.round, f"opaque/{kind.value}").random_raw(2))
-        for kind in keyed
-    }
-    _expect(f"{where}: opaque keys", {kind.value: keys[kind] for kind in sorted(keyed)}, draw.opaque_keys)
-    point = field.Point(record.p, record.q, omega, {kind: (pair[0], pair[1]) for kind, pair in keys.items()})
+    point = _point(record, draw.round, keyed)
+    _expect(f"{where}: omega", point.omega, draw.omega)
+    _expect(f"{where}: opaque keys", {kind.value: point.keys[kind] for kind in sorted(keyed)}, draw.opaque_keys)
     inputs = _Inputs(program, record, draw)
     read = sorted(_reads(program) | _reads(candidate))
     _check_redraws(program, candidate, record, draw, inputs, point, read)
-    given = tuple(InputDigest(index, "pq"[part], _digest(inputs(index, part))) for index, part in read)
+    given = tuple(InputDigest(index, "q" if part else "p", _digest(inputs(index, part))) for index, part in read)
     for expected, got in zip(given, draw.inputs, strict=False):
         _expect(f"{where}: input {expected.input} in Z_{expected.field}", expected, got)
     _expect(f"{where}: inputs read", len(given), len(draw.inputs))
@@ -277,6 +325,19 @@ def _check_draw(
         f"{where}: outputs of the candidate", tuple(_digest(y) for y in field.run(candidate, point, inputs)), draw.got
     )
     _expect(f"{where}: candidate and program", draw.expected, draw.got)
+
+
+def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.Point:
+    """Where a round evaluates, as the seed gives it."""
+    source = _stream(record.seed, number, "omega")
+    omega = 1
+    while omega in (0, 1):
+        omega = pow(int(source.random_raw()) % record.p, (record.p - 1) // record.q, record.p)
+    if pow(omega, record.q, record.p) != 1:
+        raise FormatError(f"round {number}: expected omega of order q, got {omega}")
+    drawn = {kind: _stream(record.seed, number, f"opaque/{kind.value}").random_raw(2) for kind in keyed}
+    keys = {kind: (int(pair[0]), int(pair[1])) for kind, pair in drawn.items()}
+    return field.Point(record.p, record.q, omega, keys)
 
 
 _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
@@ -333,4 +394,7 @@ def _fault(program: KernelGraph, candidate: KernelGraph, point: field.Point, inp
             field.run(graph, point, inputs)
     except field.Undefined as error:
         return str(error)
-    return "both graphs have a value: nothing to draw again"
+    return _BOTH
+
+
+_BOTH: Final = "both graphs have a value: nothing to draw again"

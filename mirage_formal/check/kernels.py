@@ -44,6 +44,7 @@ from mirage_formal.journal import (
     confined,
     decode,
     read,
+    read_lines,
     sha256,
     unpack_texts,
     unsealed,
@@ -196,10 +197,7 @@ def _check_obligations(root: Path, kernels: Mapping[str, KernelLaunch]) -> tuple
     """How many obligations there are, how many hold again, and why the others are only recorded."""
     path = root / OBLIGATIONS_FILE
     with step(path, "read the proof log of kernels", corrupt=True):
-        lines = read(path).split(b"\n")
-        if lines.pop() != b"":
-            raise FormatError("expected a newline at the end")
-        records = [decode(text, ObligationRecord, f"line {number}") for number, text in enumerate(lines, 1)]
+        records = [decode(text, ObligationRecord, f"line {number}") for number, text in read_lines(path)]
     with step(root / QUESTIONS_FILE, "read the questions of obligations", corrupt=True):
         questions = unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)
         if len(questions) > MAX_QUESTIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from mirage_formal.journal import (
     SEARCH_FILE,
     SUMMARY_FILE,
     FoundRecord,
+    Positive,
     RunRecord,
     SummaryRecord,
     UnitRecord,
@@ -34,9 +35,11 @@ from mirage_formal.journal import (
     decode,
     key_of,
     read,
+    read_lines,
     sha256,
     unsealed,
 )
+from mirage_formal.limits import MAX_JOURNAL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ def read_run(root: Path) -> Run:
     run = _read(root)
     with step(root / SUMMARY_FILE, "seal"):
         unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
-    check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/"])
+    empty = () if run.summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
+    check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/", *empty])
     _check_kernel_names(run)
     _check_identity(run)
     _check_units(run)
@@ -90,10 +94,8 @@ def _read(root: Path) -> Run:
         record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")
     with step(root / SEARCH_FILE, "read the journal", corrupt=True):
-        lines = read(root / SEARCH_FILE, 1 << 32).split(b"\n")
-        if lines.pop() != b"":
-            raise FormatError("expected a newline at the end")
-        units = tuple(decode(text, UnitRecord, f"line {number}") for number, text in enumerate(lines, 1))
+        lines = read_lines(root / SEARCH_FILE, MAX_JOURNAL_BYTES)
+        units = tuple(decode(text, UnitRecord, f"line {number}") for number, text in lines)
     return Run(root, record, program, units, summary)
 
 
@@ -135,6 +137,9 @@ def _check_units(run: Run) -> None:
     with step(run.root / SEARCH_FILE, "journal of this run"):
         for record in run.units:
             expect(f"key of unit {record.unit}", run.record.key, record.key)
+            expect(f"unit {record.unit}: an error if it failed", record.status == "failed", bool(record.error))
+            digests = [found.digest for found in record.candidates]
+            expect(f"unit {record.unit}: distinct candidates", len(digests), len(set(digests)))
         for found in _found(run.units).values():
             graph = decode_graph(found.graph)
             if broken := faults(graph):
@@ -194,6 +199,8 @@ def _check_summary(run: Run) -> None:
         listed = {name.split("/")[1] for name in run.summary.manifest if name.startswith(f"{CANDIDATES}/")}
         expect("directories", sorted(path.name for path in run.directories), sorted(listed))
         reported = {item.digest for item in run.summary.candidates}
+        everybody = [*(item.digest for item in run.summary.candidates), *(one.digest for one in run.summary.rejected)]
+        expect("distinct candidates", len(everybody), len(set(everybody)))
         for rejected in run.summary.rejected:
             if rejected.digest in reported or rejected.digest not in found:
                 raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
@@ -205,7 +212,7 @@ def _check_none_lost(run: Run, missing: set[str]) -> None:
 
     Unless so many were rejected that it gave up.
     """
-    keep = msgspec.json.decode(run.record.space["keep"], type=int)
+    keep = msgspec.convert(msgspec.json.decode(run.record.space.get("keep", b"null")), Positive)
     summary = run.summary
     few = len(summary.candidates) < keep and len(summary.rejected) <= PATIENCE * keep
     if few and missing and summary.status == "complete":
@@ -223,13 +230,21 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
         with step(run.root / SUMMARY_FILE, f"candidate {item.id}"):
             expect("digest", result.digest, item.digest)
             expect("program", result.program, who.program)
-            if result.seed is not None:
-                expect("seed", result.seed, who.seed)
+            expect("seed", result.seed, who.seed)
             expect("verdict", result.verdict, item.verdict)
             if who.accept == "equivalent":
                 expect("verdict in a run that accepts only equivalent candidates", "equivalent", result.verdict)
             expect("kernels", result.kernels, item.kernels)
+            for package, version in sorted(result.solvers):
+                _check_version(package, version, run.record.versions)
             expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
+
+
+def _check_version(package: str, version: str, versions: Mapping[str, str]) -> None:
+    """What answered for a candidate is what the run says that it was made with; a package may have one part more."""
+    installed = versions.get(package, "none")
+    if installed != "not installed" and installed != version and not installed.startswith(f"{version}."):
+        raise FormatError(f"version of {package} in the logs: expected {installed} as in {RUN_FILE}, got {version}")
 
 
 def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from mirage_formal.check.field import Undefined
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.journal import confined, read, sha256
+from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 
 
 class CheckFailed(Exception):
@@ -63,15 +64,31 @@ def expect(what: str, expected: object, got: object) -> None:
 
 
 def list_files(root: Path) -> set[str]:
-    """Relative paths of everything below a directory that is not a directory; links count as files.
+    """Relative paths of everything below a directory: files, links, and empty directories with a ``/`` at their end.
 
     Raises:
+        FormatError: It exceeds a bound of ``limits``.
         OSError: A directory cannot be read: what is in it is not known, so it is not taken to be empty.
     """
     found: set[str] = set()
+    entries = size = 0
     for folder, names, files in os.walk(root, onerror=_fail, followlinks=False):
-        links = [name for name in names if (Path(folder) / name).is_symlink()]
-        found |= {(Path(folder) / name).relative_to(root).as_posix() for name in (*files, *links)}
+        place = Path(folder)
+        here = place.relative_to(root).as_posix()
+        links = [name for name in names if (place / name).is_symlink()]
+        entries += len(files) + len(names)
+        size += sum((place / name).lstat().st_size for name in files)
+        for what, most, got in (
+            ("files and directories", MAX_ENTRIES, entries),
+            ("bytes in all files", MAX_BYTES, size),
+            ("directories inside one another", MAX_LEVELS, here.count("/")),
+        ):
+            if got > most:
+                hint = "give one run, or one candidate, at a time"
+                raise FormatError(f"expected at most {most} {what}, got {got}", where=str(root), hint=hint)
+        found |= {(place / name).relative_to(root).as_posix() for name in (*files, *links)}
+        if not names and not files and place != root:
+            found.add(f"{here}/")
     return found
 
 

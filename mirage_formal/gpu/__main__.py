@@ -20,6 +20,7 @@ from mirage_formal.gpu.device_records import manifest_digest, write_measurement,
 from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.journal import KERNELS
+from mirage_formal.text import json_text, plain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,10 +169,10 @@ def _run(given: argparse.Namespace) -> int:
         for directory in directories(given.directory, given.candidate)
     ]
     if given.json:
-        print(msgspec.json.format(msgspec.json.encode(reports), indent=1).decode())
+        print(json_text(msgspec.json.format(msgspec.json.encode(reports), indent=1).decode()))
     else:
         for report in reports:
-            print(line(report))
+            print(plain(line(report), 4000))
     return 0 if all(report["ok"] for report in reports) else 1
 
 
@@ -212,12 +213,12 @@ def _info(given: argparse.Namespace) -> int:
             }
         )
     if given.json:
-        print(msgspec.json.encode(found).decode())
+        print(json_text(msgspec.json.encode(found).decode()))
         return 0
     for name in ("cupy", "torch", "numpy", "msgspec"):
         print(f"{name}: {found[name] or 'not installed'}")
     for i, gpu in enumerate(found["gpus"]):
-        print(f"GPU {i}: {gpu['name']}, {gpu['arch']}, {gpu['sms']} SMs, {gpu['memory_bytes'] >> 20} MiB")
+        print(f"GPU {i}: {plain(gpu['name'])}, {gpu['arch']}, {gpu['sms']} SMs, {gpu['memory_bytes'] >> 20} MiB")
     if not found["gpus"]:
         print("GPU: none that CuPy can use; calls compute by the reference semantics")
     return 0

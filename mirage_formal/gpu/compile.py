@@ -37,6 +37,8 @@ _HINT: Final = (
 class CompileError(MirageError):
     """NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
 
+    several_lines = True
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:

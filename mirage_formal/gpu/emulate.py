@@ -119,6 +119,8 @@ def _fault(arguments: tuple[str, ...], state: dict[str, Any]) -> EmulationFault:
 class EmulatorError(MirageError):
     """The emulator cannot run here: there is no compiler, or it refuses the text."""
 
+    several_lines = True
+
 
 class _Fault(ctypes.Structure):
     """mf::emu::Fault of gpu/emulator/runtime.h."""

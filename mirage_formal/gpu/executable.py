@@ -15,11 +15,12 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal import strict_json
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.serialize import from_value, to_json
+from mirage_formal.ir.serialize import from_json, to_json
 from mirage_formal.ir.types import DTensor, row_major
 from mirage_formal.journal import (
     LAUNCH_FILE,
@@ -155,14 +156,15 @@ def load(directory: Path) -> Executable:
         raise RunError("expected generated kernels (launch.json), got none", where=str(directory), hint=hint)
     where = str(path)
     try:
-        record = msgspec.json.decode(_read(path), type=LaunchRecord)
+        data = _read(path)
+        strict_json.load(data, where, hint="build the kernels again")
+        record = msgspec.json.decode(data, type=LaunchRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(f"expected a launch record, got: {error}", where=where) from None
     if (record.schema, record.version) != (SCHEMA, VERSION):
         got = f"{record.schema!r} version {record.version}"
         raise FormatError(f"expected {SCHEMA!r} version {VERSION}, got {got}", where=where)
-    graph = from_value(msgspec.json.decode(record.graph), where)
-    program = from_value(msgspec.json.decode(record.program), where)
+    graph, program = from_json(bytes(record.graph), where), from_json(bytes(record.program), where)
     files = {name: _verified(directory, name, digest) for name, digest in _files(record.launches, where)}
     executable = Executable(record.digest, graph, program, record.launches, record.outputs, files)
     _check(executable, where)

@@ -86,8 +86,16 @@ def is_mirage(value: object) -> bool:
     return not value or isinstance(value[0], list) or (isinstance(value[0], dict) and "op_type" in value[0])
 
 
-def graphs_of(value: object, where: str = "", *, half: DType = DType.FLOAT16) -> Iterator[KernelGraph | FormatError]:
+def graphs_of(
+    value: object, where: str = "", *, half: DType = DType.FLOAT16, names: Sequence[str] = ()
+) -> Iterator[KernelGraph | FormatError]:
     """Graph after graph of plain JSON values; one that cannot be read is given as the error that says why.
+
+    Args:
+        value: The values.
+        where: Name of the file, for messages.
+        half: See ``from_mirage``.
+        names: What the inputs of a graph with so many are called, in order; the format has no names.
 
     Raises:
         FormatError: The values are no list of graphs at all.
@@ -101,7 +109,7 @@ def graphs_of(value: object, where: str = "", *, half: DType = DType.FLOAT16) ->
     items = [(f"$[{i}]", item) for i, item in enumerate(value)] if isinstance(value[0], list) else [("$", value)]
     for path, item in items:
         try:
-            yield _Reader(half).graph(item, path)
+            yield _Reader(half, names).graph(item, path)
         except FieldError as error:
             yield FormatError(f"field {error.path}: {error.what}", where=where, hint=_HINT)
 
@@ -109,16 +117,20 @@ def graphs_of(value: object, where: str = "", *, half: DType = DType.FLOAT16) ->
 def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:
     """The graph with the program's names for its inputs, which stand in the program's order.
 
-    Element types are not compared: a verdict is about the reals.
+    Names that only one of the two has say nothing about the pairing; a name that both have must stand for the same
+    input. Element types are not compared: a verdict is about the reals.
 
     Raises:
-        GraphError: Number or shapes of inputs or outputs differ, or the graph has the program's names in another order.
+        GraphError: Number, shapes or strides of inputs or shapes of outputs differ, or a name of the program stands in
+            another place.
     """
     names = [item.name for item in graph.inputs]
     wanted = [item.name for item in program.inputs]
-    if names != wanted and sorted(names) == sorted(wanted):
+    moved = [name for name, want in zip(names, wanted, strict=False) if name != want and name in wanted]
+    if moved and len(names) == len(wanted):
         what = f"expected inputs in the program's order {', '.join(wanted)}, got {', '.join(names)}"
-        raise GraphError(what, where=where, hint="write the inputs in the order of the program")
+        hint = f"inputs are paired by place, and {moved[0]} stands in another one: write them in the program's order"
+        raise GraphError(what, where=where, hint=hint)
     hint = "the graph must stand for this program: the same inputs and outputs, in the same order"
     for name, want, got in (
         ("inputs", [item.tensor.shape for item in program.inputs], [item.tensor.shape for item in graph.inputs]),
@@ -127,8 +139,18 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
         if want != got:
             what = f"expected {name} of shapes {[list(s) for s in want]}, got {[list(s) for s in got]}"
             raise GraphError(what, where=where, hint=hint)
+    for mine, item in zip(graph.inputs, program.inputs, strict=True):
+        if _steps(mine) != _steps(item):
+            what = f"expected input {item.name} with strides {list(item.strides)}, got {list(mine.strides)}"
+            hint = f"give the program's {item.name} these strides, or write the graph for the program's"
+            raise GraphError(what, where=where, hint=hint)
     named = (replace(mine, name=item.name) for mine, item in zip(graph.inputs, program.inputs, strict=True))
     return replace(graph, inputs=tuple(named))
+
+
+def _steps(item: Input) -> list[int]:
+    """Strides that matter: along a dim of extent 1 nothing is ever stepped over."""
+    return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
 
 
 def _output_shapes(graph: KernelGraph) -> list[Shape]:
@@ -224,8 +246,9 @@ class _Codes:
 class _Reader:
     """Reads one graph."""
 
-    def __init__(self, half: DType) -> None:
+    def __init__(self, half: DType, names: Sequence[str]) -> None:
         self._codes = _Codes(half)
+        self._names = names
         self._tensors = _Tensors(self._codes)
         self._blocks: list[tuple[int, _Tensors]] = []
 
@@ -236,7 +259,9 @@ class _Reader:
             FieldError: See ``from_mirage``.
         """
         records = list(_records(value, path, KERNEL_RECORDS))
-        inputs = tuple(self._input(r, at, n) for n, (at, r) in enumerate(_only(records, KernelInput)))
+        given = list(_only(records, KernelInput))
+        names = self._names if len(self._names) == len(given) else [f"X{n}" for n in range(len(given))]
+        inputs = tuple(self._input(r, at, name) for name, (at, r) in zip(names, given, strict=True))
         ops: list[KernelOp] = []
         outputs: list[int] = []
         for at, record in records:
@@ -269,7 +294,7 @@ class _Reader:
             tensors.agree(block_types(op.graph, tuple(types[n] for n in op.operands)))
         self._tensors.agree(types)
 
-    def _input(self, record: KernelInput, at: str, number: int) -> Input:
+    def _input(self, record: KernelInput, at: str, name: str) -> Input:
         _expect_counts(record, at, 0, 1)
         _whole(record.input_map, f"{at}.input_map")
         (tensor,) = record.output_tensors
@@ -279,7 +304,7 @@ class _Reader:
             what = f"expected {len(shape)} strides, got {list(record.input_strides)}"
             raise FieldError(f"{at}.input_strides", what)
         dtype = self._codes.dtype(tensor.data_type, at)
-        return Input(f"X{number}", DTensor(shape, dtype), record.input_strides)
+        return Input(name, DTensor(shape, dtype), record.input_strides)
 
     def _output(self, record: KernelOutput, at: str) -> int:
         _expect_counts(record, at, 1, 0)

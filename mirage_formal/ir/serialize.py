@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal import strict_json
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
@@ -88,20 +89,10 @@ def load_json(text: str | bytes, where: str = "") -> object:
     """Plain JSON values in a bounded text, without duplicate keys.
 
     Raises:
-        FormatError: The text is too long, is no UTF-8, is no JSON, nests too deeply or names a key twice.
+        FormatError: See ``strict_json.load``.
     """
-    if len(text) > MAX_BYTES:
-        raise FormatError(f"expected at most {MAX_BYTES} bytes, got {len(text)}", where=where, hint=_HINT)
-    try:
-        plain = text if isinstance(text, str) else text.decode("utf-8")
-        value: object = json.loads(plain, object_pairs_hook=_distinct)
-    except RecursionError as error:
-        raise FormatError("expected JSON of small depth, got nesting too deep to read", where=where) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"expected UTF-8 text, got {error.reason} at byte {error.start}", where=where) from error
-    except ValueError as error:
-        raise FormatError(f"expected JSON: {error}", where=where, hint=_HINT) from error
-    return value
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    return strict_json.load(data, where, limit=MAX_BYTES, hint=_HINT)
 
 
 def field_message(error: msgspec.ValidationError) -> str:
@@ -122,15 +113,6 @@ def pretty(value: object, indent: int = 0) -> str:
         items = [f"{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 1)}" for key, item in value.items()]
         return "{\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "}"
     return "[\n" + ",\n".join(pad + pretty(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
-
-
-def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {_short(twice)} occurs twice in one object")
-    return found
 
 
 def _short(value: object) -> str:

@@ -6,8 +6,6 @@ Nothing else knows the format: the pipeline writes these records, the independen
 from __future__ import annotations
 
 from mirage_formal.journal.files import (
-    MAX_FILE_BYTES,
-    MAX_LINE_BYTES,
     confined,
     decode,
     decode_proof,
@@ -17,6 +15,7 @@ from mirage_formal.journal.files import (
     pack_texts,
     pretty,
     read,
+    read_lines,
     sealed,
     sha256,
     unpack_texts,
@@ -75,11 +74,14 @@ from mirage_formal.journal.records import (
     EquivalenceRecord,
     FoundRecord,
     Identity,
+    Log2,
     ManifestRecord,
+    Positive,
     ProofRecord,
     Record,
     RejectedKind,
     RejectedRecord,
+    Release,
     RunRecord,
     Sha256,
     SolverRecord,
@@ -89,6 +91,7 @@ from mirage_formal.journal.records import (
     VerificationRecord,
     Version,
 )
+from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 
 __all__ = [
     "CANDIDATES",
@@ -134,6 +137,7 @@ __all__ = [
     "KernelPlanRecord",
     "Launch",
     "LaunchRecord",
+    "Log2",
     "LoopRecord",
     "ManifestRecord",
     "MeasureRecord",
@@ -141,11 +145,13 @@ __all__ = [
     "ObligationRecord",
     "OutputRecord",
     "PlanRecord",
+    "Positive",
     "ProductLaunch",
     "ProofRecord",
     "Record",
     "RejectedKind",
     "RejectedRecord",
+    "Release",
     "RunRecord",
     "ScaleRecord",
     "Sha256",
@@ -164,6 +170,7 @@ __all__ = [
     "pack_texts",
     "pretty",
     "read",
+    "read_lines",
     "sealed",
     "sha256",
     "unpack_texts",

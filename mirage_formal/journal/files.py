@@ -1,7 +1,7 @@
 """Writing and reading the records of a run directory.
 
-Reading is strict (unknown fields are refused) and bounded; a path inside a record never leads out of the directory that
-the record is in.
+Reading is strict (``strict_json``, and unknown fields are refused) and bounded; a path inside a record never leads out
+of the directory that the record is in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
@@ -30,10 +30,8 @@ from mirage_formal.journal.records import (
     SummaryRecord,
 )
 from mirage_formal.journal.whole import WholeRecord
-
-#: Largest file that is read, in bytes; a journal of a long search may be larger and is read line by line.
-MAX_FILE_BYTES: Final = 64 << 20
-MAX_LINE_BYTES: Final = 64 << 20
+from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
+from mirage_formal.strict_json import load
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Sealed = TypeVar(
@@ -97,6 +95,7 @@ def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
     Raises:
         FormatError: Not JSON, not this record, or another schema version.
     """
+    load(data, where)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -109,6 +108,7 @@ def decode_proof(data: bytes, where: str) -> ProofRecord:
     Raises:
         FormatError: Not a line of a proof log.
     """
+    load(data, where)
     try:
         return _PROOF.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -166,6 +166,11 @@ def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     Raises:
         RunError: Missing, not a regular file, or too large.
     """
+    _regular(path, limit)
+    return path.read_bytes()
+
+
+def _regular(path: Path, limit: int) -> None:
     hint = "give a directory that a search has written"
     if path.is_symlink():
         raise RunError("expected a regular file, got a symbolic link", where=str(path), hint=hint)
@@ -175,7 +180,26 @@ def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     size = path.stat().st_size
     if size > limit:
         raise RunError(f"expected at most {limit} bytes, got {size}", where=str(path), hint=hint)
-    return path.read_bytes()
+
+
+def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log with their numbers, from 1, one in memory at a time.
+
+    Raises:
+        RunError: See ``read``.
+        FormatError: The last line has no line break, or there are too many, or one is too long.
+    """
+    _regular(path, limit)
+    with path.open("rb") as file:
+        number = 0
+        while text := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if not text.endswith(b"\n"):
+                long = f"at most {MAX_LINE_BYTES} bytes in a line, got more"
+                raise FormatError(f"expected {long if len(text) > MAX_LINE_BYTES else 'a newline at the end'}")
+            if number > MAX_LINES:
+                raise FormatError(f"expected at most {MAX_LINES} lines, got more")
+            yield number, text[:-1]
 
 
 def confined(root: Path, relative: str) -> Path:

@@ -10,7 +10,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Record, Sha256, SolverRecord, Version
+from mirage_formal.journal.records import (
+    NO_SEAL,
+    SCHEMA_VERSION,
+    Count,
+    Figure,
+    Positive,
+    Record,
+    Sha256,
+    SolverRecord,
+    Title,
+    Version,
+)
 
 #: Kernels that were made from the candidates.
 KERNELS: Final = "kernels"
@@ -26,7 +37,12 @@ MEASURE_FILE: Final = "measure.json"
 #: Written by runs on a device, after the manifest, with a seal of their own.
 DEVICE_FILES: Final = (NUMERICS_FILE, MEASURE_FILE)
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+#: Number of a µGraph's operator; -1 is the copy of a value to an output.
+Operator = Annotated[int, msgspec.Meta(ge=-1)]
+#: Name of a kernel, of a buffer or of a file beside the record.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}(?!\n)$")]
+Solver = Annotated[str, msgspec.Meta(pattern=r"^(z3|cvc5)(?!\n)$")]
+Arch = Annotated[str, msgspec.Meta(pattern=r"^sm_[0-9]{2,3}[a-z]?(?!\n)$")]
 
 # --- launch.json -----------------------------------------------------------------------------------------------------
 
@@ -40,10 +56,10 @@ class Binary(Record, frozen=True):
         registers, spill_bytes: What the compiler reported, per thread.
     """
 
-    file: str
-    sha256: str
-    registers: int = 0
-    spill_bytes: int = 0
+    file: Name
+    sha256: Sha256
+    registers: Count = 0
+    spill_bytes: Count = 0
 
 
 class Argument(Record, frozen=True):
@@ -56,9 +72,9 @@ class Argument(Record, frozen=True):
         written: Whether the kernel writes it.
     """
 
-    value: int
-    elements: int
-    align: int
+    value: Count
+    elements: Positive
+    align: Positive
     written: bool
 
 
@@ -75,24 +91,24 @@ class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
         cubins: Machine code by architecture.
     """
 
-    operator: int
-    name: str
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
+    operator: Operator
+    name: Name
+    grid: tuple[Positive, Positive, Positive]
+    threads: Positive
+    shared_bytes: Count
     arguments: tuple[Argument, ...]
-    source: str
-    sha256: str
-    cubins: dict[str, Binary] = msgspec.field(default_factory=dict)
+    source: Name
+    sha256: Sha256
+    cubins: dict[Arch, Binary] = msgspec.field(default_factory=dict)
 
 
 class ProductLaunch(Record, frozen=True, tag_field="launch", tag="matmul"):
     """A predefined matrix product by cuBLAS, accumulated in float32: the µGraph's operator of that number."""
 
-    operator: int
-    a: int
-    b: int
-    result: int
+    operator: Count
+    a: Count
+    b: Count
+    result: Count
 
 
 Launch = KernelLaunch | ProductLaunch
@@ -115,11 +131,11 @@ class LaunchRecord(Record, frozen=True):
 
     schema: str
     version: int
-    digest: str
+    digest: Sha256
     graph: msgspec.Raw
     program: msgspec.Raw
     launches: tuple[Launch, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[Count, ...]
 
 
 # --- plan.json -------------------------------------------------------------------------------------------------------
@@ -128,8 +144,8 @@ class LaunchRecord(Record, frozen=True):
 class BufferRecord(Record, frozen=True, kw_only=True):
     """A buffer in dynamic shared memory: its place in the memory plan, in bytes, and its elements."""
 
-    name: str
-    dtype: str
+    name: Name
+    dtype: Literal["float16", "bfloat16", "float32"]
     elements: Positive
     offset: Count
 
@@ -181,14 +197,14 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
         compiled: By architecture.
     """
 
-    kernel: str
-    operator: int
+    kernel: Name
+    operator: Operator
     grid: tuple[Positive, Positive, Positive]
     threads: Positive
     loop: LoopRecord | None
     buffers: tuple[BufferRecord, ...]
     shared_bytes: Count
-    compiled: dict[str, CompiledRecord]
+    compiled: dict[Arch, CompiledRecord]
 
 
 class PlanRecord(Record, frozen=True, kw_only=True):
@@ -205,7 +221,7 @@ class ObligationRecord(Record, frozen=True, kw_only=True):
     """One line of obligations.jsonl, the proof log of kernels: a safety obligation and what became of it.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         kernel: Name of the kernel.
         kind, path, subject, claim: What must hold, and where.
         finding: "held": a kernel with any other finding is never written.
@@ -216,16 +232,16 @@ class ObligationRecord(Record, frozen=True, kw_only=True):
     """
 
     schema_version: Version = SCHEMA_VERSION
-    kernel: str
+    kernel: Name
     kind: str
     path: str
     subject: str
     claim: str
     finding: Literal["held"] = "held"
     means: Literal["form", "interval", "radix", "enumeration", "solver"]
-    solvers: dict[str, SolverRecord]
+    solvers: dict[Solver, SolverRecord]
     sha256: Sha256 | None
-    milliseconds: float
+    milliseconds: Figure
 
 
 # --- manifest.json ---------------------------------------------------------------------------------------------------
@@ -235,7 +251,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     """manifest.json of a directory of kernels: whose kernels they are, every file but those of a device, and a seal.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         candidate: Digest of the candidate's µGraph.
         graph: Digest of the µGraph that the kernels compute: the candidate's, or its running-maximum form.
         program: Digest of the program.
@@ -248,7 +264,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     candidate: Sha256
     graph: Sha256
     program: Sha256
-    target: str
+    target: Title
     files: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
 
@@ -258,7 +274,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
 #: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
 Answer = Literal["within", "outside", "undecided"]
 #: A number, or in a file null for one that is not finite.
-Finite = float | None
+Finite = Figure | None
 
 
 class OutputRecord(Record, frozen=True, kw_only=True):
@@ -303,8 +319,8 @@ class ScaleRecord(Record, frozen=True, kw_only=True):
         overflows: Device tensors between kernels whose exact values their element type cannot hold.
     """
 
-    scale: float
-    seed: int
+    scale: Figure
+    seed: Count
     answer: Answer
     outputs: tuple[OutputRecord, ...]
     overflows: tuple[str, ...] = ()
@@ -314,7 +330,7 @@ class NumericsRecord(Record, frozen=True, kw_only=True):
     """numerics.json: what was compared, and the outcome.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         kernels: Sha256 of the directory's manifest.json; null for a comparison that belongs to no directory.
         candidate: Digest of the µGraph that the kernels compute.
         device: What the kernels ran on.
@@ -327,9 +343,9 @@ class NumericsRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
     kernels: Sha256 | None = None
     candidate: str
-    device: str
+    device: Title
     answer: Answer
-    tolerance_lambda: float
+    tolerance_lambda: Figure
     scales: tuple[ScaleRecord, ...]
     seal: Sha256 = NO_SEAL
 
@@ -338,7 +354,7 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
     """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         kernels: Sha256 of the directory's manifest.json.
         device: What the kernels ran on.
         us: Median over the replays.
@@ -351,13 +367,13 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
 
     schema_version: Version = SCHEMA_VERSION
     kernels: Sha256
-    device: str
-    us: float
-    low: float
-    high: float
-    spread: float
-    replays: Count
-    calls: Count
-    sets: Count
+    device: Title
+    us: Figure
+    low: Figure
+    high: Figure
+    spread: Figure
+    replays: Positive
+    calls: Positive
+    sets: Positive
     moved_bytes: Count
     seal: Sha256 = NO_SEAL

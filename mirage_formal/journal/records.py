@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
@@ -21,9 +21,22 @@ EQUIVALENCE_FILE: Final = "proof/equivalence.json"
 VERIFICATION_FILE: Final = "verification.json"
 MANIFEST_FILE: Final = "manifest.json"
 
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+# A pattern's $ also stands before a line break at the end, so lengths are bounded, or the break is refused, as well.
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Version = Literal[2]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+#: A time, a cost or an error; JSON has no number that is not finite.
+Figure = Annotated[float, msgspec.Meta(ge=0)]
+#: log2 of a probability.
+Log2 = Annotated[float, msgspec.Meta(le=0)]
+#: Version of a package or of a solver.
+Release = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9A-Za-z]{1,12}){1,5}([-+][0-9A-Za-z.]{1,40})?(?!\n)$")]
+Installed = Annotated[
+    str, msgspec.Meta(pattern=r"^(not installed|[0-9]{1,9}(\.[0-9A-Za-z]{1,12}){1,5}([-+][0-9A-Za-z.]{1,40})?)(?!\n)$")
+]
+#: What an author may call something.
+Title = Annotated[str, msgspec.Meta(max_length=1000)]
+Version = Literal[3]
 #: Stands in a file for its seal while that is computed.
 NO_SEAL: Final = "0" * 64
 
@@ -49,10 +62,10 @@ class Identity(Record, frozen=True, kw_only=True):
 
     program: Sha256
     space: Sha256
-    engine: str
-    oracle: str
+    engine: Title
+    oracle: Literal["normal-form", "z3"]
     prune: bool
-    target: str
+    target: Title
     target_digest: Sha256
     seed: Count
     accept: Literal["equivalent", "probable"]
@@ -62,7 +75,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """run.json: what was asked for, written before the search starts and never changed.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         name: Name of the program (a variable of the file it came from).
         source: File that the program came from, as the user named it, or empty.
         config: Name of the search space, or its path as the user gave it.
@@ -75,15 +88,15 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """
 
     schema_version: Version = SCHEMA_VERSION
-    name: str
-    source: str
-    config: str
+    name: Title
+    source: Title
+    config: Title
     identity: Identity
     key: Sha256
     program: msgspec.Raw
     space: dict[str, msgspec.Raw]
-    versions: dict[str, str]
-    host: dict[str, str]
+    versions: dict[Title, Installed]
+    host: dict[Title, Title]
 
 
 class FoundRecord(Record, frozen=True, kw_only=True):
@@ -99,14 +112,14 @@ class FoundRecord(Record, frozen=True, kw_only=True):
     digest: Sha256
     graph: bytes
     kernels: Count
-    estimated_us: float
+    estimated_us: Figure
 
 
 class UnitRecord(Record, frozen=True, kw_only=True):
     """One line of search.jsonl: one finished unit of work.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         key: The run's key, so that a line never counts for another run.
         unit: Index of the unit.
         label: What the unit is about, readable.
@@ -123,14 +136,14 @@ class UnitRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
     key: Sha256
     unit: Count
-    label: str
+    label: Title
     status: Literal["done", "failed"]
-    attempts: Count
-    stats: dict[str, int]
-    pruned: dict[str, int]
+    attempts: Positive
+    stats: dict[str, Count]
+    pruned: dict[str, Count]
     fingerprint_tests: Count
     candidates: tuple[FoundRecord, ...]
-    milliseconds: float
+    milliseconds: Figure
     error: str = ""
 
 
@@ -138,15 +151,15 @@ class SolverRecord(Record, frozen=True, kw_only=True):
     """One solver's answer to one obligation."""
 
     answer: Literal["unsat", "sat", "unknown"]
-    version: str
-    milliseconds: float
+    version: Release
+    milliseconds: Figure
 
 
 class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", tag_field="record"):
     """One line of proof.jsonl: one tensor's abstract expression is a subexpression of an output's.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         tensor: "k<i>" is tensor i of the kernel graph, "b<j>.<i>" tensor i of the block graph of kernel operator j.
         expression: The tensor's abstract expression, as text.
         output: Position in the program's outputs of the target that it is a subexpression of.
@@ -157,7 +170,7 @@ class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", ta
     """
 
     schema_version: Version = SCHEMA_VERSION
-    tensor: Annotated[str, msgspec.Meta(pattern=r"^(k|b[0-9]{1,4}\.)[0-9]{1,5}$")]
+    tensor: Annotated[str, msgspec.Meta(pattern=r"^(k|b[0-9]{1,4}\.)[0-9]{1,5}(?!\n)$")]
     expression: str
     output: Count
     file: str
@@ -181,7 +194,7 @@ class DigitRecord(Record, frozen=True, kw_only=True):
         cvc5: cvc5's answer.
     """
 
-    extents: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    extents: tuple[Positive, ...]
     lemma: DigitLemma
     file: str
     sha256: Sha256
@@ -193,7 +206,7 @@ class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", ta
     """The line of proof.jsonl before the last one, if the candidate is proved equal to the program.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         file: Path of the proof object, always proof/equivalence.json.
         sha256: Of that file.
         steps: Tensor steps of the proof.
@@ -215,7 +228,7 @@ class ClosingRecord(Record, frozen=True, kw_only=True, tag="end", tag_field="rec
     """Last line of proof.jsonl: what precedes it, and for which graph.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         certificates: Lines about tensors.
         obligations: Distinct files that they name.
         equivalences: Lines about an equivalence proof: 1, or 0 for a candidate that is only probable.
@@ -245,7 +258,7 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
 
     kind: Literal["equivalent", "probable", "different", "unknown"]
     rounds: Count = 0
-    bound_log2: float | None = None
+    bound_log2: Log2 | None = None
     reason: str = ""
     conditions: tuple[str, ...] = ()
 
@@ -254,13 +267,13 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
     """verification.json: the verification log of one candidate.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         candidate: Digest of the graph in mugraph.json.
         program_digest: Digest of ``program``.
         program: The program as a µGraph, so that a candidate's directory can be checked alone.
         verdict: The verdict.
-        fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md; null for an equivalent
-            candidate whose fingerprint has no answer, because an operator has no picture in a finite field.
+        fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md. Its verdict is "probable";
+            of an equivalent candidate it may be "unknown", with the reason why there is no answer.
     """
 
     schema_version: Version = SCHEMA_VERSION
@@ -300,15 +313,15 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
         directory: Relative to the run's directory.
     """
 
-    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$", max_length=12)]
     digest: Sha256
-    rank: Annotated[int, msgspec.Meta(ge=1)]
+    rank: Positive
     verdict: Literal["equivalent", "probable"]
-    error_bound_log2: float | None
+    error_bound_log2: Log2 | None
     kernels: Count
-    estimated_us: float
-    measured_us: float | None = None
-    max_relative_error: float | None = None
+    estimated_us: Figure
+    measured_us: Figure | None = None
+    max_relative_error: Figure | None = None
     directory: str
 
 
@@ -336,7 +349,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     """summary.json: what the run found.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         program: Name of the program.
         program_digest: Its digest.
         config: Name of the search space.
@@ -359,21 +372,21 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     """
 
     schema_version: Version = SCHEMA_VERSION
-    program: str
+    program: Title
     program_digest: Sha256
-    config: str
+    config: Title
     key: Sha256
     status: Literal["complete", "interrupted", "time-limit"]
     units: Count
     units_done: Count
     units_failed: Count
     states: Count
-    stats: dict[str, int]
-    pruned: dict[str, int]
+    stats: dict[str, Count]
+    pruned: dict[str, Count]
     found: Count
     fingerprint_tests: Count
-    wall_s: float
-    workers: Count
+    wall_s: Figure
+    workers: Positive
     candidates: tuple[CandidateRecord, ...]
     rejected: tuple[RejectedRecord, ...]
     manifest: dict[str, Sha256]

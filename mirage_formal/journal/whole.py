@@ -6,7 +6,17 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import NO_SEAL, SCHEMA_VERSION, Count, Identity, Record, Sha256, Version
+from mirage_formal.journal.records import (
+    NO_SEAL,
+    SCHEMA_VERSION,
+    Count,
+    Figure,
+    Identity,
+    Record,
+    Sha256,
+    Title,
+    Version,
+)
 
 WHOLE_FILE: Final = "whole.json"
 PARTS: Final = "parts"
@@ -32,9 +42,9 @@ class PartRecord(Record, frozen=True, kw_only=True):
     candidate: Sha256 | None
     directory: str
     kernels: Count
-    estimated_us: float
+    estimated_us: Figure
     unfused_kernels: Count
-    unfused_us: float
+    unfused_us: Figure
     conditions: tuple[str, ...]
 
 
@@ -42,7 +52,7 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     """whole.json: the partition of a program, what takes the place of each part, and the whole that is put together.
 
     Attributes:
-        schema_version: 2.
+        schema_version: 3.
         program: Name of the program.
         source: File it came from, as the user named it, or empty.
         config: Name or path of the search space that the user named; null if each part has the one for its operators.
@@ -63,9 +73,9 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     """
 
     schema_version: Version = SCHEMA_VERSION
-    program: str
-    source: str
-    config: str | None
+    program: Title
+    source: Title
+    config: Title | None
     identity: Identity
     graph_of_program: msgspec.Raw
     status: Literal["complete", "interrupted", "time-limit"]
@@ -74,11 +84,11 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     graph: msgspec.Raw
     graph_digest: Sha256 | None
     kernels: Count
-    estimated_us: float
+    estimated_us: Figure
     unfused_kernels: Count
-    unfused_us: float
+    unfused_us: Figure
     conditions: tuple[str, ...]
-    wall_s: float
+    wall_s: Figure
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mirage_formal.errors import MirageError
 from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
+from mirage_formal.text import plain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         for name, outcome in tried:
-            print(f"{root}: {name}: {outcome}")
+            print(plain(f"{root}: {name}: {outcome}", 4000))
         missing += not any(outcome.startswith("built") for _, outcome in tried)
     return 1 if missing else 0
 

@@ -17,8 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.executable import Executable, kernel_launch
 from mirage_formal.gpu.launch import Optimized
@@ -31,7 +29,7 @@ from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import decode as graph_of
-from mirage_formal.ir.serialize import from_json, from_value
+from mirage_formal.ir.serialize import from_json
 from mirage_formal.ir.types import row_major
 from mirage_formal.journal import (
     CANDIDATES,
@@ -394,7 +392,7 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
     if not (root / RUN_FILE).is_file():
         raise RunError("expected the directory of a run, got none", where=str(root), hint="check the path")
     run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
-    program = from_value(msgspec.json.decode(run.program), str(root / RUN_FILE))
+    program = from_json(bytes(run.program), str(root / RUN_FILE))
     target = load_target(run.identity.target)
     where = root / KERNELS
     if where.exists():

@@ -9,7 +9,6 @@ from typing import Final, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +17,11 @@ from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.progress import Progress
 from mirage_formal.pipeline.settings import display_path
+from mirage_formal.text import plain
 
 _PLAIN_EVERY_S: Final = 10.0
+#: Characters of a line under a table.
+_LONG: Final = 1200
 
 
 class Display(Protocol):
@@ -81,9 +83,10 @@ def progress_line(name: str, progress: Progress) -> str:
     """Where a run stands, on one line."""
     done = f" {progress.done}/{progress.total}" if progress.total else ""
     remark = f" | {progress.remark}" if progress.remark else ""
-    return (
+    return plain(
         f"{name}: {progress.phase}{done} | {progress.states:,} states, {progress.states_per_s:,.0f}/s | "
-        f"{progress.pruned:,} pruned | {progress.candidates:,} candidates | {progress.elapsed_s:.1f} s{remark}"
+        f"{progress.pruned:,} pruned | {progress.candidates:,} candidates | {progress.elapsed_s:.1f} s{remark}",
+        _LONG,
     )
 
 
@@ -91,18 +94,18 @@ def print_report(report: Report, console: Console) -> None:
     """The table of candidates, what the search did, and whatever went wrong, loudly."""
     summary = report.summary
     title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=Text(plain(title)), title_justify="left")
     for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("verdict", "left")):
         table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
     table.add_column("kernels")
     for result in report.results:
         row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), form(result.graph))
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console.print(table)
     for text in notes(report):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for text in warnings(report):
-        console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
 def notes(report: Report) -> list[str]:
@@ -155,12 +158,13 @@ def warnings(report: Report) -> list[str]:
         items = [item for item in report.summary.rejected if item.kind in kinds]
         if items:
             found.append(what.format(len(items)))
-            found += [f"  {item.digest[:12]}: {item.reason[:200]}" for item in items[:5]]
+            found += [f"  {item.digest[:12]}: {plain(item.reason, 200)}" for item in items[:5]]
     if report.failed:
         found.append(f"INCOMPLETE: {len(report.failed)} units of the search failed; --resume tries them again:")
         for record in report.failed[:5]:
             last = record.error.strip().splitlines()[-1] if record.error.strip() else "no reason"
-            found.append(f"  unit {record.unit} ({record.label}): {last} ({record.attempts} tries)")
+            label, why = plain(record.label, 200), plain(last, 200)
+            found.append(f"  unit {record.unit} ({label}): {why} ({record.attempts} tries)")
     return found
 
 

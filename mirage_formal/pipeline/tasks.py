@@ -175,7 +175,8 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     judged = certify_candidate(_session(task.job), decode(task.graph), task.job.accept, replay_proof)
     if isinstance(judged, Refused):
         return Rejected(judged.kind, judged.reason)
-    log = None if judged.record.verdict == "unknown" else judged.record
+    # Of a fingerprint without an answer, only rounds that came to their end.
+    log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
     return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged))
 
 

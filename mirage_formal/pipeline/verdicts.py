@@ -11,8 +11,8 @@ from typing import Any, Final, assert_never
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError
 from mirage_formal.ir.check import kernel_types
@@ -23,6 +23,7 @@ from mirage_formal.ir.types import DType
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import GRAPH_FILE, PROOF_FILE
 from mirage_formal.pipeline.settings import as_program, display_path
+from mirage_formal.text import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
 _CELL: Final = 400  # characters of a reason in a table
@@ -125,7 +126,8 @@ def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageEr
         value = load_json(file.read(MAX_BYTES + 1), where)
     if is_mirage(value):
         bfloat16 = any(item.tensor.dtype is DType.BFLOAT16 for item in program.inputs)
-        return list(graphs_of(value, where, half=DType.BFLOAT16 if bfloat16 else DType.FLOAT16))
+        half = DType.BFLOAT16 if bfloat16 else DType.FLOAT16
+        return list(graphs_of(value, where, half=half, names=[item.name for item in program.inputs]))
     if not isinstance(value, list):
         return [from_value(value, where)]
     return [_own(item, f"{where}, graph {index}") for index, item in enumerate(value)]
@@ -173,24 +175,24 @@ def said(judged: Judged) -> GraphVerdict:
 def verdicts_json(name: str, judged: Sequence[Judged]) -> str:
     """All verdicts as one JSON object."""
     shown = ProgramVerdicts(name, tuple(said(one) for one in judged))
-    return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
+    return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 
 
 def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> None:
     """A table of all verdicts."""
     equivalent = sum(isinstance(one.verdict, Equivalent) for one in judged)
     title = f"{name}: {equivalent} of {len(judged)} graphs equivalent"
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=Text(plain(title)), title_justify="left")
     table.add_column("graph", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("reason or first difference")
     table.add_column("seconds", justify="right", no_wrap=True)
     for row in map(said, judged):
-        reason = row.reason if len(row.reason) <= _CELL else row.reason[: _CELL - 4] + " ..."
+        reason = plain(row.reason, _CELL)
         if row.verdict == "equivalent" and reason:
             count = row.reason.count(";") + 1
             reason = f"where no divisor is 0 and no radicand negative ({count} places; --json lists them)"
-        table.add_row(str(row.index), row.verdict, escape(reason), f"{row.seconds:.3f}")
+        table.add_row(str(row.index), row.verdict, Text(reason), f"{row.seconds:.3f}")
     console.print(table)
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from mirage_formal.ir.graph import GraphDefined
 from mirage_formal.ir.ops import OpKind
@@ -17,8 +17,11 @@ from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import display_path
 from mirage_formal.pipeline.show import form, print_report, warnings
 from mirage_formal.pipeline.whole import WholePart, WholeReport
+from mirage_formal.text import json_text, plain
 
 _WIDTH: Final = 120
+#: Characters of a line under the table.
+_LONG: Final = 1200
 
 
 def print_any(report: Report | WholeReport, console: Console) -> None:
@@ -31,20 +34,21 @@ def print_any(report: Report | WholeReport, console: Console) -> None:
 
 def print_whole(report: WholeReport, console: Console) -> None:
     """The table of parts, the whole beside the program as it was, and whatever went wrong, loudly."""
-    table = Table(title=escape(f"{report.record.program}: {len(report.parts)} parts"), title_justify="left")
+    table = Table(title=Text(plain(f"{report.record.program}: {len(report.parts)} parts")), title_justify="left")
     for column in ("part", "kernels", "est. us"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("operators")
     table.add_column("in their place")
     for number, one in enumerate(report.parts, 1):
-        table.add_row(*(escape(cell) for cell in _row(report.record, number, one)))
+        table.add_row(*(Text(plain(cell)) for cell in _row(report.record, number, one)))
     # A row is longer than most pipes claim to be wide.
     Console(file=console.file, width=max(_WIDTH, console.width)).print(table)
     for text in notes(report):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
         for text in warnings(run):
-            console.print(f"{run.directory.name}: {text}", style="bold red", markup=False, highlight=False)
+            said = plain(f"{run.directory.name}: {text}", _LONG)
+            console.print(said, style="bold red", markup=False, highlight=False)
 
 
 def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
@@ -95,7 +99,7 @@ def reports_json(reports: Sequence[Report | WholeReport]) -> str:
         {"directory": display_path(one.directory), "summary": msgspec.Raw(msgspec.json.encode(one.summary))}
         for one in reports
     ]
-    return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
+    return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 
 
 __all__ = ["notes", "print_any", "print_whole", "reports_json"]

@@ -68,7 +68,7 @@ class Accepted:
 
     Attributes:
         verdict: Equivalent or probable.
-        fingerprint: Its log as JSON; null if it has no answer, which only an equivalent candidate may lack.
+        fingerprint: Its log as JSON; an equivalent candidate may have one without an answer.
         proof: Of an equivalent one.
     """
 

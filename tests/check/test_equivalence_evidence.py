@@ -18,7 +18,7 @@ from mirage_formal.ir.serialize import from_json
 from mirage_formal.pipeline import Settings, run
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, demote, edit, read_lines, sign_candidate, sign_proof, write_lines
-from tests.fake_engine import largest, roots
+from tests.fake_engine import largest, nowhere, roots
 
 TRIVIAL = "(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"
 
@@ -34,6 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     probable = Settings(engine="tests.fake_engine:Unproved", accept="probable", **fake)  # type: ignore[arg-type]
     run(roots(), probable, root / "roots")
     run(largest(), Settings(engine="tests.fake_engine:Eager", **fake), root / "largest")  # type: ignore[arg-type]
+    run(nowhere(), Settings(engine="tests.fake_engine:Eager", **fake), root / "nowhere")  # type: ignore[arg-type]
     return {path.name: path for path in root.iterdir()}
 
 
@@ -185,24 +186,55 @@ def test_an_equivalent_verdict_has_nothing_of_a_fingerprint(candidate: Callable[
     assert failure(root).step == "verdict"
 
 
-def test_fingerprints_may_be_missing_only_where_there_is_a_proof(candidate: Callable[..., Path]) -> None:
-    root = candidate("rms_norm")
+NO_PICTURE = {"verdict": "unknown", "reason": "no", "lax": "none", "bound_log2": None, "bound_reason": "", "draws": []}
+NO_POINT = {"verdict": "unknown", "reason": "no point was found", "draws": []}
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "attention"])
+def test_a_fingerprint_that_is_possible_is_not_left_out(candidate: Callable[..., Path], name: str) -> None:
+    root = candidate(name)
+    edit(root / "verification.json", lambda log: log["fingerprint"].update(NO_PICTURE))
+    found = failure(root)
+    assert found.step == "fingerprint"
+    assert "every operator has a picture" in found.what
     edit(root / "verification.json", lambda log: log.update(fingerprint=None))
-    sign_candidate(root)
-    found = check_candidate(root)
-    assert (found.verdict, found.rounds, found.seed) == ("equivalent", 0, None)
+    assert "got `null`" in failure(root).what
+
+
+def test_a_point_that_is_one_is_not_called_none(candidate: Callable[..., Path]) -> None:
+    root = candidate("attention")
+    edit(root / "verification.json", lambda log: log["fingerprint"].update(NO_POINT))
+    assert "got none although both graphs have a value" in failure(root).what
+
+
+def test_where_no_point_has_a_value_there_is_no_fingerprint(
+    candidate: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sqrt(x - w) + sqrt(w - x): one of two radicands is no residue, whatever is drawn."""
+    root = candidate("nowhere")
+    log = json.loads((root / "verification.json").read_bytes())["fingerprint"]
+    assert (log["verdict"], log["lax"], log["draws"]) == ("unknown", "root", [])
+    assert main([str(root)]) == 0
+    assert "fingerprints none (1)" in capsys.readouterr().out
+    edit(root / "verification.json", lambda log: log["fingerprint"].update(verdict="probable", reason=""))
+    assert failure(root).step == "fingerprint"
+
+
+def test_what_is_only_probable_has_a_fingerprint(candidate: Callable[..., Path]) -> None:
     root = candidate("roots")
-    edit(root / "verification.json", lambda log: log.update(fingerprint=None))
-    found_wrong = failure(root)
-    assert found_wrong.step == "verdict"
-    assert "expected a fingerprint" in found_wrong.what
+    edit(root / "verification.json", lambda log: log["fingerprint"].update(NO_POINT))
+    found = failure(root)
+    assert found.step == "verdict"
+    assert "expected a fingerprint" in found.what
 
 
 def test_a_run_of_a_program_without_fingerprints(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(runs["largest"])]) == 0
-    assert "of which proved equivalent: 1" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "of which proved equivalent: 1" in output
+    assert "fingerprints none (1)" in output
     (log,) = runs["largest"].rglob("verification.json")
-    assert json.loads(log.read_bytes())["fingerprint"] is None
+    assert json.loads(log.read_bytes())["fingerprint"]["lax"] == "none"
 
 
 def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(

@@ -123,22 +123,22 @@ def test_obligations_outside_the_directory(copy: Path, capsys: pytest.CaptureFix
 def test_what_an_earlier_version_wrote_says_so(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     root = copy if name in ("summary.json", "run.json", "search.jsonl") else first(copy)
     data = (root / name).read_bytes()
-    older = data.replace(b'"schema_version": 2', b'"schema_version": 1').replace(
-        b'"schema_version":2', b'"schema_version":1'
+    older = data.replace(b'"schema_version": 3', b'"schema_version": 1').replace(
+        b'"schema_version":3', b'"schema_version":1'
     )
     assert older != data
     (root / name).write_bytes(older)
     errors = said(root, 2, capsys)
     assert name in errors
-    assert "schema_version: expected 2, got 1: another version of this package wrote it" in errors
+    assert "schema_version: expected 3, got 1: another version of this package wrote it" in errors
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(copy: Path) -> None:
     path = copy / "run.json"
-    older = path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 1').replace(b'"accept"', b'"agree"')
+    older = path.read_bytes().replace(b'"schema_version": 3', b'"schema_version": 1').replace(b'"accept"', b'"agree"')
     path.write_bytes(older)
     settings = Settings(engine="tests.fake_engine:FakeEngine", config="tiny", keep=1, workers=1, resume=True)
-    with pytest.raises(FormatError, match="schema_version: expected 2, got 1"):
+    with pytest.raises(FormatError, match="schema_version: expected 3, got 1"):
         run(program(), settings, copy)
 
 
