@@ -19,6 +19,7 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _LONG_NUMBER: Final = re.compile(rb"[-+.0-9eE]{%d}" % (MAX_NUMBER + 1))
 _ESCAPED: Final = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
+_NO_CHARACTER: Final = re.compile("[\ud800-\udfff\\0]")
 _HINT: Final = "see docs/run-directory.md"
 
 
@@ -93,11 +94,13 @@ def _no_number(text: str) -> Any:
 
 def _whole(value: Any) -> None:
     """Refuse texts with a NUL or with half of a surrogate pair, which an escape can write."""
-    text = json.dumps(value, ensure_ascii=False)
-    if "\\u0000" in text:
-        raise FormatError("expected texts without NUL, got \\u0000")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise FormatError(f"expected whole characters in texts, got half of one, \\u{ord(half):04x}") from None
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            if (bad := _NO_CHARACTER.search(item)) is not None:
+                raise FormatError(f"expected whole characters in texts and no NUL, got \\u{ord(bad[0]):04x}")
+        elif isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, list):
+            left += item

@@ -170,6 +170,8 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
     expect("launch", ours, (plan.operator, plan.grid, plan.threads, plan.shared_bytes, sorted(plan.compiled)))
     if plan.loop is not None and plan.loop.shared_lower_bound > plan.shared_bytes:
         raise FormatError(f"expected at least {plan.loop.shared_lower_bound} shared bytes, got {plan.shared_bytes}")
+    names = [buffer.name for buffer in plan.buffers]
+    expect("distinct buffers", len(names), len(set(names)))
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4}
     end = max((b.offset + b.elements * sizes[b.dtype] for b in plan.buffers), default=0)
     expect("end of the last buffer", plan.shared_bytes, end)

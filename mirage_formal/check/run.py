@@ -22,10 +22,13 @@ from mirage_formal.journal import (
     CANDIDATES,
     KERNELS,
     MANIFEST_FILE,
+    PACKAGES,
     PATIENCE,
+    PROOF_FILE,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
+    VERIFICATION_FILE,
     FoundRecord,
     Positive,
     RunRecord,
@@ -120,6 +123,8 @@ def _check_identity(run: Run) -> None:
     with step(run.root / RUN_FILE, "search space"):
         space = {name: msgspec.json.decode(value) for name, value in run.record.space.items()}
         expect("sha256 of the space", sha256(msgspec.json.encode(space)), who.space)
+    with step(run.root / RUN_FILE, "versions"):
+        expect("packages", sorted(PACKAGES), sorted(run.record.versions))
     with step(run.root / RUN_FILE, "key"):
         expect("key", key_of(who), run.record.key)
     with step(run.root / SUMMARY_FILE, "which run"):
@@ -140,6 +145,9 @@ def _check_units(run: Run) -> None:
             expect(f"unit {record.unit}: an error if it failed", record.status == "failed", bool(record.error))
             digests = [found.digest for found in record.candidates]
             expect(f"unit {record.unit}: distinct candidates", len(digests), len(set(digests)))
+        last = {record.unit: record for record in run.units}
+        again = [record.unit for record in run.units if record.status == "done" and record is not last[record.unit]]
+        expect("units that were done and are listed again", [], again)
         for found in _found(run.units).values():
             graph = decode_graph(found.graph)
             if broken := faults(graph):
@@ -235,16 +243,18 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
             if who.accept == "equivalent":
                 expect("verdict in a run that accepts only equivalent candidates", "equivalent", result.verdict)
             expect("kernels", result.kernels, item.kernels)
-            for package, version in sorted(result.solvers):
-                _check_version(package, version, run.record.versions)
             expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
+        for package, version in sorted(result.solvers):
+            file = VERIFICATION_FILE if package == "galois" else PROOF_FILE
+            with step(run.root / item.directory / file, "versions of what has answered"):
+                _check_version(package, version, run.record.versions)
 
 
 def _check_version(package: str, version: str, versions: Mapping[str, str]) -> None:
     """What answered for a candidate is what the run says that it was made with; a package may have one part more."""
     installed = versions.get(package, "none")
     if installed != "not installed" and installed != version and not installed.startswith(f"{version}."):
-        raise FormatError(f"version of {package} in the logs: expected {installed} as in {RUN_FILE}, got {version}")
+        raise FormatError(f"version of {package}: expected {installed} as in {RUN_FILE}, got {version}")
 
 
 def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> None:
@@ -262,6 +272,7 @@ def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> Non
         with step(run.root / KERNELS / result.name / MANIFEST_FILE, "whose kernels"):
             expect("candidate", digests[result.name], result.candidate)
             expect("program", run.record.identity.program, result.program)
+            expect("target", run.record.identity.target, result.target)
 
 
 __all__ = ["CheckFailed", "Run", "check_kernel_members", "check_members", "read_run"]

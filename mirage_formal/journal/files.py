@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -95,11 +95,13 @@ def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
     Raises:
         FormatError: Not JSON, not this record, or another schema version.
     """
-    load(data, where)
+    value = load(data, where)
     try:
-        return msgspec.json.decode(data, type=kind)
+        record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _refusal(data, f"expected a {kind.__name__}: {error}", where) from None
+    _versioned(value, kind, where)
+    return record
 
 
 def decode_proof(data: bytes, where: str) -> ProofRecord:
@@ -108,14 +110,22 @@ def decode_proof(data: bytes, where: str) -> ProofRecord:
     Raises:
         FormatError: Not a line of a proof log.
     """
-    load(data, where)
+    value = load(data, where)
     try:
-        return _PROOF.decode(data)
+        record = _PROOF.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _refusal(data, f"expected a line of a proof log: {error}", where) from None
+    _versioned(value, type(record), where)
+    return record
 
 
 _PROOF: Final[msgspec.json.Decoder[ProofRecord]] = msgspec.json.Decoder(ProofRecord)
+
+
+def _versioned(value: Any, kind: type[msgspec.Struct], where: str) -> None:
+    """Refuse a record that leaves its version out: the default is for those that are written here."""
+    if "schema_version" in kind.__struct_fields__ and "schema_version" not in value:
+        raise FormatError(f"schema_version: expected {SCHEMA_VERSION}, got none", where=where, hint="repeat the search")
 
 
 class _Versioned(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from mirage_formal.journal.records import (
     Record,
     Sha256,
     SolverRecord,
-    Title,
     Version,
+    Word,
 )
 
 #: Kernels that were made from the candidates.
@@ -233,10 +233,10 @@ class ObligationRecord(Record, frozen=True, kw_only=True):
 
     schema_version: Version = SCHEMA_VERSION
     kernel: Name
-    kind: str
+    kind: Word
     path: str
-    subject: str
-    claim: str
+    subject: Word
+    claim: Word
     finding: Literal["held"] = "held"
     means: Literal["form", "interval", "radix", "enumeration", "solver"]
     solvers: dict[Solver, SolverRecord]
@@ -264,7 +264,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     candidate: Sha256
     graph: Sha256
     program: Sha256
-    target: Title
+    target: Word
     files: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
 
@@ -343,7 +343,7 @@ class NumericsRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
     kernels: Sha256 | None = None
     candidate: str
-    device: Title
+    device: Word
     answer: Answer
     tolerance_lambda: Figure
     scales: tuple[ScaleRecord, ...]
@@ -367,7 +367,7 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
 
     schema_version: Version = SCHEMA_VERSION
     kernels: Sha256
-    device: Title
+    device: Word
     us: Figure
     low: Figure
     high: Figure

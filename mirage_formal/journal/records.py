@@ -36,6 +36,9 @@ Installed = Annotated[
 ]
 #: What an author may call something.
 Title = Annotated[str, msgspec.Meta(max_length=1000)]
+Word = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+#: Packages whose version can change a result; a run names the version of each.
+PACKAGES: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
 Version = Literal[3]
 #: Stands in a file for its seal while that is computed.
 NO_SEAL: Final = "0" * 64
@@ -62,13 +65,22 @@ class Identity(Record, frozen=True, kw_only=True):
 
     program: Sha256
     space: Sha256
-    engine: Title
+    engine: Word
     oracle: Literal["normal-form", "z3"]
     prune: bool
-    target: Title
+    target: Word
     target_digest: Sha256
     seed: Count
     accept: Literal["equivalent", "probable"]
+
+
+class HostRecord(Record, frozen=True, kw_only=True):
+    """A machine, as Python describes it, and how many processors a search may use there."""
+
+    python: Word
+    system: Title
+    machine: Title
+    cpus: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}(?!\n)$")]
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -83,8 +95,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
         key: Sha256 over the canonical JSON of ``identity``; --resume compares it.
         program: The program as a µGraph, in the form of mugraph.json.
         space: The search space, every bound in it, as a JSON object.
-        versions: Package name to version, of everything whose version can change a result.
-        host: What the run was made on: python, system, machine, cpus. For information.
+        versions: Version of each of ``PACKAGES``.
+        host: What the run was made on. For information.
     """
 
     schema_version: Version = SCHEMA_VERSION
@@ -96,7 +108,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     program: msgspec.Raw
     space: dict[str, msgspec.Raw]
     versions: dict[Title, Installed]
-    host: dict[Title, Title]
+    host: HostRecord
 
 
 class FoundRecord(Record, frozen=True, kw_only=True):

@@ -59,6 +59,8 @@ def schema() -> dict[str, Any]:
     _, found = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     for definition in found.values():
         definition["description"] = definition.get("description", "").split("\n")[0]
+        if "schema_version" in definition.get("properties", {}):  # the default is for records that are made, not read
+            definition["required"] = [*(n for n in definition["required"] if n != "schema_version"), "schema_version"]
     for name, kinds_ in FILES.items():
         found[name] = {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds_]}
     return {

@@ -18,7 +18,7 @@ from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.ops import OpKind
-from mirage_formal.journal import Identity, sha256
+from mirage_formal.journal import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.pipeline.preload import DEFAULT_TARGET
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import IntTriples
@@ -31,7 +31,6 @@ ENGINES: Final = ("guided", "exhaustive")
 ORACLES: Final = ("normal-form", "z3")
 POLICIES: Final = tuple(policy.value for policy in Policy)
 
-_VERSIONED: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
 
@@ -199,7 +198,7 @@ def worker_count(settings: Settings) -> int:
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
     found: dict[str, str] = {}
-    for name in _VERSIONED:
+    for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -223,14 +222,14 @@ def _digest(files: Sequence[tuple[str, Path]]) -> str:
     return sha256("\n".join(f"{sha256(path.read_bytes())} {name}" for name, path in files).encode())
 
 
-def host() -> dict[str, str]:
+def host() -> HostRecord:
     """What the run is made on."""
-    return {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpus": str(default_workers()),
-    }
+    return HostRecord(
+        python=platform.python_version(),
+        system=platform.system(),
+        machine=platform.machine(),
+        cpus=str(default_workers()),
+    )
 
 
 def as_program(graph: Any) -> KernelGraph:

@@ -86,6 +86,10 @@ class Store:
         earlier = decode(read(path), RunRecord, str(path))
         if earlier.key != run.key:
             raise RunError(_differences(earlier, run), where=str(path), hint="resume with the same program and options")
+        if earlier.versions != run.versions:  # the record would be untrue of what is found now
+            others = dict(sorted(earlier.versions.items() - run.versions.items()))
+            what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
+            raise RunError(what, where=str(path), hint="install those versions, or start a new run")
         journal = root / SEARCH_FILE
         units = {record.unit: record for record in _journal(journal, run.key)}
         if journal.is_file():  # drop the part of a line that a kill may have left behind

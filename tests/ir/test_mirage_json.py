@@ -337,6 +337,61 @@ def test_graphs_that_do_not_fit_are_refused() -> None:
         match_inputs(KernelGraph((b, a), sub, (2,)), KernelGraph((a, b), sub, (2,)))
 
 
+A, B, C = (workloads.tensor(name, 4, 4) for name in "ABC")
+QUOTIENT = (workloads.op(OpKind.DIV, 0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "refused"),
+    [
+        ("AB", "AB", False),
+        ("AB", "BA", True),
+        ("AB", "BC", True),  # B of both is not the same input
+        ("AB", "CA", True),
+        ("AB", "AC", False),  # C is what is left
+        ("AB", "CB", False),
+    ],
+)
+def test_a_name_that_both_have_stands_for_the_same_input(program: str, given: str, refused: bool) -> None:
+    by_name = {"A": A, "B": B, "C": C}
+    wanted, other = (KernelGraph(tuple(by_name[n] for n in names), QUOTIENT, (2,)) for names in (program, given))
+    if not refused:
+        assert match_inputs(other, wanted) == wanted
+        return
+    with pytest.raises(GraphError) as raised:
+        match_inputs(other, wanted, "file.json")
+    assert f"order {', '.join(program)}, got {', '.join(given)}" in raised.value.what
+    assert "write them in the program's order" in raised.value.hint
+
+
+def test_a_format_without_names_contradicts_none() -> None:
+    """X1 over X0: what stands for them in a checkpoint is the first and the second input."""
+    program = KernelGraph((replace(A, name="X1"), replace(B, name="X0")), QUOTIENT, (2,))
+    value = json.loads(to_mirage([program]))
+    (graph,) = graphs_of(value, names=["X1", "X0"])
+    assert not isinstance(graph, FormatError)
+    assert match_inputs(graph, program) == program
+    (three,) = graphs_of(value, names=["X1", "X0", "X2"])
+    assert not isinstance(three, FormatError)
+    assert [item.name for item in three.inputs] == ["X0", "X1"]
+
+
+def test_strides_are_not_read_past() -> None:
+    """The same memory read by columns is another matrix."""
+    program = KernelGraph((A, B), QUOTIENT, (2,))
+    turned = KernelGraph((A, replace(B, strides=(1, 4))), QUOTIENT, (2,))
+    for other in (turned, *from_mirage(to_mirage([turned]))):
+        with pytest.raises(GraphError) as raised:
+            match_inputs(other, program, "file.json")
+        assert "expected input B with strides [4, 1], got [1, 4]" in raised.value.what
+        assert raised.value.hint
+        assert match_inputs(other, turned) == turned
+    row = workloads.tensor("A", 1, 4)
+    once = KernelGraph((row,), (workloads.op(OpKind.EXP, 0),), (1,))
+    other = replace(once, inputs=(replace(row, strides=(77, 1)),))
+    assert match_inputs(other, once).outputs == once.outputs  # nothing is stepped over along a dim of extent 1
+
+
 def test_what_looks_like_a_checkpoint() -> None:
     assert is_mirage([hand_written()])
     assert is_mirage(hand_written())

@@ -1,0 +1,130 @@
+"""Edits of a run's files, signed again or not: check refuses them, or believes only what its author may say.
+
+Each trial changes one file of a small run with kernels: its bytes, or the JSON in it. Counted are crashes (an
+exception, a traceback), hangs, control characters in what is printed, and wrong accepts: an edit that check accepts
+although more than the fields of tests/check/edited_runs.py differ.
+
+    python benchmarks/fuzz_readers.py --trials 20000
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mirage_formal.check.__main__ import main as check
+from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.serialize import from_json
+from tests.check.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
+from tests.check.small_run import make
+from tests.hostile import CLAIM, obeyed
+
+HANG_S = 60
+
+
+class Hang(BaseException):
+    """A trial took too long."""
+
+
+def _alarm(number: int, frame: Any) -> None:
+    raise Hang
+
+
+def judge(root: Path) -> tuple[int, str, str]:
+    """Exit code of check, what it printed, and a traceback if it crashed."""
+    out, err = io.StringIO(), io.StringIO()
+    code, crash = -1, ""
+    signal.alarm(HANG_S)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = check([str(root), "--jobs", "1"])
+    except Hang:
+        crash = "hang"
+    except BaseException:
+        crash = traceback.format_exc()
+    finally:
+        signal.alarm(0)
+    return code, out.getvalue() + err.getvalue(), crash
+
+
+def wrong(good: Path, root: Path, path: Path) -> list[str]:
+    """What an accepted edit changed that its author may not say."""
+    original = good / path.relative_to(root)
+    if path.read_bytes() == original.read_bytes():
+        return []
+    try:
+        if path.name in ("mugraph.json", "stabilized.json"):
+            same = digest(from_json(path.read_bytes())) == digest(from_json(original.read_bytes()))
+            return [] if same else ["another graph"]
+        found = differences(value_of(original), value_of(path))
+    except ValueError:
+        return ["other bytes"]
+    name = kind(root, path)
+    return [place for place in found if not is_said(name, place)]
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    given = parser.parse_args()
+    signal.signal(signal.SIGALRM, _alarm)
+    counts: Counter[str] = Counter()
+    begin = time.monotonic()
+    slowest = 0.0
+    with tempfile.TemporaryDirectory() as place:
+        good, root = Path(place) / "good", Path(place) / "run"
+        make(good)
+        paths = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
+        texts = [path for path in paths if path.suffix in (".json", ".jsonl")]
+        assert judge(good)[0] == 0
+        for trial in range(given.trials):
+            if time.monotonic() - begin > given.seconds:
+                break
+            rng = random.Random(given.seed * 1_000_003 + trial)
+            shutil.rmtree(root, ignore_errors=True)
+            shutil.copytree(good, root)
+            path = root / rng.choice(paths if rng.random() < 0.2 else texts)
+            how = rng.choice(("bytes", "structure")) if path.suffix in (".json", ".jsonl") else "bytes"
+            if how == "bytes":
+                path.write_bytes(edit_bytes(path.read_bytes(), rng))
+            else:
+                write(path, edit_structure(value_of(path), rng))
+            if sealed := rng.random() < 0.8:
+                reseal(root)
+            started = time.process_time()
+            code, text, crash = judge(root)
+            slowest = max(slowest, time.process_time() - started)
+            counts[f"{how}, {'sealed' if sealed else 'not sealed'}: exit {code}"] += 1
+            said = [line for line in text.splitlines() if line.startswith(CLAIM)]
+            bad = crash or ("obeyed" if any(map(obeyed, text.split("\n"))) or said or "Traceback" in text else "")
+            if code == 0 and not bad:
+                bad = ", ".join(wrong(good, root, path))
+            if bad or code not in (0, 1, 2):
+                counts["BAD"] += 1
+                print(f"trial {trial}: {path.relative_to(root)} ({how}): code {code}: {bad}", flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    report = {**dict(sorted(counts.items())), "slowest_cpu_s": round(slowest, 2), "peak_mib": peak}
+    print(json.dumps({**report, "seconds": round(time.monotonic() - begin)}, indent=1))
+    return 1 if counts["BAD"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
