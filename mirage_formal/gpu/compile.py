@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from mirage_formal import strict_json
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.gpu.files import cache_dir, replace_file
 from mirage_formal.resources import data_dir
@@ -124,10 +125,10 @@ def _save(path: Path, compiled: Compiled) -> None:
 def _load(path: Path) -> Compiled | None:
     try:
         head, _, cubin = path.read_bytes().partition(b"\n")
-        record = json.loads(head)
+        record = strict_json.load(head, str(path))
         digest = record.pop("sha256")
         return Compiled(cubin=cubin, **record) if hashlib.sha256(cubin).hexdigest() == digest else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, MirageError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mirage_formal import journal
@@ -21,33 +20,17 @@ from mirage_formal.check.kernels import check_kernels
 from mirage_formal.check.steps import CheckFailed
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.gpu.compile import available
-from mirage_formal.gpu.device_records import write_measurement, write_numerics
-from mirage_formal.gpu.executable import load, moved_bytes
-from mirage_formal.gpu.measure import Measurement
+from mirage_formal.gpu.executable import load
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.serialize import from_json
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run
-from mirage_formal.semantics import reference
 from mirage_formal.verify import numerics
 from tests.check.known_engine import PROGRAMS
+from tests.check.small_run import on_device
 from tests.check.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines
 
 EDITS = 80
-
-
-def on_device(directory: Path) -> None:
-    """What a right kernel's run on a GPU writes."""
-    executable = load(directory)
-
-    def right(arrays: Any) -> list[Any]:
-        found = reference.run(executable.program, arrays)
-        return [x.astype(np.float16).astype(np.float64) for x in found]
-
-    record = numerics.check(executable.program, executable.graph, executable.digest, right, device="Test")
-    write_numerics(directory, record)
-    measured = Measurement(3.0, 2.5, 4.0, 0.1, 15, 64, 64)
-    write_measurement(directory, measured, "Test", moved_bytes(executable.program))
 
 
 @pytest.fixture(scope="module")
