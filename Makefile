@@ -17,8 +17,10 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
+# Again, it continues what is there (a finished run is verified again and nothing of it is searched again): nothing that
+# was built or measured from that run is removed. --force would search again and remove it.
 search: $(READY)  ## search examples/attn.py; the result is in runs/attn
-	$(BIN)/python -m mirage_formal.search examples/attn.py
+	$(BIN)/python -m mirage_formal.search examples/attn.py $(if $(wildcard runs/attn/run.json),--resume)
 
 test: $(READY)  ## run all tests, with coverage of at least 90 %
 	$(BIN)/python -m pytest -n $(WORKERS) --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90

@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/gpu_runs.py --out runs/gpu [--batches 1 8 16] [--count 8]
 
-A run that is there already is searched again only with --again; its kernels are always built anew.
+A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
+built anew, and what a device has said about earlier ones goes with them.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ def main() -> int:
                 workers = ["--workers", str(given.workers)] if given.workers else []
                 environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
                 command += ["--keep", str(given.count)]
+                if (run / "run.json").is_file():
+                    command.append("--force" if given.again else "--resume")
                 subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
     command = [sys.executable, "-m", "mirage_formal.pipeline.build", *map(str, runs), "--count", str(given.count)]
-    return subprocess.run([*command, *archs], check=False).returncode
+    return subprocess.run([*command, *archs, "--force"], check=False).returncode
 
 
 if __name__ == "__main__":

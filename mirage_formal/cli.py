@@ -63,6 +63,7 @@ _Accept = Annotated[
 ]
 _TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds after which the search stops.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace the run in the output directory.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of tables.")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
@@ -101,6 +102,7 @@ def search_command(
     accept: _Accept = "equivalent",
     time_limit: _TimeLimit = None,
     resume: _Resume = False,
+    force: _Force = False,
     json: _Json = False,
 ) -> None:
     """Search every module-level kernel graph of FILE that has a marked output."""
@@ -122,6 +124,7 @@ def search_command(
         worker_memory_gib=worker_memory,
         time_limit_s=time_limit,
         resume=resume,
+        force=force,
         extents=extents,
         griddims=None if griddim is None else [_triple(text) for text in griddim],
         max_kernel_ops=max_kernel_ops,
@@ -246,24 +249,21 @@ def _verify(
         explanations,
         judge,
         load_graphs,
-        make_directory,
         only_program,
         print_verdicts,
         verdicts_json,
-        write_verdicts,
+        written,
     )
 
     name, program = only_program(choose(load_programs(file), wanted, file), file)
     given = load_graphs(graphs, program)
-    if out is not None:
-        make_directory(out)
     judged = []
-    with Console(stderr=True).status(f"{name}: 0 of {len(given)} graphs") as status:
+    title = f"{name}: 0 of {len(given)} graphs"
+    with written(out, name) as keep, Console(stderr=True).status(title) as status:
         for one in judge(program, given, display_path(graphs), seed=seed):
             judged.append(one)
+            keep(one)
             status.update(f"{name}: {len(judged)} of {len(given)} graphs")
-    if out is not None:
-        write_verdicts(out, name, judged)
     if as_json:
         print(verdicts_json(name, judged))
     else:

@@ -126,9 +126,8 @@ def kernel_launch(
 
 
 def save(executable: Executable, directory: Path) -> None:
-    """Write an executable; launch.json comes last, so a directory that has it is complete."""
+    """Write an executable; launch.json comes last: an earlier one would not have these files' digests."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / LAUNCH_FILE).unlink(missing_ok=True)
     for name, content in executable.files.items():
         write_atomic(directory / name, content)
     record = LaunchRecord(

@@ -235,11 +235,18 @@ def confined(root: Path, relative: str) -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers and crashes see the old content or the new one, never a part."""
+    """Write a file so that readers and crashes see the old content or the new one, never a part.
+
+    Where that fails, as on a full disk, nothing is left behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

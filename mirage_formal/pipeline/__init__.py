@@ -77,6 +77,7 @@ def superoptimize(
     out: str | Path | None = None,
     name: str = "program",
     resume: bool = False,
+    force: bool = False,
     measure: int = MEASURED,
     watch: Watch = silent,
 ) -> list[Result]:
@@ -111,9 +112,12 @@ def superoptimize(
         workers: Worker processes; None is every available processor.
         cluster: Address of a dask scheduler whose workers search and prove, or "local:N" (docs/scaling.md).
         time_limit: Seconds for the search; what was found by then is verified and returned.
-        out: Directory for the evidence; None is runs/<name>, with the program's digest for an unnamed one.
+        out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one: a search
+            that is there is continued if it is of the same program and options (a finished one is not searched again),
+            and if not, the directory has the first digits of this one's key behind its name.
         name: Name of the program.
         resume: Continue the run in ``out``.
+        force: Replace the run in ``out``; without either, one that is there is left alone.
         measure: How many candidates are compared and timed where there is a GPU; 0 returns all of them, unchecked.
         watch: Receives progress.
 
@@ -124,6 +128,8 @@ def superoptimize(
     """
     start_workers(workers, cluster)
     from mirage_formal.ir.canonical import digest
+    from mirage_formal.pipeline.default_place import default_place
+    from mirage_formal.pipeline.lock import writing
     from mirage_formal.pipeline.settings import Settings, as_program
     from mirage_formal.pipeline.whole import WholeReport, run_any
 
@@ -140,6 +146,7 @@ def superoptimize(
         cluster=cluster,
         time_limit_s=time_limit,
         resume=resume,
+        force=force,
         extents=extents,
         griddims=griddims,
         blockdims=blockdims,
@@ -152,14 +159,16 @@ def superoptimize(
         keep=keep,
     )
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
-    where = Path("runs") / default if out is None else Path(out)
-    report = run_any(frozen, settings, where, name=name, watch=watch)
-    if report.summary.status == "interrupted":
-        raise KeyboardInterrupt
-    if isinstance(report, WholeReport):
-        return [] if report.result is None else [report.result]
-    results = list(report.results)
-    if not measure or not results or not import_module("mirage_formal.gpu.runtime").device_count():
-        return results
-    order: list[Result] = import_module("mirage_formal.pipeline.fastest").fastest(results, report.directory, measure)
-    return order
+    where, settings = default_place(frozen, settings, default) if out is None else (Path(out), settings)
+    with writing(where):
+        report = run_any(frozen, settings, where, name=name, watch=watch)
+        if report.summary.status == "interrupted":
+            raise KeyboardInterrupt
+        if isinstance(report, WholeReport):
+            return [] if report.result is None else [report.result]
+        results = list(report.results)
+        if not measure or not results or not import_module("mirage_formal.gpu.runtime").device_count():
+            return results
+        fastest = import_module("mirage_formal.pipeline.fastest").fastest
+        order: list[Result] = fastest(results, report.directory, measure)
+        return order

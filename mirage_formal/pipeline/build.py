@@ -23,11 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("--count", type=int, default=COUNT, help=f"candidates that get kernels [default: {COUNT}]")
     parser.add_argument("--arch", action="append", metavar="ARCH", help=f"repeatable [default: {', '.join(ARCHS)}]")
+    parser.add_argument("--force", action="store_true", help="also replace kernels that have results of a device")
     given = parser.parse_args(arguments)
     missing = 0
     for root in given.run:
         try:
-            tried = build_run(root, given.count, given.arch or ARCHS)
+            tried = build_run(root, given.count, given.arch or ARCHS, force=given.force)
         except MirageError as error:
             print(error, file=sys.stderr)
             return 2

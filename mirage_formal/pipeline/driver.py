@@ -30,6 +30,7 @@ from mirage_formal.journal import (
 )
 from mirage_formal.pipeline.evidence import Evidence, Verified
 from mirage_formal.pipeline.executors import make_executor
+from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import (
     Job,
@@ -152,9 +153,10 @@ def run(
     """
     job = make_job(program, settings)
     record = _run_record(job, name, source)
-    store = Store.open(out, record, resume=settings.resume)
-    with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
-        return _Run(job, record.key, settings, store, name, watch, workers).report()
+    with writing(out):
+        store = Store.open(out, record, resume=settings.resume, force=settings.force)
+        with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
+            return _Run(job, record.key, settings, store, name, watch, workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:

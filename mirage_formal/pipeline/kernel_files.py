@@ -6,7 +6,6 @@ or not at all.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from mirage_formal.journal import (
     sealed,
     sha256,
 )
+from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
 
 if TYPE_CHECKING:
     from mirage_formal.gpu.compile import Compiled
@@ -84,10 +84,25 @@ def plan_record(
 
 
 def save_built(built: Built, directory: Path) -> None:
-    """Write kernels with everything that is known about them; what was there is replaced, results of a device too."""
+    """Write kernels with everything that is known about them; kernels that were there go, results of a device too.
+
+    Raises:
+        RunError: Something lies there that is not ours.
+    """
     building = directory.with_name(f".{directory.name}.part")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
+    survey(directory, KERNELS_OF_ONE).refuse_foreign()
+    remove(building, KERNELS_OF_ONE)
+    try:
+        building.mkdir(parents=True)
+        _write(built, building)
+        remove(directory, KERNELS_OF_ONE)
+        building.rename(directory)
+    except BaseException:  # a full disk, Ctrl-C: what was there before stays
+        remove(building, KERNELS_OF_ONE)
+        raise
+
+
+def _write(built: Built, building: Path) -> None:
     if built.stable.proof is not None:
         (building / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
         (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
@@ -103,9 +118,6 @@ def save_built(built: Built, directory: Path) -> None:
         files={path.name: sha256(path.read_bytes()) for path in sorted(building.iterdir())},
     )
     (building / MANIFEST_FILE).write_bytes(sealed(manifest))
-    if directory.exists():
-        shutil.rmtree(directory)
-    building.rename(directory)
 
 
 __all__ = ["plan_record", "save_built"]

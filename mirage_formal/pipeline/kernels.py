@@ -8,7 +8,6 @@ whoever has a list of candidates takes the next one.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import warnings
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from mirage_formal.journal import (
     GRAPH_FILE,
     KERNELS,
     RUN_FILE,
+    SUMMARY_FILE,
     Binary,
     KernelPlanRecord,
     Launch,
@@ -47,7 +47,9 @@ from mirage_formal.journal import (
     read,
     sha256,
 )
+from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
 from mirage_formal.pipeline.kernel_files import plan_record, save_built
+from mirage_formal.pipeline.lock import writing
 
 if TYPE_CHECKING:
     from mirage_formal.gpu.compile import Compiled
@@ -372,35 +374,46 @@ class Alternatives:
 # --- run directories -------------------------------------------------------------------------------------------------
 
 
-def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> list[tuple[str, str]]:
+def build_run(
+    root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS, *, force: bool = False
+) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates to its directory ``kernels``.
 
-    Candidates that are refused don't count. An earlier ``kernels`` is replaced.
+    Candidates that are refused don't count. Kernels that are there are replaced one candidate after another; those of
+    candidates that get none go when the others are done. Results of a device go only with ``force``.
 
     Args:
         root: The run's directory.
         count: How many candidates get kernels.
         archs: Architectures to compile for.
+        force: Whether kernels are replaced that have results of a device.
 
     Returns:
         For each candidate that was tried, its directory's name and what became of it: "built", with a note after a
         semicolon if exponentials are summed without a running maximum, or why not.
 
     Raises:
-        RunError: There is no run.
+        RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
     """
+    with writing(root):
+        return _build_run(root, count, archs, force)
+
+
+def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> list[tuple[str, str]]:
     if not (root / RUN_FILE).is_file():
         raise RunError("expected the directory of a run, got none", where=str(root), hint="check the path")
     run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
+    if not (root / SUMMARY_FILE).is_file():
+        hint = "python -m mirage_formal.search with --resume finishes it"
+        raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
     program = from_json(bytes(run.program), str(root / RUN_FILE))
     target = load_target(run.identity.target)
     where = root / KERNELS
-    if where.exists():
-        shutil.rmtree(where)
+    replaceable_kernels(where, force=force)
     tried: list[tuple[str, str]] = []
-    done = 0
+    done: list[str] = []
     for directory in sorted((root / CANDIDATES).iterdir()):
-        if done == count:
+        if len(done) == count:
             break
         graph = from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
         try:
@@ -411,7 +424,10 @@ def build_run(root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS) -> l
         save_built(built, where / directory.name)
         note = built.stable.note
         tried.append((directory.name, f"built; {note}" if note else "built"))
-        done += 1
+        done.append(directory.name)
+    for path in sorted(where.iterdir()) if where.is_dir() else ():
+        if path.name not in done:
+            remove(path, KERNELS_OF_ONE)
     return tried
 
 

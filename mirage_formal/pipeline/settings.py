@@ -55,6 +55,7 @@ class Settings:
         time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
         resume: Continue the run that is in the output directory.
+        force: Replace the run that is in the output directory; without either, one that is there is left alone.
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
         max_kernel_ops, max_block_ops, keep: Limits that replace the space's own.
@@ -73,6 +74,7 @@ class Settings:
     time_limit_s: float | None = None
     unit_limit_s: float = 1800.0
     resume: bool = False
+    force: bool = False
     extents: str | None = None
     griddims: IntTriples | None = None
     blockdims: IntTriples | None = None
@@ -143,11 +145,14 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
 
 
 def check_limits(settings: Settings) -> None:
-    """Refuse limits that are no limits.
+    """Refuse limits that are no limits, and wishes that contradict each other.
 
     Raises:
-        SpaceError: One of them is not positive.
+        SpaceError: One of them is not positive; or the run that is there is to be continued and to be replaced.
     """
+    if settings.resume and settings.force:
+        hint = "resume continues the run that is there, force replaces it"
+        raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)
     for name in ("workers", "time_limit_s", "worker_memory_gib"):
         value = getattr(settings, name)
         if value is not None and value <= 0:

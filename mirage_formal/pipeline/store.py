@@ -1,15 +1,15 @@
 """A run's directory: created, resumed, appended to, and finished in one step.
 
 docs/run-directory.md describes every file. Only search.jsonl grows while a search runs; everything else is written
-whole and renamed into place, and summary.json comes last, so a directory with a summary is complete.
+whole and renamed into place, and summary.json comes last, so a directory with a summary is complete. What is removed,
+and what never is, is said in ``directory``.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -35,10 +35,18 @@ from mirage_formal.journal import (
     sha256,
     write_atomic,
 )
-
-#: Kernels are made from the candidates, so they go with them.
-_OURS: Final = (RUN_FILE, SEARCH_FILE, SUMMARY_FILE, CANDIDATES, KERNELS)
-_BUILDING: Final = ".candidates"
+from mirage_formal.pipeline.directory import (
+    BUILDING,
+    CANDIDATE_SET,
+    KERNELS_OF_ONE,
+    RUN,
+    drop_file,
+    drop_temporary,
+    remove,
+    survey,
+    tell_measured,
+)
+from mirage_formal.pipeline.earlier import make_way
 
 
 class Store:
@@ -55,26 +63,20 @@ class Store:
         self.units = units
 
     @classmethod
-    def open(cls, root: Path, run: RunRecord, *, resume: bool) -> Store:
-        """Start a run in ``root``, or continue the one that is there.
+    def open(cls, root: Path, run: RunRecord, *, resume: bool = False, force: bool = False) -> Store:
+        """Start a run in ``root``, continue the one that is there, or take its place.
 
-        A run that is there already is replaced unless ``resume`` is set; a directory with anything else is left alone.
+        A run that is there already is continued with ``resume``, replaced with ``force``, and otherwise left alone,
+        like a directory with anything that no search has written.
 
         Raises:
-            RunError: Not a directory, holds something other than a run, or (with ``resume``) another run.
+            RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another run.
         """
-        if root.exists() and not root.is_dir():
-            raise RunError("expected a directory, got a file", where=str(root), hint="choose another --out")
         if resume:
             return cls._resume(root, run)
-        if root.is_dir() and any(root.iterdir()) and not (root / RUN_FILE).is_file():
-            hint = "choose another --out, or empty it yourself"
-            raise RunError("expected a new directory or an earlier run, got other files", where=str(root), hint=hint)
-        root.mkdir(parents=True, exist_ok=True)
-        for name in _OURS:
-            _remove(root / name)
-        write_atomic(root / SEARCH_FILE, b"")
+        make_way(root, force=force)
         write_atomic(root / RUN_FILE, pretty(run))
+        write_atomic(root / SEARCH_FILE, b"")
         return cls(root, run, {})
 
     @classmethod
@@ -90,19 +92,26 @@ class Store:
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
             what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
             raise RunError(what, where=str(path), hint="install those versions, or start a new run")
+        survey(root, RUN).refuse_foreign()
+        drop_temporary(root, RUN)
         journal = root / SEARCH_FILE
         units = {record.unit: record for record in _journal(journal, run.key)}
-        if journal.is_file():  # drop the part of a line that a kill may have left behind
-            whole = journal.read_bytes()
-            if not whole.endswith(b"\n"):
-                write_atomic(journal, whole[: whole.rfind(b"\n") + 1])
+        if journal.is_file():  # drop the part of a line that a kill may have left behind; a full disk allows this much
+            data = journal.read_bytes()
+            os.truncate(journal, data.rfind(b"\n") + 1)
         return cls(root, earlier, units)
 
     def append(self, record: UnitRecord) -> None:
-        """Add one finished unit to the journal."""
-        with (self.root / SEARCH_FILE).open("ab") as file:
-            file.write(line(record))
-            file.flush()
+        """Add one finished unit to the journal: the whole line or, if the disk is full, nothing of it."""
+        with (self.root / SEARCH_FILE).open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            data = memoryview(line(record))
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except BaseException:
+                file.truncate(size)
+                raise
         self.units[record.unit] = record
 
     def finish(
@@ -114,19 +123,23 @@ class Store:
             candidates: For each: its directory below the root, the digest of its graph, and its files by relative path.
             summary: The summary, whose manifest is filled in here.
         """
-        _remove(self.root / SUMMARY_FILE)
-        building = self.root / _BUILDING
-        _remove(building)
-        building.mkdir()
+        drop_file(self.root / SUMMARY_FILE)
+        building = self.root / BUILDING
+        remove(building, CANDIDATE_SET)
         manifest = {name: sha256((self.root / name).read_bytes()) for name in (RUN_FILE, SEARCH_FILE)}
-        for directory, digest, files in candidates:
-            record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
-            for name, data in {**files, MANIFEST_FILE: sealed(record)}.items():
-                path = confined(building, str(Path(directory).relative_to(CANDIDATES) / name))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-                manifest[f"{directory}/{name}"] = sha256(data)
-        _remove(self.root / CANDIDATES)
+        try:
+            building.mkdir()
+            for directory, digest, files in candidates:
+                record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
+                for name, data in {**files, MANIFEST_FILE: sealed(record)}.items():
+                    path = confined(building, str(Path(directory).relative_to(CANDIDATES) / name))
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(data)
+                    manifest[f"{directory}/{name}"] = sha256(data)
+        except BaseException:  # a full disk, Ctrl-C: the room is given back, and --resume writes them again
+            remove(building, CANDIDATE_SET)
+            raise
+        remove(self.root / CANDIDATES, CANDIDATE_SET)
         building.rename(self.root / CANDIDATES)
         self._drop_kernels({Path(directory).name for directory, _, _ in candidates})
         complete = msgspec.structs.replace(summary, manifest=dict(sorted(manifest.items())))
@@ -139,7 +152,8 @@ class Store:
         place = self.root / KERNELS
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if path.name not in reported:
-                _remove(path)
+                tell_measured(survey(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported")
+                remove(path, KERNELS_OF_ONE)
 
 
 def _journal(path: Path, key: str) -> Iterator[UnitRecord]:
@@ -173,10 +187,3 @@ def _differences(earlier: RunRecord, now: RunRecord) -> str:
 
 def _short(value: object) -> str:
     return str(value)[:12]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

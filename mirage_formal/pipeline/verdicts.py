@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, assert_never
@@ -21,7 +22,8 @@ from mirage_formal.ir.mirage_json import graphs_of, is_mirage, match_inputs
 from mirage_formal.ir.serialize import MAX_BYTES, from_value, load_json, to_json
 from mirage_formal.ir.types import DType
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.journal import GRAPH_FILE, PROOF_FILE
+from mirage_formal.journal import GRAPH_FILE, PROOF_FILE, write_atomic
+from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.settings import as_program, display_path
 from mirage_formal.text import json_text, plain
 
@@ -196,12 +198,31 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
     console.print(table)
 
 
-def make_directory(out: Path) -> None:
-    """Make the directory that verdicts are written to.
+@contextmanager
+def written(out: Path | None, name: str) -> Iterator[Callable[[Judged], None]]:
+    """Writes each verdict as it comes, if a directory is given, and verdicts.json at the end, also at an early one.
 
     Raises:
-        RunError: It is not empty, or cannot be made.
+        RunError: The directory is not empty, cannot be made, or somebody else writes to it.
     """
+    if out is None:
+        yield lambda one: None
+        return
+    with writing(out):
+        _make_directory(out)
+        judged: list[Judged] = []
+
+        def keep(one: Judged) -> None:
+            _write_graph(out, one)
+            judged.append(one)
+
+        try:
+            yield keep
+        finally:
+            write_atomic(out / VERDICTS_FILE, (verdicts_json(name, judged) + "\n").encode())
+
+
+def _make_directory(out: Path) -> None:
     where = display_path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -213,17 +234,14 @@ def make_directory(out: Path) -> None:
         raise RunError(f"expected a directory to write, got {error.strerror}", where=where, hint="mend --out") from None
 
 
-def write_verdicts(out: Path, name: str, judged: Sequence[Judged]) -> None:
-    """Write verdicts.json and, for each graph, <index>/mugraph.json and its proof if it has one."""
-    for one in judged:
-        if one.graph is None:
-            continue
-        directory = out / str(one.index)
-        directory.mkdir()
-        (directory / GRAPH_FILE).write_text(to_json(one.graph), encoding="utf-8")
-        if isinstance(one.verdict, Equivalent):
-            (directory / PROOF_FILE).write_bytes(one.verdict.proof)
-    (out / VERDICTS_FILE).write_text(verdicts_json(name, judged) + "\n", encoding="utf-8")
+def _write_graph(out: Path, one: Judged) -> None:
+    """Write <index>/mugraph.json and the graph's proof if it has one."""
+    if one.graph is None:
+        return
+    directory = out / str(one.index)
+    write_atomic(directory / GRAPH_FILE, to_json(one.graph).encode())
+    if isinstance(one.verdict, Equivalent):
+        write_atomic(directory / PROOF_FILE, one.verdict.proof)
 
 
 def _decided(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str) -> Verdict:

@@ -34,6 +34,7 @@ from mirage_formal.optimize.cost import estimate
 from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
 from mirage_formal.pipeline.driver import Report, Result, run
 from mirage_formal.pipeline.executors import make_executor
+from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.progress import Watch, silent
 from mirage_formal.pipeline.settings import Job, Settings, choose_config, identity, make_job
 from mirage_formal.pipeline.stitch import stitched
@@ -144,9 +145,10 @@ def run_whole(
         kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
         what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
         raise UnsupportedError(f"{what}: {', '.join(kinds)}", where=name, hint="use --engine exhaustive")
-    open_whole(out, settings.config, identity(job), resume=settings.resume)
-    with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
-        return _Whole(program, job, settings, out, name, source, watch, workers).report()
+    with writing(out):
+        open_whole(out, settings.config, identity(job), resume=settings.resume, force=settings.force)
+        with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
+            return _Whole(program, job, settings, out, name, source, watch, workers).report()
 
 
 def _cut(program: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> Partition:
@@ -303,9 +305,9 @@ class _Whole:
 
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(left, _NO_TIME_S)
-        return replace(
-            self.settings, config=part_config(part.program, self.settings), time_limit_s=limit, resume=resume
-        )
+        config = part_config(part.program, self.settings)
+        # What lies in a part's directory is this whole's own, see open_whole.
+        return replace(self.settings, config=config, time_limit_s=limit, resume=resume, force=not resume)
 
     def _runs(self) -> list[str]:
         """Directories of all searches, relative to the root."""

@@ -5,75 +5,54 @@ Only what a search has written is ever removed; anything else that lies there is
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import FormatError, RunError
+from mirage_formal.errors import RunError
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import from_json
-from mirage_formal.journal import (
-    CANDIDATES,
-    KERNELS,
-    RUN_FILE,
-    SEARCH_FILE,
-    SUMMARY_FILE,
-    Identity,
-    RunRecord,
-    decode,
-    read,
-)
+from mirage_formal.journal import RUN_FILE, Identity, RunRecord, decode, read
 from mirage_formal.journal.whole import PARTS, WHOLE_FILE, WholeRecord
-
-#: What a search has in its directory before it has a run.json, or after losing it.
-_FILES: Final = frozenset({SEARCH_FILE, SUMMARY_FILE, CANDIDATES, KERNELS})
-_SEARCH: Final = re.compile(r"\d{2,}-[0-9a-f]{12}")
-_TEMPORARY: Final = re.compile(r"\.[a-z.]+\.\d+\.tmp")
+from mirage_formal.pipeline.directory import PART_SET, RUN, WHOLE, drop_temporary, remove, survey, tell_measured
+from mirage_formal.pipeline.earlier import make_way, refuse_foreign
 
 
-def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool) -> None:
+def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False) -> None:
     """Start a whole in ``root``, or see that the one that is there is continued.
 
-    Searches without a run.json, which a crash may have left, are removed, and with ``resume`` made anew.
+    With ``resume``, searches without a run.json, which a crash may have left, are removed and made anew.
 
     Args:
         root: The directory.
         config: The space that the user named; None if each part gets the one for its operators.
         identity: What decides what is found.
-        resume: Whether the whole that is there is continued; else it is replaced.
+        resume: Whether the whole that is there is continued.
+        force: Whether what an earlier search has left is replaced.
 
     Raises:
-        RunError: Not a directory, holds something other than a whole, or (with ``resume``) another one.
+        RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another whole.
     """
-    if root.exists() and not root.is_dir():
-        raise RunError("expected a directory, got a file", where=str(root), hint="choose another --out")
-    _drop_temporary(root)
-    if resume:
-        _same(root, config, identity)
-    elif root.is_dir() and any(root.iterdir()):
-        _is_whole(root)
-    searches = _searches(root)
-    for path, ours in searches.items():
-        if not ours:
-            what = f"expected only searches of parts in {PARTS}, got {path.name} as well"
-            raise RunError(what, where=str(path), hint="choose another --out, or move it away yourself")
-    root.mkdir(parents=True, exist_ok=True)
-    for path in searches:
-        if resume and (path / RUN_FILE).is_file():
-            _drop_temporary(path)
+    if not resume:
+        make_way(root, force=force)
+        return
+    _same(root, config, identity)
+    refuse_foreign(survey(root, WHOLE))
+    drop_temporary(root, WHOLE)
+    for path in _searches(root):
+        if (path / RUN_FILE).is_file():
+            drop_temporary(path, RUN)
         else:
-            shutil.rmtree(path)
+            remove(path, RUN)
 
 
 def drop_others(root: Path, named: Collection[str]) -> None:
     """Remove searches that whole.json does not name, which earlier sessions have left."""
-    for path, ours in _searches(root).items():
-        if ours and f"{PARTS}/{path.name}" not in named:
-            shutil.rmtree(path)
+    for path in _searches(root):
+        if f"{PARTS}/{path.name}" not in named:
+            tell_measured(survey(path, RUN), "a search that the whole no longer uses")
+            remove(path, RUN)
 
 
 def number_of(search: Path) -> int:
@@ -108,43 +87,10 @@ def _same(root: Path, config: str | None, identity: Identity) -> None:
         raise RunError(what, where=str(path), hint="resume with the same program and options")
 
 
-def _is_whole(root: Path) -> None:
-    """Refuse a directory that is not a whole program's: nothing in it may be removed."""
-    path, got = root / WHOLE_FILE, ""
-    try:
-        decode(read(path), WholeRecord, str(path))
-    except (FormatError, RunError) as error:
-        got = error.what
-    if got:
-        what = f"expected a new directory or an earlier run of a whole program, but {WHOLE_FILE}: {got}"
-        raise RunError(what, where=str(root), hint="choose another --out, or empty it yourself")
-
-
-def _searches(root: Path) -> dict[Path, bool]:
-    """What lies in the directory of parts, and whether it is a search that we wrote."""
+def _searches(root: Path) -> list[Path]:
+    """Directories of the searches for parts."""
     place = root / PARTS
-    if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise RunError("expected a directory, got another file", where=str(place), hint="choose another --out")
-    return {path: _ours(path) for path in sorted(place.iterdir())} if place.is_dir() else {}
-
-
-def _ours(path: Path) -> bool:
-    if path.is_symlink() or not path.is_dir() or not _SEARCH.fullmatch(path.name):
-        return False
-    if not (path / RUN_FILE).exists():
-        return all(below.name in _FILES or _TEMPORARY.fullmatch(below.name) for below in path.iterdir())
-    try:
-        decode(read(path / RUN_FILE), RunRecord, RUN_FILE)
-    except (FormatError, RunError):
-        return False
-    return True
-
-
-def _drop_temporary(root: Path) -> None:
-    """Remove files that a killed session was writing; checks refuse them."""
-    for path in sorted(root.iterdir()) if root.is_dir() else ():
-        if _TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-            path.unlink()
+    return [path for path in survey(place, PART_SET).folders if path.parent == place]
 
 
 __all__ = ["drop_others", "earlier_search", "number_of", "open_whole"]

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mirage_formal.cli import INTERRUPTED, print_error
 from mirage_formal.errors import MirageError, SpaceError
+from mirage_formal.pipeline.lock import writing
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -57,7 +58,7 @@ def table5_command(
     _positive("--state-limit", state_limit)
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
     plan = Plan(out, names, _numbers("--ops", ops), config, _count(workers), Limits(time_limit, state_limit))
-    with _shown() as show:
+    with writing(out), _shown() as show:
         result = table5(plan, show)
     _tell(out, "table5")
     raise typer.Exit(any(one.unexplained or one.guided_only for one in result.comparisons))
@@ -72,7 +73,7 @@ def workloads_command(
     from mirage_formal.reproduce.workloads import workloads
 
     chosen = tuple(WORKLOADS) if names is None else tuple(_words(names))
-    with _shown() as show:
+    with writing(out), _shown() as show:
         workloads(out, chosen, _numbers("--batches", batches), _count(workers), show)
     _tell(out, "workloads")
 
@@ -83,7 +84,7 @@ def oracle_command(sample: _Sample = 60, seed: _Seed = 0, out: _Out = Path("runs
     from mirage_formal.reproduce.oracle import NORMAL_FORM, oracle
 
     _positive("--sample", sample)
-    with _shown() as show:
+    with writing(out), _shown() as show:
         result = oracle(out, sample, seed, show)
     _tell(out, "oracle")
     raise typer.Exit(any(row.wrongly_pruned for row in result.rows if row.arm == NORMAL_FORM))

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from mirage_formal.errors import RunError
-from mirage_formal.journal.files import line, pretty, sha256
+from mirage_formal.journal.files import line, pretty, read, sha256
 from mirage_formal.journal.records import Record
 from mirage_formal.pipeline.settings import versions
 from mirage_formal.reproduce.records import Host
@@ -49,7 +49,12 @@ class Lines(Generic[R]):
                 hint = "give another directory with --out, or remove this file"
                 raise RunError(f"expected a record, got: {error}", where=f"{path}:{number}", hint=hint) from None
             self._known[_key(record)] = record
-        if len(whole) < len(data):  # torn by an interruption while writing
+        if len(whole) < len(data):  # torn by an interruption while writing, unless the file is somebody else's
+            begin = f'{{"{msgspec.structs.fields(kind)[0].encode_name}":'.encode()
+            torn = data[len(whole) :]
+            if not (torn.startswith(begin) or begin.startswith(torn)):
+                what = "expected a record at the end, got something else"
+                raise RunError(what, where=str(path), hint="give another directory with --out, or remove this file")
             os.truncate(path, len(whole))
 
     def get(self, key: str) -> R | None:
@@ -83,6 +88,25 @@ def host() -> Host:
         python=platform.python_version(),
         versions=versions(),
     )
+
+
+def claim(folder: Path, name: str, kind: type[Record], others: tuple[str, ...] = (".md",)) -> None:
+    """See that the result called ``name`` can be written: what is there of that name is an earlier result.
+
+    Raises:
+        RunError: Something else has that name; it is left alone.
+    """
+    path = folder / f"{name}.json"
+    taken = [folder / f"{name}{end}" for end in others if os.path.lexists(folder / f"{name}{end}")]
+    hint = "give another directory with --out, or move this file away"
+    if not os.path.lexists(path):
+        if taken:
+            raise RunError("expected no such file, or a result beside it", where=str(taken[0]), hint=hint)
+        return
+    try:
+        msgspec.json.decode(read(path, _MAX_BYTES), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RunError) as error:
+        raise RunError(f"expected an earlier result, got: {error}", where=str(path), hint=hint) from None
 
 
 def write(folder: Path, name: str, record: Record, markdown: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from mirage_formal.errors import RunError
 from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
 from mirage_formal.reproduce.programs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.records import Answers, Asked, Source
@@ -136,6 +136,7 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
         UnsupportedError: egglog is not installed.
         RunError: The directory cannot be used.
     """
+    claim(out, "oracle", Answers)
     here = host()
     sources: list[Source] = []
     rows: list[Asked] = []

@@ -13,7 +13,7 @@ from mirage_formal.errors import SpaceError
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.text import to_text
 from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
-from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.compare import compare
 from mirage_formal.reproduce.plot import draw
 from mirage_formal.reproduce.programs import WORKLOADS
@@ -104,6 +104,7 @@ class _Run:
                 raise SpaceError(what, where="--ops", hint="the paper's limits are 5 to 11")
         self.space = load_space(plan.config)
         self.plan = plan
+        claim(plan.out, "table5", Table5, (".md", ".csv", ".svg"))
         self.host = host()
         self._show = show
         self._rows = Lines(plan.out / "rows.jsonl", Row)

@@ -15,7 +15,7 @@ from mirage_formal.journal import SEARCH_FILE, UnitRecord
 from mirage_formal.pipeline import Report, Settings, run
 from mirage_formal.pipeline.progress import Phase, Progress
 from mirage_formal.pipeline.settings import choose_config
-from mirage_formal.reproduce.book import Lines, host, key_of, write
+from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.programs import WORKLOADS
 from mirage_formal.reproduce.published import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.records import Workload, Workloads
@@ -59,6 +59,7 @@ def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], worke
             raise SpaceError(
                 f"expected one of {', '.join(WORKLOADS)}, got {name!r}", where="--names", hint="separate by commas"
             )
+    claim(out, "workloads", Workloads)
     here = host()
     rows = tuple(_rows(out, names, batches, workers, show))
     result = Workloads(host=here, rows=rows)
@@ -79,9 +80,7 @@ def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: 
                 clock = Clock(show, label)
                 folder = out / "runs" / f"{label}-{key[:12]}"
                 # A row that is not finished has no times: its search starts again.
-                (folder / SEARCH_FILE).unlink(missing_ok=True)
-                resume = (folder / "run.json").exists()
-                settings = Settings(config=preset, workers=workers, resume=resume)
+                settings = Settings(config=preset, workers=workers, force=True)
                 report = run(program, settings, folder, name=label, watch=clock)
                 if report.summary.status == "interrupted":
                     raise KeyboardInterrupt

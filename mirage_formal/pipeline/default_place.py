@@ -1,0 +1,39 @@
+"""Where a search from Python writes if it is not told where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.journal import key_of
+from mirage_formal.pipeline.directory import RUN, survey
+from mirage_formal.pipeline.earlier import same_search
+from mirage_formal.pipeline.settings import Settings, identity, make_job
+from mirage_formal.pipeline.whole import KEEP, is_whole
+
+RUNS: Final = Path("runs")
+
+
+def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[Path, Settings]:
+    """The directory of a search that names none, and the settings with which it is opened.
+
+    It is runs/<name>. Where another search lies there, of another program or with other options, the key's first digits
+    come behind the name: nothing that is there is touched, and a script may be changed and started again. A search of
+    the same program and options is continued, so that starting a script twice searches once.
+    """
+    root = RUNS / name
+    if settings.resume or settings.force:
+        return root, settings
+    whole = is_whole(program, settings)
+    who = identity(make_job(program, replace(settings, keep=settings.keep or KEEP) if whole else settings))
+    for place in (root, root.with_name(f"{name}-{key_of(who)[:12]}")):
+        if not survey(place, RUN).names:
+            return place, settings
+        if same_search(place, settings.config, who):
+            return place, replace(settings, resume=True)
+    return root, settings
+
+
+__all__ = ["default_place"]

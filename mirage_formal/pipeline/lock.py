@@ -1,0 +1,185 @@
+"""One writer for an output directory at a time; whoever comes second is told who the first one is.
+
+The lock is the operating system's, on a file beside the directory (``.NAME.lock``), so that nothing foreign lies among
+the evidence and a killed process holds nothing. The file says who has it, and goes when its holder ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from mirage_formal.errors import RunError
+
+_HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
+#: The file system has no locks, or the directory beside cannot be written.
+_NO_LOCK: Final = frozenset(
+    {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EROFS}
+)
+#: Tries while the file of a holder that is just ending, or just beginning, is gone or empty; seconds between them.
+_TRIES: Final = 40
+_PAUSE_S: Final = 0.025
+_MAX_BYTES: Final = 4096
+
+
+class LockWarning(UserWarning):
+    """Only searches on this machine are kept out of a directory."""
+
+
+class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who writes to a directory.
+
+    Attributes:
+        mirage_formal: Always "lock": the file is ours.
+        directory: What is written.
+        pid, host: The process.
+        since: Local time at which it began, with its offset.
+        command: What was started.
+    """
+
+    mirage_formal: str
+    directory: str
+    pid: int
+    host: str
+    since: str
+    command: str
+
+
+@contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Be the only one who writes to a directory, which need not exist, or to anything below it.
+
+    Whoever has a directory has what is in it: nested uses for it are free.
+
+    Raises:
+        RunError: Another process or thread writes to it; says who, where, and since when.
+    """
+    place = Path(os.path.realpath(root))
+    held = _HELD.get()
+    if any(place == one or one in place.parents for one in held):
+        yield
+        return
+    lock, path = _acquired(place)
+    token = _HELD.set((*held, place))
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # while it is held: who has opened it sees that it is gone, and opens another
+        lock.release()
+
+
+def _acquired(place: Path) -> tuple[FileLock, Path]:
+    beside = place.parent / f".{_short(place.name)}.lock"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return _locked(beside, place), beside
+    except OSError as error:
+        if error.errno not in _NO_LOCK:
+            raise
+        why = error.strerror
+    # Whether the directory itself can be written is not known yet, and not said here.
+    code = hashlib.sha256(os.fsencode(place)).hexdigest()[:24]
+    own = Path(tempfile.gettempdir()) / f"mirage_formal-{os.getuid() if hasattr(os, 'getuid') else 0}-{code}.lock"
+    lock = _locked(own, place)
+    text = f"{place}: no lock can be held at {beside} ({why}): only searches of this user on this machine are kept out"
+    warnings.warn(text, LockWarning, stacklevel=4)
+    return lock, own
+
+
+def _locked(path: Path, place: Path) -> FileLock:
+    """The lock at a path, or who has it."""
+    for left in reversed(range(_TRIES)):
+        _refuse_foreign(path)
+        lock = FileLock(path, timeout=0, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            holder = _holder(path)
+            if (holder is None or _gone(holder)) and left:
+                time.sleep(_PAUSE_S)
+                continue
+            raise _taken(place, holder) from None
+        try:
+            path.write_bytes(msgspec.json.encode(_self(place)) + b"\n")
+        except BaseException:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            lock.release()
+            raise
+        return lock
+    raise AssertionError("the last try ends")
+
+
+def _taken(place: Path, holder: Holder | None) -> RunError:
+    who = "another process"
+    if holder is not None:
+        who = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+    hint = "wait until it has ended, or choose another directory"
+    return RunError(f"expected to be the only one who writes here, but so does {who}", where=str(place), hint=hint)
+
+
+def _self(place: Path) -> Holder:
+    command = " ".join(sys.orig_argv)[:400]
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    return Holder("lock", _text(str(place)), os.getpid(), socket.gethostname(), since, _text(command))
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _holder(path: Path) -> Holder | None:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_BYTES), type=Holder)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _gone(holder: Holder) -> bool:
+    """Whether a holder was killed: its successor is about to write its own name."""
+    if holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A file of that name that is not a lock of ours is somebody's: it is neither written nor removed."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        ours = False
+    else:
+        ours = _holder(path) is not None or not path.exists() or path.stat().st_size == 0
+    if not ours:
+        what = "expected a lock of an earlier search or no such file, got another file"
+        raise RunError(what, where=str(path), hint="move it away, or choose another directory")
+
+
+def _short(name: str) -> str:
+    data = os.fsencode(name)
+    return name if len(data) <= 200 else hashlib.sha256(data).hexdigest()
+
+
+__all__ = ["Holder", "LockWarning", "writing"]
