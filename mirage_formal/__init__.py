@@ -13,9 +13,13 @@ Importing it is light: solvers and numerical packages are loaded by the first se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from mirage_formal.guard import at_start
 
-from mirage_formal.errors import (
+at_start()  # before anything else: a command may be stopped while the rest is imported
+
+from typing import TYPE_CHECKING  # noqa: E402
+
+from mirage_formal.errors import (  # noqa: E402
     ClusterError,
     DTypeError,
     FormatError,
@@ -28,12 +32,12 @@ from mirage_formal.errors import (
     TargetError,
     UnsupportedError,
 )
-from mirage_formal.ir.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph
-from mirage_formal.ir.builder import Graph, Tensor, new_kernel_graph
-from mirage_formal.ir.front import IgnoredOptionWarning
-from mirage_formal.ir.front import ignore as _ignore
-from mirage_formal.ir.superoptimize import superoptimize
-from mirage_formal.ir.types import DType
+from mirage_formal.ir.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
+from mirage_formal.ir.builder import Graph, Tensor, new_kernel_graph  # noqa: E402
+from mirage_formal.ir.front import IgnoredOptionWarning  # noqa: E402
+from mirage_formal.ir.front import ignore as _ignore  # noqa: E402
+from mirage_formal.ir.superoptimize import superoptimize  # noqa: E402
+from mirage_formal.ir.types import DType  # noqa: E402
 
 if TYPE_CHECKING:
     from mirage_formal.ir.verification import verify

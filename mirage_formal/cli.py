@@ -1,7 +1,7 @@
 """The command line: search, check and verify, progress, tables, and every mistake of a user on one screen.
 
 Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a graph is not equivalent), 2 a mistake in what
-was given, 130 interrupted.
+was given, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from mirage_formal.errors import MirageError, SpaceError
+from mirage_formal.guard import guarded
 from mirage_formal.text import plain
 
 app = typer.Typer(
@@ -176,15 +177,14 @@ def verify_main() -> NoReturn:
 
 
 def _run(command: Callable[..., Any]) -> NoReturn:
-    try:
-        command()
-    except MirageError as error:
-        print_error(error)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    raise AssertionError("the command line did not end")
+    def run() -> int:
+        try:
+            command()
+        except MirageError as error:
+            print_error(error)
+        return 2
+
+    guarded(run)
 
 
 def print_error(error: MirageError) -> None:

@@ -25,6 +25,7 @@ from mirage_formal.check.run import Run, check_kernel_members, check_members, re
 from mirage_formal.check.steps import CheckFailed, list_files
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
+from mirage_formal.guard import guarded, shielded
 from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.journal.whole import WHOLE_FILE
 from mirage_formal.text import plain, quoted
@@ -79,7 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MirageError as error:
         _complain(f"error: {error}")
         return 2
-    except OSError as error:  # a name that is too long, a directory that may not be read
+    except OSError as error:
+        if error.filename is None:  # the output cannot be written
+            raise
+        # A name that is too long, a directory that may not be read.
         what = f"expected a readable path, got {error.strerror or type(error).__name__}"
         _complain(f"error: {plain(str(error.filename or options.path), 200)}: {what}")
         return 2
@@ -159,7 +163,8 @@ def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list
         solvers.shared() as time,
         ProcessPoolExecutor(jobs, context, initializer=solvers.take_part, initargs=(time,)) as pool,
     ):
-        futures = [pool.submit(check, directory) for directory in directories]
+        with shielded():
+            futures = [pool.submit(check, directory) for directory in directories]
         results: list[R] = []
         for directory, future in zip(directories, futures, strict=True):
             try:
@@ -307,4 +312,4 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    guarded(main)

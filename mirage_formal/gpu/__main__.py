@@ -1,7 +1,7 @@
 """``python -m mirage_formal.gpu``: run the kernels of a run directory where there is a GPU but no solver.
 
 Needs CuPy, NumPy and msgspec. Exit codes: 0 done, 1 a kernel failed or its numerics are not within tolerance, 2 a
-mistake in what was given.
+mistake in what was given, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.device_records import manifest_digest, write_measurement, write_numerics
 from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.gpu.runtime import arch_of, device_count
+from mirage_formal.guard import guarded
 from mirage_formal.journal import KERNELS
 from mirage_formal.text import json_text, plain
 
@@ -225,4 +226,4 @@ def _info(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    guarded(main)

@@ -1,6 +1,6 @@
 """``python -m mirage_formal.pipeline.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.gpu.
 
-Exit codes: 0 every run has kernels, 1 one has none, 2 a mistake in what was given.
+Exit codes: 0 every run has kernels, 1 one has none, 2 a mistake in what was given, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_formal.errors import MirageError
+from mirage_formal.guard import guarded
 from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
 from mirage_formal.text import plain
 
@@ -39,4 +40,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    guarded(main)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from mirage_formal.guard import orderly
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, to_json
 from mirage_formal.ir.verdict import Equivalent, Probable
@@ -35,9 +36,11 @@ from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 from mirage_formal.pipeline.settings import (
     Job,
     Settings,
+    display_path,
     host,
     identity,
     make_job,
+    readable,
     space_fields,
     versions,
 )
@@ -153,7 +156,7 @@ def run(
     """
     job = make_job(program, settings)
     record = _run_record(job, name, source)
-    with writing(out):
+    with orderly(f"--resume continues {display_path(out)}"), writing(out):
         store = Store.open(out, record, resume=settings.resume, force=settings.force)
         with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
             return _Run(job, record.key, settings, store, name, watch, workers).report()
@@ -163,7 +166,7 @@ def _run_record(job: Job, name: str, source: str) -> RunRecord:
     who = identity(job)
     return RunRecord(
         name=name,
-        source=source,
+        source=readable(source),
         config=job.config,
         identity=who,
         key=key_of(who),

@@ -29,6 +29,7 @@ from mirage_formal.journal import (
     LoopRecord,
     PlanRecord,
     line,
+    naming,
     pack_texts,
     pretty,
     sealed,
@@ -94,7 +95,8 @@ def save_built(built: Built, directory: Path) -> None:
     remove(building, KERNELS_OF_ONE)
     try:
         building.mkdir(parents=True)
-        _write(built, building)
+        with naming(building):
+            _write(built, building)
         remove(directory, KERNELS_OF_ONE)
         building.rename(directory)
     except BaseException:  # a full disk, Ctrl-C: what was there before stays

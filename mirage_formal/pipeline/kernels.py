@@ -22,6 +22,7 @@ from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.operators import copy_program, operator_program
 from mirage_formal.gpu.products import side
 from mirage_formal.gpu.target import Target, load_target
+from mirage_formal.guard import orderly
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
@@ -395,7 +396,7 @@ def build_run(
     Raises:
         RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
     """
-    with writing(root):
+    with orderly("kernels that were there or were finished stay; the same command makes the others"), writing(root):
         return _build_run(root, count, archs, force)
 
 

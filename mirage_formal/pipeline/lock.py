@@ -25,6 +25,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from mirage_formal.errors import RunError
+from mirage_formal.journal import naming
 
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
 #: The file system has no locks, or the directory beside cannot be written.
@@ -117,7 +118,8 @@ def _locked(path: Path, place: Path) -> FileLock:
                 continue
             raise _taken(place, holder) from None
         try:
-            path.write_bytes(msgspec.json.encode(_self(place)) + b"\n")
+            with naming(path):
+                path.write_bytes(msgspec.json.encode(_self(place)) + b"\n")
         except BaseException:
             with suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -141,7 +141,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         seed=settings.seed,
     )
     target = load_target(settings.target)
-    return Job(program, config, space, target, settings.engine, options, Policy(settings.accept))
+    return Job(program, readable(config), space, target, settings.engine, options, Policy(settings.accept))
 
 
 def check_limits(settings: Settings) -> None:
@@ -256,9 +256,14 @@ def as_program(graph: Any) -> KernelGraph:
 def display_path(path: Path) -> str:
     """A path as a user would type it: relative to the working directory where it lies below it."""
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        return readable(str(path.resolve().relative_to(Path.cwd())))
     except ValueError:
-        return str(path)
+        return readable(str(path))
+
+
+def readable(name: str) -> str:
+    """A name as text that can be written: the bytes of a file's name need not be UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _choice(where: str, value: str, allowed: tuple[str, ...], *, free: bool = False) -> None:

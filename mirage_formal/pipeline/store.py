@@ -29,6 +29,7 @@ from mirage_formal.journal import (
     confined,
     decode,
     line,
+    naming,
     pretty,
     read,
     sealed,
@@ -103,7 +104,8 @@ class Store:
 
     def append(self, record: UnitRecord) -> None:
         """Add one finished unit to the journal: the whole line or, if the disk is full, nothing of it."""
-        with (self.root / SEARCH_FILE).open("ab", buffering=0) as file:
+        path = self.root / SEARCH_FILE
+        with naming(path), path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             data = memoryview(line(record))
             try:
@@ -134,7 +136,8 @@ class Store:
                 for name, data in {**files, MANIFEST_FILE: sealed(record)}.items():
                     path = confined(building, str(Path(directory).relative_to(CANDIDATES) / name))
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(data)
+                    with naming(path):
+                        path.write_bytes(data)
                     manifest[f"{directory}/{name}"] = sha256(data)
         except BaseException:  # a full disk, Ctrl-C: the room is given back, and --resume writes them again
             remove(building, CANDIDATE_SET)

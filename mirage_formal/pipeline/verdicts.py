@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError
+from mirage_formal.guard import orderly
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.mirage_json import graphs_of, is_mirage, match_inputs
@@ -208,7 +209,7 @@ def written(out: Path | None, name: str) -> Iterator[Callable[[Judged], None]]:
     if out is None:
         yield lambda one: None
         return
-    with writing(out):
+    with orderly(f"the verdicts so far are in {display_path(out)}"), writing(out):
         _make_directory(out)
         judged: list[Judged] = []
 

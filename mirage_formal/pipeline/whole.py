@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.guard import orderly
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.ops import OpKind
@@ -36,7 +37,7 @@ from mirage_formal.pipeline.driver import Report, Result, run
 from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.progress import Watch, silent
-from mirage_formal.pipeline.settings import Job, Settings, choose_config, identity, make_job
+from mirage_formal.pipeline.settings import Job, Settings, choose_config, display_path, identity, make_job, readable
 from mirage_formal.pipeline.stitch import stitched
 from mirage_formal.pipeline.whole_store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.search.dispatch import Executor
@@ -145,8 +146,14 @@ def run_whole(
         kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
         what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
         raise UnsupportedError(f"{what}: {', '.join(kinds)}", where=name, hint="use --engine exhaustive")
-    with writing(out):
-        open_whole(out, settings.config, identity(job), resume=settings.resume, force=settings.force)
+    with orderly(f"--resume continues {display_path(out)}"), writing(out):
+        open_whole(
+            out,
+            settings.config and readable(settings.config),
+            identity(job),
+            resume=settings.resume,
+            force=settings.force,
+        )
         with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
             return _Whole(program, job, settings, out, name, source, watch, workers).report()
 
@@ -354,8 +361,8 @@ class _Whole:
         conditions = dict.fromkeys(f"part {n}: {c}" for n, part in enumerate(parts, 1) for c in part.conditions)
         record = WholeRecord(
             program=self.name,
-            source=self.source,
-            config=self.settings.config,
+            source=readable(self.source),
+            config=self.settings.config and readable(self.settings.config),
             identity=self.identity,
             graph_of_program=_raw(self.program),
             status=status,

@@ -16,8 +16,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mirage_formal.cli import INTERRUPTED, print_error
+from mirage_formal.cli import print_error
 from mirage_formal.errors import MirageError, SpaceError
+from mirage_formal.guard import guarded, orderly
 from mirage_formal.pipeline.lock import writing
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -137,15 +138,16 @@ def _tell(out: Path, name: str) -> None:
 
 def main() -> NoReturn:
     """Entry point."""
-    try:
-        app()
-    except MirageError as error:
-        print_error(error)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    raise AssertionError("the command line did not end")
+
+    def run() -> int:
+        try:
+            with orderly("the same command goes on where this one stopped"):
+                app()
+        except MirageError as error:
+            print_error(error)
+        return 2
+
+    guarded(run)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from mirage_formal.errors import RunError
-from mirage_formal.journal.files import line, pretty, read, sha256
+from mirage_formal.journal.files import line, naming, pretty, read, sha256
 from mirage_formal.journal.records import Record
 from mirage_formal.pipeline.settings import versions
 from mirage_formal.reproduce.records import Host
@@ -63,7 +63,7 @@ class Lines(Generic[R]):
 
     def add(self, record: R) -> R:
         """Keep a record and write it at once."""
-        with self._path.open("ab") as file:
+        with naming(self._path), self._path.open("ab") as file:
             file.write(line(record))
         self._known[_key(record)] = record
         return record

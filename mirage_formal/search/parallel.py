@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError
+from mirage_formal.guard import shielded
 from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
@@ -235,7 +236,8 @@ def _start_server(threads: int) -> None:
     with _MAIN_LOCK:
         os.environ.update(dict.fromkeys(missing, str(threads)))
         try:
-            ensure_running()
+            with shielded():
+                ensure_running()
         finally:
             for name in missing:
                 del os.environ[name]
