@@ -31,6 +31,7 @@ from mirage_formal.errors import (  # noqa: E402
     SpaceError,
     TargetError,
     UnsupportedError,
+    WorkerError,
 )
 from mirage_formal.ir.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
 from mirage_formal.ir.builder import Graph, Tensor, new_kernel_graph  # noqa: E402
@@ -68,6 +69,7 @@ __all__ = [
     "TargetError",
     "Tensor",
     "UnsupportedError",
+    "WorkerError",
     "__version__",
     "bfloat16",
     "bypass_compile_errors",

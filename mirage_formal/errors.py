@@ -79,5 +79,9 @@ class UnsupportedError(MirageError):
     """A well-formed program outside what the chosen engine handles."""
 
 
+class WorkerError(MirageError):
+    """Worker processes that cannot be started, die, hang, or need more memory than they may use."""
+
+
 class ClusterError(MirageError):
     """A cluster that cannot be reached, has no workers, or has workers of another version."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from mirage_formal.errors import WorkerError
 from mirage_formal.guard import orderly
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, to_json
@@ -245,7 +246,9 @@ class _Run:
                 case Done(value=units):
                     return units
                 case Failed(reason=reason):
-                    raise RuntimeError(f"the engine cannot plan this search: {reason}")
+                    last = (reason.strip().splitlines() or ["its worker died"])[-1]
+                    hint = "if memory is short: fewer --workers, or more --worker-memory"
+                    raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
                 case Slow() | None:
                     self._show(Phase.PLAN, 0, 0)
         self.status = "time-limit"

@@ -380,8 +380,7 @@ def build_run(
 ) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates to its directory ``kernels``.
 
-    Candidates that are refused don't count. Kernels that are there are replaced one candidate after another; those of
-    candidates that get none go when the others are done. Results of a device go only with ``force``.
+    Candidates that are refused don't count. Earlier kernels are replaced; results of a device only with ``force``.
 
     Args:
         root: The run's directory.
@@ -396,7 +395,7 @@ def build_run(
     Raises:
         RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
     """
-    with orderly("kernels that were there or were finished stay; the same command makes the others"), writing(root):
+    with orderly("what is finished stays; the same command builds the rest"), writing(root):
         return _build_run(root, count, archs, force)
 
 

@@ -158,14 +158,19 @@ def warnings(report: Report) -> list[str]:
         items = [item for item in report.summary.rejected if item.kind in kinds]
         if items:
             found.append(what.format(len(items)))
-            found += [f"  {item.digest[:12]}: {plain(item.reason, 200)}" for item in items[:5]]
+            found += [f"  {item.digest[:12]}: {plain(_last(item.reason), 200)}" for item in items[:5]]
     if report.failed:
         found.append(f"INCOMPLETE: {len(report.failed)} units of the search failed; --resume tries them again:")
         for record in report.failed[:5]:
-            last = record.error.strip().splitlines()[-1] if record.error.strip() else "no reason"
-            label, why = plain(record.label, 200), plain(last, 200)
+            label, why = plain(record.label, 200), plain(_last(record.error), 200)
             found.append(f"  unit {record.unit} ({label}): {why} ({record.attempts} tries)")
     return found
+
+
+def _last(reason: str) -> str:
+    """A reason on one line: of a worker's traceback what was raised; all of it is in the run's files."""
+    lines = reason.strip().splitlines() or ["no reason"]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def known(verdict: Equivalent | Probable) -> str:

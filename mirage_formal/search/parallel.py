@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError
+from mirage_formal.errors import MirageError, WorkerError
 from mirage_formal.guard import shielded
 from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
@@ -35,6 +35,7 @@ _MAX_STILLBORN: Final = 100
 #: Seconds between two looks at how much memory workers use.
 _MEMORY_EVERY_S: Final = 0.1
 _GIB: Final = 1 << 30
+_HINT: Final = "look at this machine's limits of processes and memory (ulimit -a), or use fewer --workers"
 
 
 class _Worker(Slot):
@@ -106,7 +107,8 @@ class Pool(Executor[_Worker]):
             self._stop(slot)
             self._stillborn += 1
             if self._stillborn > _MAX_STILLBORN:
-                raise RuntimeError("worker processes die before they take a task") from None
+                what = f"expected worker processes that take a task, got {self._stillborn} that died before"
+                raise WorkerError(what, where="workers", hint=_HINT) from None
             return False
         slot.until = time.monotonic() + limit_s
         return True
@@ -154,7 +156,11 @@ class Pool(Executor[_Worker]):
         _start_server(self._threads)
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # the server that workers are forked from is gone, or cannot fork
+            got = getattr(error, "strerror", None) or "that the server which starts them has ended"
+            raise WorkerError(f"expected worker processes, got: {got}", where="workers", hint=_HINT) from None
         theirs.close()
         return _Worker(process, ours)
 
