@@ -160,5 +160,5 @@ def test_help_names_every_option(module: str) -> None:
     options = (
         "program config target out workers engine oracle no-prune max-kernel-ops max-block-ops seed accept time-limit"
     )
-    for option in f"{options} cluster worker-memory resume json".split():
+    for option in f"{options} cluster worker-memory resume force json".split():
         assert f"--{option} " in done.stdout

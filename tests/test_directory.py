@@ -30,6 +30,7 @@ from mirage_formal.pipeline.directory import (
     replaceable_kernels,
     survey,
 )
+from mirage_formal.pipeline.kernels import build_run
 from mirage_formal.pipeline.store import Store
 from mirage_formal.pipeline.verdicts import written
 from mirage_formal.pipeline.whole_store import drop_others, open_whole
@@ -325,8 +326,14 @@ def test_reproduce_leaves_files_of_its_names_alone(tmp_path: Path) -> None:
         claim(tmp_path, "workloads", Workloads)
 
 
-def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole: Path) -> None:
-    assert survey(finished, RUN).foreign == ()
+def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(root / "kernels")
+    ((_, outcome), *_) = build_run(root, count=1, archs=())
+    assert outcome.startswith("built")
+    found = survey(root, RUN)
+    assert found.foreign == ()
+    assert {"run.json", "manifest.json", "launch.json", "001.smt2"} <= {path.name for path in found.files}
     assert survey(whole, WHOLE).foreign == ()
     assert len(survey(whole, WHOLE).files) > 3
 

@@ -157,9 +157,10 @@ def run(
     """
     job = make_job(program, settings)
     record = _run_record(job, name, source)
-    with orderly(f"--resume continues {display_path(out)}"), writing(out):
+    with orderly(), writing(out):
         store = Store.open(out, record, resume=settings.resume, force=settings.force)
-        with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
+        started = nullcontext(executor) if executor is not None else make_executor(settings)
+        with orderly(f"--resume continues {display_path(out)}"), started as workers:
             return _Run(job, record.key, settings, store, name, watch, workers).report()
 
 

@@ -146,7 +146,7 @@ def run_whole(
         kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
         what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
         raise UnsupportedError(f"{what}: {', '.join(kinds)}", where=name, hint="use --engine exhaustive")
-    with orderly(f"--resume continues {display_path(out)}"), writing(out):
+    with orderly(), writing(out):
         open_whole(
             out,
             settings.config and readable(settings.config),
@@ -154,7 +154,8 @@ def run_whole(
             resume=settings.resume,
             force=settings.force,
         )
-        with nullcontext(executor) if executor is not None else make_executor(settings) as workers:
+        started = nullcontext(executor) if executor is not None else make_executor(settings)
+        with orderly(f"--resume continues {display_path(out)}"), started as workers:
             return _Whole(program, job, settings, out, name, source, watch, workers).report()
 
 
