@@ -306,3 +306,50 @@ def test_ctrl_c_at_any_moment(name: str, finished: Path, tmp_path: Path) -> None
             assert again.returncode == 0, (moment, again.stderr)
     assert False in seen
     assert check([str(tmp_path / "run"), "--jobs", "1"]) == 0
+
+
+def alive(group: int) -> list[int]:
+    """Processes of a group, but for those that have ended and nobody has asked about."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, owner = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(owner) == group and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_command_alone_ends_its_workers_too(number: signal.Signals, tmp_path: Path) -> None:
+    """As ``kill`` and a batch system send it: what was found is written, and nobody is left behind."""
+    name = f"G{os.getpid()}{number.name}"
+    (tmp_path / "one.py").write_text(PROGRAM.replace("X = ", f"{name} = ").replace("X, W", f"{name}, W"))
+    arguments = ["one.py", "--engine", "tests.fake_engine:Slow", *FAKE[2:]]
+    with subprocess.Popen(
+        [sys.executable, "-m", "mirage_formal.search", *arguments],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        journaled = tmp_path / "runs" / "one" / "search.jsonl"
+        while process.poll() is None and not (journaled.is_file() and journaled.read_bytes().count(b"\n") >= 2):
+            time.sleep(0.02)
+        assert len(alive(process.pid)) > 1
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=300)
+    assert process.returncode == 128 + number, errors
+    assert "Interrupted; --resume continues" in output
+    assert "Traceback" not in errors
+    for _ in range(3000):  # the server of the workers ends when it sees that nobody needs it
+        if not alive(process.pid):
+            break
+        time.sleep(0.02)
+    assert alive(process.pid) == []
+    assert check([str(tmp_path / "runs" / "one"), "--jobs", "1"]) == 0
