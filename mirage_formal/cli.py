@@ -138,7 +138,7 @@ def search_command(
 @app.command("check", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def check_command(context: typer.Context) -> None:
     """Re-establish everything about a run's or a candidate's directory from its files alone."""
-    from mirage_formal.check.__main__ import main as check
+    from mirage_formal.derive.command import main as check
 
     raise typer.Exit(check(list(context.args)))
 

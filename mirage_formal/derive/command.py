@@ -1,0 +1,311 @@
+"""``python -m mirage_formal.check PATH``: establish a run, or one candidate, again from its files alone.
+
+Exit code 0 and a table; 1 if something does not hold, naming the first file and step; 2 if the path is no run and no
+candidate, or a file cannot be read as what it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from mirage_formal.check import solvers
+from mirage_formal.check.candidate import Established, check_candidate
+from mirage_formal.check.kernels import EstablishedKernels, check_kernels
+from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
+from mirage_formal.check.steps import CheckFailed, list_files
+from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
+from mirage_formal.errors import MirageError, RunError
+from mirage_formal.guard import shielded
+from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.journal.whole import WHOLE_FILE
+from mirage_formal.text import plain, quoted
+
+_HEAD = (
+    *("candidate", "verdict", "kernels", "certificates", "obligations"),
+    *("steps", "sympy", "fingerprints", "bound", "seconds"),
+)
+_KERNEL_HEAD = (
+    *("kernels of", "form", "kernels", "cuBLAS", "obligations", "again", "recorded"),
+    *("registers", "stack", "numerics", "us", "seconds"),
+)
+_SCREEN = 1600  # characters of a message
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What holds about candidates, about the kernels of some of them, and about whole programs made of them."""
+
+    candidates: list[Established]
+    kernels: list[EstablishedKernels]
+    wholes: list[EstablishedWhole] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a directory; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
+    parser.add_argument("path", type=Path, help="directory of a run, of several runs, or of one candidate")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes [default: processors]")
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as ended:  # argparse has said what is wrong
+        return int(ended.code or 0)
+    try:
+        if options.jobs < 1:
+            hint = "one process for each processor is the default"
+            raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
+        solvers.begin()
+        list_files(options.path)  # a directory beyond the bounds is refused before anything in it is read
+        found = _check(options.path, options.jobs)
+        kernels = _kernel_report(found.kernels) if found.kernels else []
+        report = [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]
+        print("\n".join(plain(text, _SCREEN) for text in report))
+    except CheckFailed as failure:
+        head = "cannot be read" if failure.corrupt else "check failed"
+        hint = "the evidence is not what a search wrote; see docs/run-directory.md, or repeat the search"
+        where, at, what = plain(failure.file), plain(failure.step), plain(failure.what, _SCREEN)
+        _complain(f"error: {where}: {head}\n  step: {at}\n  {what}\n  hint: {hint}")
+        return 2 if failure.corrupt else 1
+    except MirageError as error:
+        _complain(f"error: {error}")
+        return 2
+    except OSError as error:
+        if error.filename is None:  # the output cannot be written
+            raise
+        # A name that is too long, a directory that may not be read.
+        what = f"expected a readable path, got {error.strerror or type(error).__name__}"
+        _complain(f"error: {plain(str(error.filename or options.path), 200)}: {what}")
+        return 2
+    return 0
+
+
+def _complain(text: str) -> None:
+    print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
+
+
+def _check(path: Path, jobs: int) -> _Found:
+    """Establish a candidate, a run, or all runs of a program file.
+
+    Raises:
+        CheckFailed: Something does not hold.
+        RunError: The path is none of these, or one of the runs has not finished.
+    """
+    if (path / WHOLE_FILE).is_file():  # first: whatever else lies beside it does not belong there
+        return _check_whole(path, jobs)
+    if (path / LAUNCH_FILE).is_file():
+        hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
+        raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
+    if (path / MANIFEST_FILE).is_file():
+        return _Found([check_candidate(path)], [])
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
+    if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
+        return _check_run(path, jobs)[1]
+    for below in inside:
+        if below not in runs and below.is_dir() and any(below.iterdir()):
+            what = f"expected runs of several programs, got {below.name}, which is none"
+            raise RunError(what, where=str(below), hint="give the directory of one run, or move this away")
+    return _together([(below.name, _check(below, jobs)) for below in runs])
+
+
+def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
+    """Everything about several directories, under their names."""
+    return _Found(
+        [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
+        [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
+        [one for _, found in each for one in found.wholes],
+    )
+
+
+def _check_whole(path: Path, jobs: int) -> _Found:
+    whole = read_whole(path)
+    runs = {name: _check_run(path / name, jobs) for name in whole.runs}
+    found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
+    about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
+    return replace(found, wholes=[about])
+
+
+def _check_run(path: Path, jobs: int) -> tuple[Run, _Found]:
+    if not (path / SUMMARY_FILE).is_file():
+        got = "no such directory" if not path.is_dir() else "neither"
+        if (path / RUN_FILE).is_file():
+            got = "a run that has not finished"
+        what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
+        raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
+    run = read_run(path)
+    results = _all(check_candidate, run.directories, jobs)
+    check_members(run, results)
+    kernels = _all(check_kernels, run.kernels, jobs)
+    check_kernel_members(run, kernels)
+    return run, _Found(results, kernels)
+
+
+def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list[R]:
+    """Every directory, in order, so that the first failure is always the same one."""
+    jobs = min(jobs, len(directories))
+    if jobs <= 1:
+        return [check(directory) for directory in directories]
+    # Matrix products of one process each: the processes share the processors.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    context = multiprocessing.get_context("spawn")
+    with (
+        solvers.shared() as time,
+        ProcessPoolExecutor(jobs, context, initializer=solvers.take_part, initargs=(time,)) as pool,
+    ):
+        with shielded():
+            futures = [pool.submit(check, directory) for directory in directories]
+        results: list[R] = []
+        for directory, future in zip(directories, futures, strict=True):
+            try:
+                results.append(future.result())
+            except BrokenProcessPool as error:
+                what = "the process that checked it died; try --jobs 1"
+                raise CheckFailed(str(directory), "check in a process of its own", what) from error
+            except CheckFailed:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return results
+
+
+def _report(results: Sequence[Established]) -> list[str]:
+    rows = [
+        (
+            item.name,
+            item.verdict,
+            str(item.kernels),
+            str(item.certificates),
+            str(item.obligations),
+            str(item.steps) if item.steps else "-",
+            _sympy(item),
+            str(item.rounds) if item.rounds else "none",
+            _bound(item),
+            f"{item.seconds:.1f}",
+        )
+        for item in results
+    ]
+    return [*_table(_HEAD, rows), *_meaning(results)]
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    rows = [tuple(plain(cell, 80) for cell in row) for row in rows]
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    return [line.rstrip() for line in lines]
+
+
+def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
+    """What holds about whole programs."""
+    lines: list[str] = []
+    for one in wholes:
+        lines += [
+            f"whole program {quoted(one.name, 80)}: equivalent.",
+            f"Its {one.parts} parts are a partition of the program; proved candidates",
+            f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
+            f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
+        ]
+    return lines
+
+
+def _sympy(item: Established) -> str:
+    if item.opinions is None:
+        return "-"
+    return f"{item.opinions.confirmed}/{item.opinions.confirmed + len(item.opinions.undecided)}"
+
+
+def _bound(item: Established) -> str:
+    if item.verdict == "equivalent":
+        return "-"
+    return "none" if item.bound_log2 is None else f"2^{item.bound_log2:.1f}"
+
+
+def _meaning(results: Sequence[Established]) -> list[str]:
+    """What the table shows, and on what each verdict rests."""
+    proved = [item for item in results if item.verdict == "equivalent"]
+    lines = [
+        f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
+        "graphs are well-formed, every tensor has a certificate (unsat for z3 and cvc5; the abstract claim only).",
+    ]
+    if proved:
+        lines += [
+            "equivalent: equal over the reals for all inputs on which the conditions hold. The kernel replayed the",
+            "proof, z3 and cvc5 refuted its digit lemmas; fingerprints were drawn again, the verdict rests on none.",
+            f"conditions: {_conditions(proved)}",
+            "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
+        ]
+    if none := sum(not item.rounds for item in results):
+        lines += [
+            f"fingerprints none ({none}): an operator has no picture in a finite field, a tensor is too large, or no",
+            "point at which both graphs have a value was found, as the author says.",
+        ]
+    if len(proved) < len(results):
+        lines += [
+            "probable: NOT proved. It rests on the fingerprints, drawn again, whose error the bound states (none: the",
+            "theorem gives no bound below 1).",
+        ]
+    return lines
+
+
+def _conditions(proved: Sequence[Established]) -> str:
+    """The conditions of all candidates by kind; each is named with its operator in proof.jsonl."""
+    kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
+    return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
+
+
+def _kernel_report(results: Sequence[EstablishedKernels]) -> list[str]:
+    rows = [
+        (
+            item.name,
+            "running maximum" if item.stabilized else "as proved",
+            str(item.kernels),
+            str(item.products) if item.products else "-",
+            str(item.obligations),
+            str(item.again),
+            str(sum(item.recorded.values())),
+            _by_arch({arch: code.registers for arch, code in item.code.items()}),
+            _by_arch({arch: code.stack_bytes for arch, code in item.code.items()}),
+            "-" if item.numerics is None else f"{item.numerics.answer} ({item.numerics.ratio:.2f})",
+            "-" if item.measure is None else f"{item.measure.us:.2f}",
+            f"{item.seconds:.1f}",
+        )
+        for item in results
+    ]
+    return ["", *_table(_KERNEL_HEAD, rows), *_kernel_meaning(results)]
+
+
+def _by_arch(values: Mapping[str, int]) -> str:
+    return " ".join(f"{arch}:{value}" for arch, value in sorted(values.items())) or "-"
+
+
+def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
+    """What the table of kernels shows, and what it does not."""
+    again, total = sum(item.again for item in results), sum(item.obligations for item in results)
+    recorded: Counter[str] = Counter()
+    for item in results:
+        recorded.update(item.recorded)
+    why = ", ".join(f"{count} {name}" for name, count in sorted(recorded.items())) or "none"
+    lines = [
+        f"Kernels of {len(results)} candidates. Digests agree; each launch computes one operator of a µGraph that is",
+        "the candidate's or has a proof of its own, replayed; registers and stack frames are the machine code's own.",
+        f"Safety obligations: z3 and cvc5 refuted {again} of {total} again, as their questions are written. Recorded",
+        f"when the kernels were made, not established again: {why}.",
+        "Code generation is NOT proved: nothing here shows that the source does what the µGraph says, that a question",
+        "asks what its line says, or that the obligations are all that safety needs (docs/trust.md).",
+    ]
+    if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
+        where = ", ".join(quoted(name, 80) for name in devices[:4])
+        lines += [
+            f"numerics: recorded on {where} (its author's words in quotes), not run again; in brackets the largest",
+            "error over its tolerance.",
+        ]
+    return lines
