@@ -6,14 +6,11 @@ or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_formal.gpu.executable import save
 from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.plan import Plan
-from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import to_json
 from mirage_formal.journal import (
     MANIFEST_FILE,
@@ -22,11 +19,7 @@ from mirage_formal.journal import (
     QUESTIONS_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
-    BufferRecord,
-    CompiledRecord,
     KernelManifestRecord,
-    KernelPlanRecord,
-    LoopRecord,
     PlanRecord,
     line,
     naming,
@@ -38,50 +31,7 @@ from mirage_formal.journal import (
 from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
 
 if TYPE_CHECKING:
-    from mirage_formal.gpu.compile import Compiled
     from mirage_formal.pipeline.kernels import Built
-
-
-def plan_record(
-    program: Program, operator: int, plan: Plan | None, compiled: Mapping[str, Compiled]
-) -> KernelPlanRecord:
-    """What was planned for a kernel, and what the compiler reported about it.
-
-    Args:
-        program: The kernel.
-        operator: Number of the µGraph's operator, or -1.
-        plan: Its plan, if it is graph-defined.
-        compiled: Machine code by architecture.
-    """
-    loop = None
-    if plan is not None:
-        loop = LoopRecord(
-            forloop_range=plan.forloop_range,
-            stages=plan.stages,
-            ring=plan.ring,
-            barriers=plan.barriers,
-            shared_lower_bound=plan.shared_lower_bound,
-        )
-    return KernelPlanRecord(
-        kernel=program.name,
-        operator=operator,
-        grid=program.grid,
-        threads=program.threads,
-        loop=loop,
-        buffers=tuple(
-            BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
-        ),
-        shared_bytes=program.shared_bytes,
-        compiled={
-            arch: CompiledRecord(
-                registers=code.registers,
-                spill_bytes=code.spill_bytes,
-                stack_bytes=code.stack_bytes,
-                shared_bytes=code.shared_bytes,
-            )
-            for arch, code in compiled.items()
-        },
-    )
 
 
 def save_built(built: Built, directory: Path) -> None:
@@ -122,4 +72,4 @@ def _write(built: Built, building: Path) -> None:
     (building / MANIFEST_FILE).write_bytes(sealed(manifest))
 
 
-__all__ = ["plan_record", "save_built"]
+__all__ = ["save_built"]

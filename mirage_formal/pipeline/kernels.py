@@ -16,21 +16,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.derive.generate import Generated, first_line, generate, plan_record
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.executable import Executable, kernel_launch
 from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.operators import copy_program, operator_program
-from mirage_formal.gpu.products import side
 from mirage_formal.gpu.target import Target, load_target
 from mirage_formal.guard import orderly
 from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.serialize import decode as graph_of
 from mirage_formal.ir.serialize import from_json
-from mirage_formal.ir.types import row_major
 from mirage_formal.journal import (
     CANDIDATES,
     GRAPH_FILE,
@@ -49,12 +45,11 @@ from mirage_formal.journal import (
     sha256,
 )
 from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
-from mirage_formal.pipeline.kernel_files import plan_record, save_built
+from mirage_formal.pipeline.kernel_files import save_built
 from mirage_formal.pipeline.lock import writing
 
 if TYPE_CHECKING:
     from mirage_formal.gpu.compile import Compiled
-    from mirage_formal.ir.plan import Plan
     from mirage_formal.pipeline.stable import Stable
     from mirage_formal.verify.safety_types import Discharged, SafetyReport
 
@@ -98,16 +93,6 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
-    """A generated kernel: its operator, its values, its Program, and its plan if it is graph-defined."""
-
-    operator: int
-    values: tuple[int, ...]
-    program: Program
-    plan: Plan | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Settled:
     """Obligations of a kernel that all hold, and the texts that they name by digest."""
 
@@ -133,7 +118,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     try:
         form = import_module("mirage_formal.pipeline.stable").stable(graph, program)
     except MirageError as error:
-        raise KernelRefused(f"its exponentials are not stable: {_first(error)}", where="stabilize") from error
+        raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
 
 
@@ -143,72 +128,17 @@ def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequen
     Raises:
         KernelRefused: It has no kernel that may run.
     """
-    graph = form.graph
-    steps: list[_Kernel | ProductLaunch] = []
-    types = kernel_types(graph)
-    strides = [item.strides for item in graph.inputs]
-    strides += [row_major(tensor.shape) for tensor in types[len(strides) :]]
-    number = len(graph.inputs)
-    for position, op in enumerate(graph.ops):
-        results = tuple(range(number, number + op.results))
-        number += op.results
-        try:
-            steps.append(_lowered(graph, position, op, results, types, strides, target))
-        except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
-            raise KernelRefused(f"operator {position} cannot be lowered: {_first(error)}", where="plan") from error
-    outputs = _outputs(graph, types, strides, steps)
-    return _compiled(form, program, steps, outputs, target, archs)
-
-
-def _lowered(
-    graph: KernelGraph,
-    position: int,
-    op: Op | GraphDefined,
-    results: tuple[int, ...],
-    types: Sequence[Any],
-    strides: Sequence[tuple[int, ...]],
-    target: Target,
-) -> _Kernel | ProductLaunch:
-    values = (*op.operands, *results)
-    if isinstance(op, GraphDefined):
-        # Planning loads solvers.
-        plan: Plan = import_module("mirage_formal.optimize.planner").make_plan(graph, position, target)
-        return _Kernel(position, values, import_module("mirage_formal.gpu.lower").lower(plan), plan)
-    if op.kind is OpKind.MATMUL:
-        a, b = op.operands
-        side(types[a].shape, strides[a])
-        side(types[b].shape, strides[b])
-        return ProductLaunch(position, a, b, results[0])
-    operands = tuple((types[i], strides[i]) for i in op.operands)
-    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[results[0]])
-    return _Kernel(position, values, made)
-
-
-def _outputs(
-    graph: KernelGraph,
-    types: Sequence[Any],
-    strides: Sequence[tuple[int, ...]],
-    steps: list[_Kernel | ProductLaunch],
-) -> list[int]:
-    """The value of each output; inputs and repeated outputs are copied to values of their own."""
-    outputs: list[int] = []
-    extra = len(types)
-    for tensor in graph.outputs:
-        if tensor >= len(graph.inputs) and tensor not in outputs:
-            outputs.append(tensor)
-            continue
-        copy = copy_program(f"copy{len(outputs)}", (types[tensor], strides[tensor]))
-        steps.append(_Kernel(-1, (tensor, extra), copy))
-        outputs.append(extra)
-        extra += 1
-    return outputs
+    try:
+        made = generate(form.graph, target)
+    except UnsupportedError as error:
+        raise KernelRefused(error.what, where=error.where) from error
+    return _compiled(form, program, made, target, archs)
 
 
 def _compiled(
     form: Stable,
     program: KernelGraph,
-    steps: Sequence[_Kernel | ProductLaunch],
-    outputs: Sequence[int],
+    made: Generated,
     target: Target,
     archs: Sequence[str],
 ) -> Built:
@@ -220,8 +150,8 @@ def _compiled(
     texts: dict[str, str] = {}
     plans: list[KernelPlanRecord] = []
     kept: dict[str, Program] = {}
-    many = sum(isinstance(step, _Kernel) for step in steps) > 1
-    for step in steps:
+    sources = made.sources
+    for step in made.steps:
         if isinstance(step, ProductLaunch):
             launches.append(step)
             continue
@@ -232,8 +162,8 @@ def _compiled(
         try:
             text = emit(lowered)
         except ValueError as error:
-            raise KernelRefused(f"it cannot be printed: {_first(error)}", where=lowered.name) from error
-        source = f"kernel{len(kept)}.cu" if many else "kernel.cu"
+            raise KernelRefused(f"it cannot be printed: {first_line(error)}", where=lowered.name) from error
+        source = sources[len(kept)]
         compiled = _machine_code(text, archs, lowered.name)
         cubins: dict[str, Binary] = {}
         for arch, code in compiled.items():
@@ -245,7 +175,7 @@ def _compiled(
         launches.append(kernel_launch(lowered, step.operator, step.values, source, text, cubins))
         plans.append(plan_record(lowered, step.operator, step.plan, compiled))
     code_of = digest(form.graph)
-    executable = Executable(code_of, form.graph, program, tuple(launches), tuple(outputs), files)
+    executable = Executable(code_of, form.graph, program, tuple(launches), made.outputs, files)
     questions = tuple(texts[key] for key in sorted(texts))
     return Built(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target.name)
 
@@ -259,7 +189,7 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
         try:
             found[arch] = compiler.compile(text, arch)
         except MirageError as error:
-            raise KernelRefused(f"it does not compile for {arch}: {_first(error)}", where=name) from error
+            raise KernelRefused(f"it does not compile for {arch}: {first_line(error)}", where=name) from error
     return found
 
 
@@ -305,11 +235,6 @@ def _record(kernel: str, entry: Discharged, text: str) -> ObligationRecord:
         sha256=sha256(text.encode()) if text else None,
         milliseconds=round(entry.milliseconds, 3),
     )
-
-
-def _first(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 # --- candidates of a search ------------------------------------------------------------------------------------------
