@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage_formal.smt.bounds import LAYOUT_MS
+from mirage_formal.smt.bounds import LAYOUT_WORK
 
 
 def minimise(
     costs: Sequence[Sequence[int]],
     pairs: Mapping[tuple[int, int], Sequence[Sequence[int]]],
-    timeout_ms: int = LAYOUT_MS,
+    work: int = LAYOUT_WORK,
 ) -> tuple[tuple[int, ...], bool]:
     """One option for each item.
 
     Args:
         costs: For each item the cost of each of its options, not negative.
         pairs: For some pairs (i, j) of items the cost of each pair of their options, not negative.
-        timeout_ms: For the solver; items that no pair mentions need none.
+        work: For the solver; items that no pair mentions need none.
 
     Returns:
         The number of the option of each item, and whether no choice costs less. Without that claim (the solver ran out
-        of time) the choice is the best one found by descent.
+        of work) the choice is the best one found by descent.
     """
     chosen = [min(range(len(row)), key=row.__getitem__) for row in costs]
     linked = sorted({item for pair in pairs for item in pair})
     if not linked:
         return tuple(chosen), True
-    found = _solved(costs, pairs, linked, timeout_ms)
+    found = _solved(costs, pairs, linked, work)
     if found is None:
         return _descent(costs, pairs, chosen), False
     for item, option in found.items():
@@ -50,13 +50,13 @@ def _solved(
     costs: Sequence[Sequence[int]],
     pairs: Mapping[tuple[int, int], Sequence[Sequence[int]]],
     linked: Sequence[int],
-    timeout_ms: int,
+    work: int,
 ) -> dict[int, int] | None:
     import z3
 
     context = z3.Context()
     solver = z3.Optimize(ctx=context)
-    solver.set("timeout", timeout_ms)
+    solver.set("rlimit", work)
     picks = {i: [z3.Bool(f"x{i}_{o}", context) for o in range(len(costs[i]))] for i in linked}
     terms = []
     for i in linked:

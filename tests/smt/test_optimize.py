@@ -45,3 +45,13 @@ def test_without_a_solver_nothing_is_claimed(monkeypatch):
 def test_pairs_decide_against_the_cheapest_options():
     chosen, proven = minimise([[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]})
     assert (chosen, proven) == ((1, 1), True)
+
+
+def test_the_limit_is_one_of_work_so_that_equal_problems_have_equal_answers():
+    costs = [[(7 * i + 3 * o) % 5 for o in range(4)] for i in range(12)]
+    pairs = {(i, j): [[(i * a + j * b) % 7 for b in range(4)] for a in range(4)] for i in range(12) for j in range(i)}
+    pairs = {(j, i): table for (i, j), table in pairs.items()}
+    little = [minimise(costs, pairs, work=2_000) for _ in range(3)]
+    assert len(set(little)) == 1
+    assert little[0][1] is False
+    assert minimise(costs[:3], {key: pairs[key] for key in [(0, 1), (1, 2)]})[1] is True
