@@ -59,7 +59,13 @@ def test_deep_nesting_is_refused_without_a_crash() -> None:
 
 def test_published_schema_is_the_generated_one() -> None:
     assert SCHEMA.read_text() == schema_text()
-    kernels = {journal.MANIFEST_FILE, journal.LAUNCH_FILE, journal.PLAN_FILE, journal.OBLIGATIONS_FILE}
+    kernels = {
+        journal.MANIFEST_FILE,
+        journal.LAUNCH_FILE,
+        journal.PLAN_FILE,
+        journal.OBLIGATIONS_FILE,
+        journal.PROGRAMS_FILE,
+    }
     assert set(FILES) == {
         *(journal.RUN_FILE, journal.SEARCH_FILE, journal.SUMMARY_FILE, "whole.json"),
         *(journal.PROOF_FILE, journal.VERIFICATION_FILE, journal.MANIFEST_FILE),

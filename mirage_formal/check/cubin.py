@@ -31,7 +31,7 @@ def resources(data: bytes, kernel: str) -> Resources:
         FormatError: Not a cubin with this kernel alone.
     """
     try:
-        found = dict(_sections(data))
+        found = dict(sections(data))
         if [name for name in found if name.startswith(".text.")] != [f".text.{kernel}"]:
             raise FormatError(f"expected machine code of {kernel} alone")
         values = dict(_attributes(found[".nv.info"]))
@@ -40,7 +40,7 @@ def resources(data: bytes, kernel: str) -> Resources:
         raise FormatError(f"expected a cubin with one kernel, got {type(error).__name__}: {error}") from None
 
 
-def _sections(data: bytes) -> Iterator[tuple[str, bytes]]:
+def sections(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Names and contents of an ELF file's sections."""
     if data[:5] != b"\x7fELF\x02":
         raise FormatError("expected a 64-bit ELF file")

@@ -1,25 +1,26 @@
-"""A directory of kernels: bound to its candidate, whole, and its obligations put to the solvers again.
+"""A directory of kernels: bound to its candidate, whole, and launched as its µGraph says.
 
-What is not established: that the CUDA C++ does what the µGraph says, and that the obligations are all that its safety
-needs. Code generation is not proved (docs/trust.md).
+Nothing here knows what a kernel's text means: that the directory's text, plans, obligations and questions are what code
+generation and its analysis make of the µGraph is for ``derive.evidence``, which is apart from the checker. Texts of
+questions are only handed on, to be compared; no solver is asked about a text that a file holds.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Final
+
+import msgspec
 
 from mirage_formal.check.cubin import Resources
 from mirage_formal.check.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.launches import check_launches, check_plans
-from mirage_formal.check.solvers import UNSAT, answers, directory, expect_unsat
+from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.check.steps import check_manifest, expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.canonical import digest
@@ -32,6 +33,7 @@ from mirage_formal.journal import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    PROGRAMS_FILE,
     QUESTIONS_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
@@ -50,14 +52,9 @@ from mirage_formal.journal import (
     unsealed,
 )
 from mirage_formal.smt.bounds import MAX_QUESTIONS
-from mirage_formal.smt.script import Script, parse
 
-#: Kinds whose text is only a part of the claim: that every element is written also rests on a count of the writes.
-_PARTLY: Final = frozenset({"coverage"})
-_DECLARED: Final = re.compile(
-    r"\(declare-const (tid|bx|by|bz)(?:~2)? \(_ BitVec (\d+)\)\)\n"
-    r"(?:\(assert \(bvult \S+ \(_ bv(\d+) \d+\)\)\))?"
-)
+#: How an obligation is counted that holds again because both solvers refuted the negation of its whole claim.
+SOLVERS: Final = "z3 and cvc5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +65,18 @@ class EstablishedKernels:
         name: Name of their directory.
         candidate: Digest of the candidate's graph.
         program: Digest of its program.
-        target: Name of the target that the kernels are planned for.
+        target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
         stabilized: Whether they compute the running-maximum form, whose own proof was replayed.
         kernels: Generated kernels that are launched.
         products: Predefined products that cuBLAS computes.
+        conditions: Where the proof of the running-maximum form holds; none for the candidate's own form, whose proof
+            has its own.
         obligations: Safety obligations, all of which were settled when the kernels were made.
-        again: Those whose whole claim z3 and cvc5 refuted the negation of just now.
-        recorded: The others, by why: how they were settled then, or that a solver did not answer now.
+        again: Those that were derived again and are settled again just now, by means; none without ``derive``.
+        recorded: The others, by why.
+        compiled: Files of machine code that were made again just now, byte for byte; none without ``derive``.
+        written: The others, by why they are only what the author wrote.
+        compiler: What made them again, or "".
         code: What the machine code of each architecture states: the most registers and stack of all kernels.
         numerics: Recorded on a device; None without one.
         measure: Recorded on a device; None without one.
@@ -85,26 +87,52 @@ class EstablishedKernels:
     candidate: str
     program: str
     target: str
+    target_digest: str
     stabilized: bool
+    conditions: tuple[str, ...]
     kernels: int
     products: int
     obligations: int
-    again: int
+    again: Mapping[str, int]
     recorded: Mapping[str, int]
+    compiled: int
+    written: Mapping[str, int]
+    compiler: str
     code: Mapping[str, Resources]
     numerics: Numerics | None
     measure: MeasureRecord | None
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class BoundKernels:
+    """Kernels whose files belong together, and what those files say.
+
+    Attributes:
+        root: Their directory.
+        about: What holds about them; of obligations and machine code, nothing yet.
+        graph: The µGraph that they compute.
+        manifest, launch, plans, obligations: The records.
+        questions: The texts of the obligations' questions, in the order of their digests; of no known meaning.
+    """
+
+    root: Path
+    about: EstablishedKernels
+    graph: KernelGraph
+    manifest: KernelManifestRecord
+    launch: LaunchRecord
+    plans: PlanRecord
+    obligations: tuple[ObligationRecord, ...]
+    questions: tuple[str, ...]
+
+
 @directory()
-def check_kernels(root: Path) -> EstablishedKernels:
-    """Establish about a directory of kernels what can be established from its files.
+def check_kernels(root: Path) -> BoundKernels:
+    """Establish about a directory of kernels what can be established without knowing what a kernel's text means.
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
-    candidate's own, or one whose proof of equality with the program is replayed here. An obligation counts as
-    established only if z3 and cvc5 refute its text just now. That the text asks what its line says is not established.
-    That the candidate is one of the run is for ``check.run`` to see.
+    candidate's own, or one whose proof of equality with the program is replayed here. No obligation counts as
+    established. That the candidate is one of the run is for ``check.run`` to see.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -122,31 +150,38 @@ def check_kernels(root: Path) -> EstablishedKernels:
         launch = decode(read(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)
         graph, program = from_json(bytes(launch.graph), "graph"), from_json(bytes(launch.program), "program")
     _check_graphs(root, manifest, launch, graph, program)
-    stabilized = _check_form(root, manifest, graph, program)
+    conditions = _check_form(root, manifest, graph, program)
+    stabilized = conditions is not None
     check_launches(root, launch, graph)
     with step(root / PLAN_FILE, "read the plans", corrupt=True):
         plans = decode(read(root / PLAN_FILE), PlanRecord, PLAN_FILE)
     code = check_plans(root, plans, launch.launches, graph)
     _check_names(root, manifest, launch, stabilized)
     kernels = {x.name: x for x in launch.launches if isinstance(x, KernelLaunch)}
-    count, again, recorded = _check_obligations(root, kernels)
+    obligations, questions = _check_obligations(root, kernels)
     bound = sha256(read(path))
-    return EstablishedKernels(
+    about = EstablishedKernels(
         name=root.name,
         candidate=manifest.candidate,
         program=manifest.program,
-        target=manifest.target,
+        target=manifest.target.name,
+        target_digest=sha256(msgspec.json.encode(manifest.target)),
         stabilized=stabilized,
+        conditions=conditions or (),
         kernels=len(kernels),
         products=len(launch.launches) - len(kernels),
-        obligations=count,
-        again=again,
-        recorded=recorded,
+        obligations=len(obligations),
+        again={},
+        recorded=dict(sorted(Counter(record.means for record in obligations).items())),
+        compiled=0,
+        written={"not compiled again": files} if (files := sum(len(x.cubins) for x in kernels.values())) else {},
+        compiler="",
         code=code,
         numerics=check_numerics(root, bound, manifest.graph, graph),
         measure=check_measure(root, bound, program),
         seconds=perf_counter() - begin,
     )
+    return BoundKernels(root, about, graph, manifest, launch, plans, obligations, questions)
 
 
 def _check_graphs(
@@ -161,8 +196,10 @@ def _check_graphs(
         expect("program of the manifest", digest(program), manifest.program)
 
 
-def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, program: KernelGraph) -> bool:
-    """Whether the kernels compute another µGraph than the candidate's; then it has a proof of its own.
+def _check_form(
+    root: Path, manifest: KernelManifestRecord, graph: KernelGraph, program: KernelGraph
+) -> tuple[str, ...] | None:
+    """Where another µGraph than the candidate's, which the kernels compute, equals the program; None if it is its own.
 
     Sound: the kernel of the checker replays the proof for the µGraph of the launches, and both solvers refute the
     digit lemmas that it used.
@@ -172,19 +209,19 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
         there = [name in manifest.files for name in (STABILIZED_FILE, STABILIZED_PROOF_FILE)]
         expect("files of a running-maximum form", [not own] * 2, there)
     if own:
-        return False
+        return None
     with step(root / STABILIZED_FILE, "running-maximum form"):
         expect("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
     with step(root / STABILIZED_PROOF_FILE, "replay the proof"):
         found = replayed(program, graph, read(root / STABILIZED_PROOF_FILE))
         for one in found.obligations:
             expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
-    return True
+    return found.conditions
 
 
 def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecord, stabilized: bool) -> None:
     """Nothing lies in the directory that no other step looks at."""
-    used = {LAUNCH_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE}
+    used = {LAUNCH_FILE, PROGRAMS_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE}
     used |= {STABILIZED_FILE, STABILIZED_PROOF_FILE} if stabilized else set()
     for item in launch.launches:
         if isinstance(item, KernelLaunch):
@@ -196,41 +233,31 @@ def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecor
 # --- obligations -----------------------------------------------------------------------------------------------------
 
 
-def _check_obligations(root: Path, kernels: Mapping[str, KernelLaunch]) -> tuple[int, int, dict[str, int]]:
-    """How many obligations there are, how many hold again, and why the others are only recorded."""
+def _check_obligations(
+    root: Path, kernels: Mapping[str, KernelLaunch]
+) -> tuple[tuple[ObligationRecord, ...], tuple[str, ...]]:
+    """The obligations and the texts of their questions: every kernel has some, and every text is named."""
     path = root / OBLIGATIONS_FILE
     with step(path, "read the proof log of kernels", corrupt=True):
         records = [decode(text, ObligationRecord, f"line {number}") for number, text in read_lines(path)]
     with step(root / QUESTIONS_FILE, "read the questions of obligations", corrupt=True):
-        questions = unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)
-        if len(questions) > MAX_QUESTIONS:
-            raise FormatError(f"expected at most {MAX_QUESTIONS} questions, got {len(questions)}")
-        texts = {sha256(text.encode()): text for text in questions}
+        texts = unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)
+        if len(texts) > MAX_QUESTIONS:
+            raise FormatError(f"expected at most {MAX_QUESTIONS} questions, got {len(texts)}")
     with step(path, "complete proof log of kernels"):
         named = {record.sha256 for record in records if record.sha256 is not None}
-        expect("digests of the questions", sorted(texts), sorted(named))
+        expect("digests of the questions", [sha256(text.encode()) for text in texts], sorted(named))
         for name, launch in kernels.items():
             _check_complete([record for record in records if record.kernel == name], launch)
         expect("kernels with obligations", sorted(kernels), sorted({record.kernel for record in records}))
-    again = 0
-    recorded: Counter[str] = Counter()
-    for number, record in enumerate(records, 1):
-        why: str = record.means
-        if record.sha256 is not None:
-            with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
-                why = _ask(texts[record.sha256], kernels[record.kernel], record)
-        if why:
-            recorded[why] += 1
-        else:
-            again += 1
-    return len(records), again, dict(sorted(recorded.items()))
+    return tuple(records), tuple(texts)
 
 
 def _check_complete(records: list[ObligationRecord], launch: KernelLaunch) -> None:
     """Every kernel has an obligation about its form, and two about everything that it writes.
 
-    Sound: every answer that is recorded is unsat, and an obligation that a solver settled has its question. What else
-    the safety of a kernel needs depends on its statements, which are not read here.
+    Every answer that is recorded is unsat, and an obligation that a solver settled has its question. What else the
+    safety of a kernel needs depends on its statements, which are not read here.
     """
     kinds = Counter(record.kind for record in records)
     written = sum(argument.written for argument in launch.arguments)
@@ -248,36 +275,3 @@ def _check_complete(records: list[ObligationRecord], launch: KernelLaunch) -> No
 
 def _said(record: ObligationRecord) -> set[str]:
     return {answer.answer for answer in record.solvers.values()}
-
-
-def _ask(text: str, launch: KernelLaunch, record: ObligationRecord) -> str:
-    """Why an obligation is only recorded, or "" if it holds again.
-
-    Sound: "" only if the obligation rests on its text alone, and both solvers say unsat. Whether the text asks what its
-    line says is not decided here: whoever writes other texts and signs them again is believed (docs/trust.md).
-
-    Raises:
-        FormatError: A solver has an answer to what must have none, or the text is about another launch.
-    """
-    found = answers(_question(text, (launch.threads, *launch.grid)))
-    if "sat" in found.said.values():
-        what = f"{record.kind} of {record.subject} at {record.path}"
-        raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")
-    if found.said != UNSAT:
-        return "undecided now" if found.asked else f"undecided now, as {found.why}"
-    return "count" if record.kind in _PARTLY else ""
-
-
-@lru_cache(maxsize=4096)
-def _question(text: str, extents: tuple[int, int, int, int]) -> Script:
-    """The question that a text writes about a launch with these threads and blocks.
-
-    Raises:
-        FormatError: It is no question of the closed form that solvers are asked, or one about another launch.
-    """
-    script = parse(text)
-    expect("logic of an obligation", "QF_BV", script.logic)
-    sizes = dict(zip(("tid", "bx", "by", "bz"), extents, strict=True))
-    for name, bits, below in _DECLARED.findall(text):
-        expect(f"values of {name}", sizes[name], int(below) if below else 1 << int(bits))
-    return script

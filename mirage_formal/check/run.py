@@ -272,7 +272,8 @@ def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> Non
         with step(run.root / KERNELS / result.name / MANIFEST_FILE, "whose kernels"):
             expect("candidate", digests[result.name], result.candidate)
             expect("program", run.record.identity.program, result.program)
-            expect("target", run.record.identity.target, result.target)
+            who = run.record.identity
+            expect("target", (who.target, who.target_digest), (result.target, result.target_digest))
 
 
 __all__ = ["CheckFailed", "Run", "check_kernel_members", "check_members", "read_run"]

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
-from mirage_formal.check.kernels import EstablishedKernels, check_kernels
+from mirage_formal.check.kernels import SOLVERS, EstablishedKernels
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.steps import CheckFailed, list_files
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
@@ -44,6 +45,14 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
+class _How:
+    """How to check: in how many processes, and whether machine code is compiled again."""
+
+    jobs: int
+    recompile: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """What holds about candidates, about the kernels of some of them, and about whole programs made of them."""
 
@@ -57,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
     parser.add_argument("path", type=Path, help="directory of a run, of several runs, or of one candidate")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes [default: processors]")
+    parser.add_argument(
+        "--recompile",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compile kernels again, where the NVRTC is here that compiled them, and compare [default: --recompile]",
+    )
     try:
         options = parser.parse_args(arguments)
     except SystemExit as ended:  # argparse has said what is wrong
@@ -67,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
         solvers.begin()
         list_files(options.path)  # a directory beyond the bounds is refused before anything in it is read
-        found = _check(options.path, options.jobs)
+        found = _check(options.path, _How(options.jobs, options.recompile))
         kernels = _kernel_report(found.kernels) if found.kernels else []
         report = [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]
         print("\n".join(plain(text, _SCREEN) for text in report))
@@ -94,7 +109,7 @@ def _complain(text: str) -> None:
     print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
 
-def _check(path: Path, jobs: int) -> _Found:
+def _check(path: Path, how: _How) -> _Found:
     """Establish a candidate, a run, or all runs of a program file.
 
     Raises:
@@ -102,7 +117,7 @@ def _check(path: Path, jobs: int) -> _Found:
         RunError: The path is none of these, or one of the runs has not finished.
     """
     if (path / WHOLE_FILE).is_file():  # first: whatever else lies beside it does not belong there
-        return _check_whole(path, jobs)
+        return _check_whole(path, how)
     if (path / LAUNCH_FILE).is_file():
         hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
         raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
@@ -111,12 +126,12 @@ def _check(path: Path, jobs: int) -> _Found:
     inside = sorted(path.iterdir()) if path.is_dir() else []
     runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
     if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
-        return _check_run(path, jobs)[1]
+        return _check_run(path, how)[1]
     for below in inside:
         if below not in runs and below.is_dir() and any(below.iterdir()):
             what = f"expected runs of several programs, got {below.name}, which is none"
             raise RunError(what, where=str(below), hint="give the directory of one run, or move this away")
-    return _together([(below.name, _check(below, jobs)) for below in runs])
+    return _together([(below.name, _check(below, how)) for below in runs])
 
 
 def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
@@ -128,15 +143,15 @@ def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
     )
 
 
-def _check_whole(path: Path, jobs: int) -> _Found:
+def _check_whole(path: Path, how: _How) -> _Found:
     whole = read_whole(path)
-    runs = {name: _check_run(path / name, jobs) for name in whole.runs}
+    runs = {name: _check_run(path / name, how) for name in whole.runs}
     found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
     about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
     return replace(found, wholes=[about])
 
 
-def _check_run(path: Path, jobs: int) -> tuple[Run, _Found]:
+def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
     if not (path / SUMMARY_FILE).is_file():
         got = "no such directory" if not path.is_dir() else "neither"
         if (path / RUN_FILE).is_file():
@@ -144,11 +159,18 @@ def _check_run(path: Path, jobs: int) -> tuple[Run, _Found]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    results = _all(check_candidate, run.directories, jobs)
+    results = _all(check_candidate, run.directories, how.jobs)
     check_members(run, results)
-    kernels = _all(check_kernels, run.kernels, jobs)
+    kernels = _all(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
     return run, _Found(results, kernels)
+
+
+def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
+    # Code generation and its analysis are loaded only where there are kernels.
+    from mirage_formal.derive.evidence import derive_kernels
+
+    return derive_kernels(directory, recompile=recompile)
 
 
 def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list[R]:
@@ -270,7 +292,7 @@ def _kernel_report(results: Sequence[EstablishedKernels]) -> list[str]:
             str(item.kernels),
             str(item.products) if item.products else "-",
             str(item.obligations),
-            str(item.again),
+            str(sum(item.again.values())),
             str(sum(item.recorded.values())),
             _by_arch({arch: code.registers for arch, code in item.code.items()}),
             _by_arch({arch: code.stack_bytes for arch, code in item.code.items()}),
@@ -287,20 +309,49 @@ def _by_arch(values: Mapping[str, int]) -> str:
     return " ".join(f"{arch}:{value}" for arch, value in sorted(values.items())) or "-"
 
 
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
+    """Where running-maximum forms equal their programs, by kind; the candidates' own conditions are listed above."""
+    if not any(item.stabilized for item in results):
+        return []
+    held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
+    return [f"conditions of the proofs of running maxima: {', '.join(held) or 'none'} (where: equivalence.json)."]
+
+
+def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[EstablishedKernels]) -> list[str]:
+    """What is known about machine code: made again, or only what the author wrote."""
+    lines: list[str] = []
+    if again:
+        compilers = ", ".join(sorted({item.compiler for item in results if item.compiler}))
+        lines.append(
+            f"Machine code: {again} files are, byte for byte, what NVRTC {compilers} makes of that CUDA C++ here."
+        )
+    lines += [f"Machine code as written by the author: {count} files, {why}." for why, count in sorted(written.items())]
+    return lines
+
+
 def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     """What the table of kernels shows, and what it does not."""
-    again, total = sum(item.again for item in results), sum(item.obligations for item in results)
-    recorded: Counter[str] = Counter()
+    again, recorded, written = (Counter[str]() for _ in range(3))
     for item in results:
+        again.update(item.again)
         recorded.update(item.recorded)
-    why = ", ".join(f"{count} {name}" for name, count in sorted(recorded.items())) or "none"
+        written.update(item.written)
+    total, held, refuted = sum(item.obligations for item in results), sum(again.values()), again.pop(SOLVERS, 0)
     lines = [
         f"Kernels of {len(results)} candidates. Digests agree; each launch computes one operator of a µGraph that is",
         "the candidate's or has a proof of its own, replayed; registers and stack frames are the machine code's own.",
-        f"Safety obligations: z3 and cvc5 refuted {again} of {total} again, as their questions are written. Recorded",
-        f"when the kernels were made, not established again: {why}.",
-        "Code generation is NOT proved: nothing here shows that the source does what the µGraph says, that a question",
-        "asks what its line says, or that the obligations are all that safety needs (docs/trust.md).",
+        *_form_conditions(results),
+        "Derived again from each µGraph, and equal to the files: Programs, CUDA C++, launches, plans, obligations of",
+        f"safety and their questions. Of {total} obligations {held} hold again: {SOLVERS} refuted the negation",
+        f"of {refuted}; settled by the analysis alone: {_counted(again)}. Only recorded: {_counted(recorded)}.",
+        *_machine_meaning(sum(item.compiled for item in results), written, results),
+        "This rests on the code generation and the analysis that made them (optimize/, gpu/, verify/safety*),",
+        "not on an independent implementation. Code generation is NOT proved: that a Program computes its µGraph, and",
+        "that the obligations are all that safety needs, is tested and not proved (docs/trust.md).",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
         where = ", ".join(quoted(name, 80) for name in devices[:4])

@@ -163,13 +163,16 @@ def plan_record(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),
         shared_bytes=program.shared_bytes,
-        compiled={
-            arch: CompiledRecord(
-                registers=code.registers,
-                spill_bytes=code.spill_bytes,
-                stack_bytes=code.stack_bytes,
-                shared_bytes=code.shared_bytes,
-            )
-            for arch, code in compiled.items()
-        },
+        compiled={arch: compiled_record(code) for arch, code in compiled.items()},
+    )
+
+
+def compiled_record(code: Compiled) -> CompiledRecord:
+    """What the compiler reported about a kernel for one architecture."""
+    return CompiledRecord(
+        registers=code.registers,
+        spill_bytes=code.spill_bytes,
+        stack_bytes=code.stack_bytes,
+        shared_bytes=code.shared_bytes,
+        compiler=code.compiler,
     )

@@ -52,6 +52,7 @@ class Compiled:
         stack_bytes: Stack frame per thread; above 0 a register array is indexed dynamically.
         shared_bytes: Static shared memory; what a launch adds is in Program.shared_bytes.
         log: What NVRTC and ptxas said.
+        compiler: Version of NVRTC, as the machine code itself states it: equal versions make equal machine code.
     """
 
     cubin: bytes
@@ -60,13 +61,19 @@ class Compiled:
     stack_bytes: int
     shared_bytes: int
     log: str
+    compiler: str
 
 
-def compile(source: str, arch: str) -> Compiled:
+def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     """Compile one kernel, as mirage_formal.gpu.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
 
     The cache is keyed by source, device header, architecture, options and NVRTC's version; a damaged entry is compiled
     again.
+
+    Args:
+        source: CUDA C++.
+        arch: Architecture.
+        fresh: Compile it here and now, whatever the cache holds, and leave the cache as it is.
 
     Raises:
         CompileError: NVRTC is missing, or it refuses the source; says what to install, or holds its log.
@@ -81,12 +88,18 @@ def compile(source: str, arch: str) -> Compiled:
     header = (data_dir("gpu") / "include" / _HEADER).read_text()
     key = _digest(source, header, arch, nvrtc.version, *nvrtc.options)
     path = cache_dir("cubins") / f"{key}.cubin"
-    if (found := _load(path)) is not None:
+    if not fresh and (found := _load(path)) is not None:
         return found
     cubin, log = nvrtc.compile(source, header, arch)
-    compiled = _measured(cubin, log)
-    _save(path, compiled)
+    compiled = _measured(cubin, log, nvrtc.version)
+    if not fresh:
+        _save(path, compiled)
     return compiled
+
+
+def version() -> str:
+    """Version of the NVRTC that is here, of two numbers; "" without one. Compiled.compiler begins with it."""
+    return _nvrtc().version if available() else ""
 
 
 def available() -> bool:
@@ -117,6 +130,7 @@ def _save(path: Path, compiled: Compiled) -> None:
         "stack_bytes": compiled.stack_bytes,
         "shared_bytes": compiled.shared_bytes,
         "log": compiled.log,
+        "compiler": compiled.compiler,
     }
     text = json.dumps({**record, "sha256": hashlib.sha256(compiled.cubin).hexdigest()})
     replace_file(path, text.encode() + b"\n" + compiled.cubin)
@@ -132,13 +146,15 @@ def _load(path: Path) -> Compiled | None:
         return None
 
 
-def _measured(cubin: bytes, log: str) -> Compiled:
-    """What ``--ptxas-options=-v`` reports about the one kernel of a source."""
+def _measured(cubin: bytes, log: str, version: str) -> Compiled:
+    """What ``--ptxas-options=-v`` reports about the one kernel of a source, and which build compiled it."""
     used = re.search(r"Used (\d+) registers", log)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or frame is None:
         raise CompileError(f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=_HINT)
     shared = re.search(r"(\d+) bytes smem", log)
+    # NVRTC tells two numbers of its version; the note in what it makes tells all.
+    build = re.search(rb"Cuda compilation tools, release [0-9.]+, V([0-9.]*[0-9])", cubin)
     return Compiled(
         cubin=cubin,
         registers=int(used[1]),
@@ -146,6 +162,7 @@ def _measured(cubin: bytes, log: str) -> Compiled:
         stack_bytes=int(frame[1]),
         shared_bytes=int(shared[1]) if shared else 0,
         log=log,
+        compiler=build[1].decode() if build is not None else version,
     )
 
 

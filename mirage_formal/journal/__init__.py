@@ -52,7 +52,9 @@ from mirage_formal.journal.kernels import (
     PlanRecord,
     ProductLaunch,
     ScaleRecord,
+    TargetRecord,
 )
+from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.journal.records import (
     CANDIDATES,
     EQUIVALENCE_FILE,
@@ -112,6 +114,7 @@ __all__ = [
     "PACKAGES",
     "PATIENCE",
     "PLAN_FILE",
+    "PROGRAMS_FILE",
     "PROOF_DIR",
     "PROOF_FILE",
     "QUESTIONS_FILE",
@@ -152,6 +155,7 @@ __all__ = [
     "PlanRecord",
     "Positive",
     "ProductLaunch",
+    "ProgramsRecord",
     "ProofRecord",
     "Record",
     "RejectedKind",
@@ -162,6 +166,7 @@ __all__ = [
     "Sha256",
     "SolverRecord",
     "SummaryRecord",
+    "TargetRecord",
     "UnitRecord",
     "VerdictRecord",
     "VerificationRecord",

@@ -43,6 +43,8 @@ Operator = Annotated[int, msgspec.Meta(ge=-1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}(?!\n)$")]
 Solver = Annotated[str, msgspec.Meta(pattern=r"^(z3|cvc5)(?!\n)$")]
 Arch = Annotated[str, msgspec.Meta(pattern=r"^sm_[0-9]{2,3}[a-z]?(?!\n)$")]
+#: "13.5.37", or "12.8" where the machine code does not say more.
+Compiler = Annotated[str, msgspec.Meta(max_length=40, pattern=r"^[0-9]+(\.[0-9]+)+(?!\n)$")]
 
 # --- launch.json -----------------------------------------------------------------------------------------------------
 
@@ -176,12 +178,14 @@ class CompiledRecord(Record, frozen=True, kw_only=True):
         spill_bytes: Bytes spilled to local memory per thread, stores and loads together.
         stack_bytes: Stack frame per thread.
         shared_bytes: Static shared memory of a block; that of the launch is KernelPlanRecord.shared_bytes.
+        compiler: Version of NVRTC; equal versions make equal machine code of equal sources.
     """
 
     registers: Count
     spill_bytes: Count
     stack_bytes: Count
     shared_bytes: Count
+    compiler: Compiler
 
 
 class KernelPlanRecord(Record, frozen=True, kw_only=True):
@@ -246,6 +250,57 @@ class ObligationRecord(Record, frozen=True, kw_only=True):
 
 # --- manifest.json ---------------------------------------------------------------------------------------------------
 
+Amount = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+
+
+class LimitsRecord(Record, frozen=True, kw_only=True):
+    """TargetLimits of gpu/target.py."""
+
+    shared_bytes_per_block: Amount
+    shared_bytes_per_sm: Amount
+    shared_reserved_per_block: Amount
+    registers_per_sm: Amount
+    threads_per_block: Amount
+    threads_per_sm: Amount
+    blocks_per_sm: Amount
+    grid: tuple[Amount, Amount, Amount]
+
+
+class ModelRecord(Record, frozen=True, kw_only=True):
+    """CostModel of gpu/target.py."""
+
+    bandwidth_efficiency: Rate
+    launch_us: Rate
+    latency_us: Rate
+    tensor_efficiency: Rate
+    tensor_tile: tuple[Amount, Amount, Amount]
+    l2_bandwidth_gbs: Rate
+    sm_bandwidth_gbs: Rate
+    iteration_us: Rate
+    matmul_us: Rate
+    operator_us: Rate
+    library_efficiency: Rate
+
+
+class TargetRecord(Record, frozen=True, kw_only=True):
+    """Target of gpu/target.py: what planning may look at."""
+
+    name: Annotated[str, msgspec.Meta(max_length=100)]
+    title: Annotated[str, msgspec.Meta(max_length=200)]
+    arch: Annotated[str, msgspec.Meta(max_length=100)]
+    sms: Amount
+    clock_ghz: Rate
+    device_bytes: Amount
+    bandwidth_gbs: Rate
+    l2_bytes: Amount
+    tensor_tflops: Rate
+    vector_tflops: Rate
+    special_per_clock: Amount
+    shared_bandwidth_per_clock: Amount
+    limits: LimitsRecord
+    model: ModelRecord
+
 
 class KernelManifestRecord(Record, frozen=True, kw_only=True):
     """manifest.json of a directory of kernels: whose kernels they are, every file but those of a device, and a seal.
@@ -255,7 +310,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
         candidate: Digest of the candidate's µGraph.
         graph: Digest of the µGraph that the kernels compute: the candidate's, or its running-maximum form.
         program: Digest of the program.
-        target: Name of the target that the kernels are planned for.
+        target: What the kernels are planned for: with it they can be derived again.
         files: Path to sha256.
         seal: See ManifestRecord.
     """
@@ -264,7 +319,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     candidate: Sha256
     graph: Sha256
     program: Sha256
-    target: Word
+    target: TargetRecord
     files: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
 

@@ -21,6 +21,7 @@ from mirage_formal.journal.kernels import (
     ObligationRecord,
     PlanRecord,
 )
+from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.journal.records import (
     MANIFEST_FILE,
     CertificateRecord,
@@ -47,6 +48,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     f"{KERNELS}-{MANIFEST_FILE}": (KernelManifestRecord,),
     f"{KERNELS}-{LAUNCH_FILE}": (LaunchRecord,),
     f"{KERNELS}-{PLAN_FILE}": (PlanRecord,),
+    f"{KERNELS}-{PROGRAMS_FILE}": (ProgramsRecord,),
     f"{KERNELS}-{OBLIGATIONS_FILE}": (ObligationRecord,),
     f"{KERNELS}-{NUMERICS_FILE}": (NumericsRecord,),
     f"{KERNELS}-{MEASURE_FILE}": (MeasureRecord,),

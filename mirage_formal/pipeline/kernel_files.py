@@ -9,18 +9,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mirage_formal.gpu.executable import save
 from mirage_formal.ir.canonical import digest
+from mirage_formal.ir.program_records import programs_text
 from mirage_formal.ir.serialize import to_json
 from mirage_formal.journal import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    PROGRAMS_FILE,
     QUESTIONS_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
     KernelManifestRecord,
     PlanRecord,
+    TargetRecord,
     line,
     naming,
     pack_texts,
@@ -60,13 +65,14 @@ def _write(built: Built, building: Path) -> None:
         (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
     (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(line, built.obligations)))
     (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
+    (building / PROGRAMS_FILE).write_bytes(programs_text(tuple(built.programs.values())))
     (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
     save(built.executable, building)
     manifest = KernelManifestRecord(
         candidate=built.candidate,
         graph=built.executable.digest,
         program=digest(built.executable.program),
-        target=built.target,
+        target=msgspec.convert(msgspec.to_builtins(built.target), TargetRecord),
         files={path.name: sha256(path.read_bytes()) for path in sorted(building.iterdir())},
     )
     (building / MANIFEST_FILE).write_bytes(sealed(manifest))

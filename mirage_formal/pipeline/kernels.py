@@ -79,7 +79,7 @@ class Built:
         plans: The plans of the generated kernels, with what the compiler made of them.
         stable: The µGraph that they compute.
         candidate: Digest of the µGraph that they are of.
-        target: Name of the target that they are planned for.
+        target: What they are planned for.
     """
 
     executable: Executable
@@ -89,7 +89,7 @@ class Built:
     plans: tuple[KernelPlanRecord, ...]
     stable: Stable
     candidate: str
-    target: str
+    target: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _compiled(
     code_of = digest(form.graph)
     executable = Executable(code_of, form.graph, program, tuple(launches), made.outputs, files)
     questions = tuple(texts[key] for key in sorted(texts))
-    return Built(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target.name)
+    return Built(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target)
 
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:

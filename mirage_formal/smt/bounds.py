@@ -39,8 +39,8 @@ CHECK_S: Final = 1_800.0
 
 # --- work ------------------------------------------------------------------------------------------------------------
 
-#: Work of z3 for a layout, as it counts it itself; about two seconds. Not a time, so that equal problems have equal
-#: answers on every machine, however busy: kernels are derived again from their µGraphs. No answer is needed to be right.
+#: Work of z3 for a layout, which needs no answer to be right, as z3 counts it itself: about two seconds. It is not a
+#: time, so that equal problems have equal answers on every machine: kernels are derived again from their µGraphs.
 LAYOUT_WORK: Final = 4_000_000
 
 # --- the solvers' process ---------------------------------------------------------------------------------------------

@@ -109,6 +109,25 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         compile(emit(masked_copy()), "sm_12345")
 
 
+def test_it_says_which_build_compiled_it(cache: Path) -> None:
+    made = compile(emit(masked_copy()), "sm_80")
+    assert made.compiler.startswith(compiler.version())
+    note = b"Cuda compilation tools, release 13.5, V13.5.37\0"
+    log = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 9 registers"
+    assert compiler._measured(b"\0" + note, log, "13.5").compiler == "13.5.37"
+
+
+def test_a_fresh_result_is_the_same_and_has_nothing_to_do_with_the_cache(cache: Path) -> None:
+    source = emit(masked_copy())
+    first = compile(source, "sm_80", fresh=True)
+    assert list(cache.iterdir()) == []
+    assert compile(source, "sm_80") == first
+    (entry,) = cache.iterdir()
+    compiler._save(entry, replace(first, cubin=b"another"))
+    assert compile(source, "sm_80").cubin == b"another"
+    assert compile(source, "sm_80", fresh=True) == first
+
+
 def test_without_nvrtc_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIRAGE_FORMAL_NVRTC", "/nowhere/libnvrtc.so")
     compiler._nvrtc.cache_clear()
@@ -125,6 +144,6 @@ def test_without_nvrtc_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 def test_a_log_without_figures_is_refused() -> None:
     with pytest.raises(CompileError, match="registers and spills"):
-        compiler._measured(b"", "ptxas info    : 0 bytes gmem")
+        compiler._measured(b"", "ptxas info    : 0 bytes gmem", "12.8")
     log = "8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\nUsed 40 registers, 96 bytes smem"
-    assert compiler._measured(b"c", log) == Compiled(b"c", 40, 16, 8, 96, log)
+    assert compiler._measured(b"c", log, "12.8") == Compiled(b"c", 40, 16, 8, 96, log, "12.8")

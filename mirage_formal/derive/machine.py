@@ -1,0 +1,105 @@
+"""Machine code made again: what the compiler makes of the derived text, byte for byte beside the files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from mirage_formal.check.cubin import sections
+from mirage_formal.check.kernels import BoundKernels
+from mirage_formal.check.steps import expect, step
+from mirage_formal.derive.generate import compiled_record
+from mirage_formal.errors import FormatError, UnsupportedError
+from mirage_formal.gpu import compile as nvrtc
+from mirage_formal.journal import Binary, CompiledRecord, KernelLaunch, confined, read
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What became of the files of machine code.
+
+    Attributes:
+        again: How many were made again, byte for byte.
+        written: How many are only what the author wrote, by why.
+        compiler: What made them again, or "".
+    """
+
+    again: int
+    written: Mapping[str, int]
+    compiler: str
+
+
+def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bool) -> Machine:
+    """Compile the derived texts again and compare, where the compiler is here that the plans name.
+
+    Sound: a file counts as made again only if its bytes are those that the compiler makes just now, from the text that
+    was derived and the device header of this installation; results of an earlier call, or of the user's cache, count
+    for nothing unless they are of this process.
+
+    Args:
+        bound: The directory.
+        texts: CUDA C++ of each kernel.
+        recompile: Whether to compile at all.
+
+    Raises:
+        CheckFailed: Names the file and the section of the first machine code that is another.
+    """
+    here = nvrtc.version() if recompile else ""
+    again, written, compiler = 0, Counter[str](), ""
+    kernels = [launch for launch in bound.launch.launches if isinstance(launch, KernelLaunch)]
+    for launch, plan in zip(kernels, bound.plans.kernels, strict=True):
+        for arch, binary in sorted(launch.cubins.items()):
+            stated = plan.compiled[arch]
+            with step(bound.root / binary.file, f"machine code of {launch.name} for {arch}, compiled again"):
+                why = _absent(stated.compiler, here, recompile)
+                why = why or _compare(bound.root, texts[launch.name], arch, binary, stated)
+            if why:
+                written[why] += 1
+            else:
+                again, compiler = again + 1, stated.compiler
+    return Machine(again, dict(sorted(written.items())), compiler)
+
+
+def _absent(stated: str, here: str, recompile: bool) -> str:
+    """Why a text is not compiled at all, or ""."""
+    if not recompile:
+        return "not compiled again, as asked"
+    if not here:
+        return f"compiled by NVRTC {stated}, there is none here"
+    return "" if (stated + ".").startswith(here + ".") else f"compiled by NVRTC {stated}, here is {here}"
+
+
+def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledRecord) -> str:
+    """Why machine code cannot be compared, or ""; raises a FormatError if it is another."""
+    try:
+        found = _compiled(text, arch)
+    except UnsupportedError:
+        return f"compiled by NVRTC {stated.compiler}, which does not know {arch} here"
+    if found.compiler != stated.compiler:
+        return f"compiled by NVRTC {stated.compiler}, here is {found.compiler}"
+    data = read(confined(root, binary.file))
+    if data != found.cubin:
+        raise FormatError(
+            f"expected what NVRTC {found.compiler} makes of the source, got another: {_part(found, data)}"
+        )
+    expect("what the compiler reports", compiled_record(found), stated)
+    expect("registers and spilled bytes", (found.registers, found.spill_bytes), (binary.registers, binary.spill_bytes))
+    return ""
+
+
+@lru_cache(maxsize=512)
+def _compiled(text: str, arch: str) -> nvrtc.Compiled:
+    """Compiled once in a process; kernels of several candidates are often the same."""
+    return nvrtc.compile(text, arch, fresh=True)
+
+
+def _part(found: nvrtc.Compiled, data: bytes) -> str:
+    """The first section that differs."""
+    ours, theirs = list(sections(found.cubin)), list(sections(data))
+    if [name for name, _ in ours] != [name for name, _ in theirs]:
+        return "other sections"
+    differs = (name for (name, a), (_, b) in zip(ours, theirs, strict=True) if a != b)
+    return next((f"section {name}" for name in differs), "its headers")

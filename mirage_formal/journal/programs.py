@@ -1,0 +1,322 @@
+"""The records of programs.json: Programs (ir/program.py) as tables, one Struct per class there, with its field names.
+
+Expressions, values and statements stand in three tables of each kernel, each only once, in the order in which they are
+first needed; a reference is a position in the table of its kind, and names an earlier entry. So nothing nests, however
+deep a Program is. ir/program_records.py turns the records into Programs and back.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from mirage_formal.journal.records import SCHEMA_VERSION, Record, Version
+
+PROGRAMS_FILE: Final = "programs.json"
+#: Most entries of a table, of a body and of a list of values.
+MAX_ENTRIES: Final = 1 << 16
+
+_INT_MAX: Final = 2**31 - 1
+
+#: A position in a table.
+Ref = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ENTRIES)]
+Refs = Annotated[tuple[Ref, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")]
+Whole = Annotated[int, msgspec.Meta(ge=-_INT_MAX - 1, le=_INT_MAX)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=_INT_MAX)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
+#: A float as float.hex writes it: exact, and able to say "inf" and "-0x0.0p+0".
+Float = Annotated[str, msgspec.Meta(max_length=32, pattern=r"^-?(inf|0x[01]\.[0-9a-f]+p[+-][0-9]+)(?!\n)$")]
+Element = Literal["float16", "bfloat16", "float32"]
+Unary = Literal[
+    "neg", "exp", "sqrt", "rsqrt", "square", "silu", "gelu", "relu", "sigmoid", "round_half", "round_bfloat"
+]
+Binary = Literal["add", "sub", "mul", "div", "max"]
+Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
+
+# --- integer expressions ---------------------------------------------------------------------------------------------
+
+
+class IntEntry(Record, frozen=True, tag_field="is", tag="int"):
+    """Int."""
+
+    value: Whole
+
+
+class VarEntry(Record, frozen=True, tag_field="is", tag="var"):
+    """Var."""
+
+    name: Name
+
+
+class IntBinEntry(Record, frozen=True, tag_field="is", tag="bin"):
+    """IntBin; operands in ``integers``."""
+
+    op: Integer
+    a: Ref
+    b: Ref
+
+
+IntExprEntry = IntEntry | VarEntry | IntBinEntry
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+class RealEntry(Record, frozen=True, tag_field="is", tag="real"):
+    """Real."""
+
+    value: Float
+
+
+class RegEntry(Record, frozen=True, tag_field="is", tag="reg"):
+    """Reg."""
+
+    array: Name
+    index: Ref
+
+
+class SharedReadEntry(Record, frozen=True, tag_field="is", tag="shared_read"):
+    """SharedRead."""
+
+    buffer: Name
+    index: Ref
+
+
+class GlobalReadEntry(Record, frozen=True, tag_field="is", tag="global_read"):
+    """GlobalRead."""
+
+    param: Name
+    index: Ref
+
+
+class ApplyEntry(Record, frozen=True, tag_field="is", tag="apply"):
+    """Apply; the operand in ``values``."""
+
+    fn: Unary
+    a: Ref
+
+
+class CombineEntry(Record, frozen=True, tag_field="is", tag="combine"):
+    """Combine; operands in ``values``."""
+
+    fn: Binary
+    a: Ref
+    b: Ref
+
+
+class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
+    """Select; the condition in ``integers``, the others in ``values``."""
+
+    condition: Ref
+    a: Ref
+    b: Ref
+
+
+ValueEntry = RealEntry | RegEntry | SharedReadEntry | GlobalReadEntry | ApplyEntry | CombineEntry | SelectEntry
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+class RegistersEntry(Record, frozen=True, tag_field="is", tag="registers"):
+    """Registers."""
+
+    name: Name
+    count: Size
+    words: bool
+    initial: Float | None
+
+
+class ForEntry(Record, frozen=True, tag_field="is", tag="for"):
+    """For; the body in ``statements``."""
+
+    var: Name
+    extent: Size
+    body: Refs
+    unroll: bool
+
+
+class IfEntry(Record, frozen=True, tag_field="is", tag="if"):
+    """If; the body in ``statements``."""
+
+    condition: Ref
+    body: Refs
+    uniform: bool
+
+
+class SetRegEntry(Record, frozen=True, tag_field="is", tag="set_reg"):
+    """SetReg."""
+
+    array: Name
+    index: Ref
+    value: Ref
+
+
+class PackEntry(Record, frozen=True, tag_field="is", tag="pack"):
+    """Pack."""
+
+    words: Name
+    index: Ref
+    low: Ref
+    high: Ref
+    dtype: Element
+
+
+class SharedWriteEntry(Record, frozen=True, tag_field="is", tag="shared_write"):
+    """SharedWrite."""
+
+    buffer: Name
+    index: Ref
+    values: Refs
+
+
+class GlobalWriteEntry(Record, frozen=True, tag_field="is", tag="global_write"):
+    """GlobalWrite."""
+
+    param: Name
+    index: Ref
+    values: Refs
+
+
+class SharedVectorEntry(Record, frozen=True, tag_field="is", tag="shared_vector"):
+    """SharedVector."""
+
+    array: Name
+    at: Ref
+    buffer: Name
+    index: Ref
+    count: Size
+
+
+class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"):
+    """GlobalVector."""
+
+    array: Name
+    at: Ref
+    param: Name
+    index: Ref
+    count: Size
+
+
+class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async"):
+    """CopyAsync."""
+
+    buffer: Name
+    index: Ref
+    param: Name
+    source: Ref
+    valid: Ref
+
+
+class CommitEntry(Record, frozen=True, tag_field="is", tag="commit"):
+    """Commit."""
+
+
+class WaitGroupsEntry(Record, frozen=True, tag_field="is", tag="wait_groups"):
+    """WaitGroups."""
+
+    left: Natural
+
+
+class BarrierEntry(Record, frozen=True, tag_field="is", tag="barrier"):
+    """Barrier."""
+
+
+class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
+    """LoadMatrix."""
+
+    words: Name
+    at: Ref
+    buffer: Name
+    index: Ref
+    count: Size
+    transposed: bool
+
+
+class MmaEntry(Record, frozen=True, tag_field="is", tag="mma"):
+    """Mma."""
+
+    d: Name
+    d_at: Ref
+    a: Name
+    a_at: Ref
+    b: Name
+    b_at: Ref
+    dtype: Element
+
+
+class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):
+    """ShuffleReduce."""
+
+    array: Name
+    at: Ref
+    fn: Binary
+    mask: Natural
+
+
+StmtEntry = (
+    RegistersEntry
+    | ForEntry
+    | IfEntry
+    | SetRegEntry
+    | PackEntry
+    | SharedWriteEntry
+    | GlobalWriteEntry
+    | SharedVectorEntry
+    | GlobalVectorEntry
+    | CopyAsyncEntry
+    | CommitEntry
+    | WaitGroupsEntry
+    | BarrierEntry
+    | LoadMatrixEntry
+    | MmaEntry
+    | ShuffleReduceEntry
+)
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+class ParamEntry(Record, frozen=True):
+    """Param."""
+
+    name: Name
+    dtype: Element
+    elements: Size
+    written: bool
+    align: Size
+
+
+class SharedBufferEntry(Record, frozen=True):
+    """SharedBuffer."""
+
+    name: Name
+    dtype: Element
+    elements: Size
+    offset: Natural
+
+
+class ProgramEntry(Record, frozen=True, kw_only=True):
+    """One Program.
+
+    Attributes:
+        name, params, shared, grid, threads: As in ir/program.py.
+        integers, values, statements: Its expressions, values and statements.
+        body: Positions in ``statements``.
+    """
+
+    name: Name
+    params: Annotated[tuple[ParamEntry, ...], msgspec.Meta(max_length=1024)]
+    shared: Annotated[tuple[SharedBufferEntry, ...], msgspec.Meta(max_length=1024)]
+    grid: tuple[Size, Size, Size]
+    threads: Size
+    integers: Annotated[tuple[IntExprEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+    values: Annotated[tuple[ValueEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+    statements: Annotated[tuple[StmtEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+    body: Refs
+
+
+class ProgramsRecord(Record, frozen=True, kw_only=True):
+    """programs.json: the Programs of all generated kernels, in the order of their launches."""
+
+    schema_version: Version = SCHEMA_VERSION
+    programs: Annotated[tuple[ProgramEntry, ...], msgspec.Meta(max_length=1024)]
