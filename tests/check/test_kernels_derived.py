@@ -421,4 +421,4 @@ def test_nothing_replaced_is_accepted(attention: Path, capsys: pytest.CaptureFix
     assert "Only recorded: none" in output
     if available():
         count = len(list(attention.glob("kernels/*/*.cubin")))
-        assert f"Machine code: {count} files are byte for byte what NVRTC" in output
+        assert f"Machine code: {count} files are, byte for byte, what NVRTC" in output
