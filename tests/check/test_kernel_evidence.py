@@ -77,7 +77,7 @@ def test_kernels_are_established_with_their_candidates(
         for directory in (root / "kernels").iterdir():
             found = derive_kernels(directory)
             # Only what has no question, or a question that is a part of the claim, rests on the analysis alone.
-            assert set(found.again) == {SOLVERS, "form", "enumeration", "count"}
+            assert {SOLVERS, "form"} <= set(found.again) <= {SOLVERS, "form", "enumeration", "count"}
             assert found.recorded == {}
             assert found.obligations == sum(found.again.values())
             assert found.again[SOLVERS] > 0.8 * found.obligations
