@@ -26,6 +26,7 @@ from mirage_formal.journal import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    PROGRAMS_FILE,
     PROOF_DIR,
     PROOF_FILE,
     QUESTIONS_FILE,
@@ -87,7 +88,10 @@ _NAMES: Final = {
     "parts": re.escape(PARTS),
 }
 _ESCAPED: Final = [re.escape(name) for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, MANIFEST_FILE)]
-_OF_KERNELS: Final = (LAUNCH_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE, STABILIZED_FILE, STABILIZED_PROOF_FILE)
+_OF_KERNELS: Final = (
+    *(LAUNCH_FILE, PROGRAMS_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE),
+    *(STABILIZED_FILE, STABILIZED_PROOF_FILE),
+)
 
 PROOFS: Final = _folder(r"\d{3,}\.smt2", r"digits-\d{3,}\.smt2", r"equivalence\.json")
 CANDIDATE_SET: Final = _folder(candidate=_folder(*_ESCAPED, proof=PROOFS))
