@@ -14,6 +14,7 @@ import pytest
 
 from mirage_formal import cli, journal
 from mirage_formal.pipeline.programs import load_programs
+from tests.clock import HUNG_S
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -136,11 +137,11 @@ def test_ctrl_c_ends_with_what_was_found_and_code_130(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
     ) as process:
         journaled = tmp_path / "runs" / "one" / "search.jsonl"
-        end = time.monotonic() + 60
+        end = time.monotonic() + HUNG_S
         while time.monotonic() < end and not (journaled.is_file() and journaled.read_bytes().count(b"\n") >= 2):
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "Interrupted; --resume continues" in output
@@ -154,7 +155,7 @@ def test_help_names_every_option(module: str) -> None:
     arguments = ["search", "--help"] if module == "mirage_formal" else ["--help"]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=HUNG_S, env=environment
     )
     assert done.returncode == 0
     options = (

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from mirage_formal.pipeline.executors import PRELOAD, make_executor
 from mirage_formal.pipeline.settings import environment
 from mirage_formal.pipeline.show import notes, warnings
 from mirage_formal.search import cluster as module
+from mirage_formal.search import dispatch
 from mirage_formal.search.cluster import Cluster
 from mirage_formal.search.dispatch import Done, Slow
+from tests.clock import HUNG_S, clock_of
 from tests.fake_engine import UNITS, fresh_name, program, shared
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -75,8 +77,8 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether processes end within some seconds."""
-    end = time.monotonic() + 30
+    """Whether processes end, in a time that is long on any machine."""
+    end = time.monotonic() + HUNG_S
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     return not any(map(alive, pids))
@@ -121,15 +123,15 @@ def test_two_dask_workers_find_what_one_process_finds(two: Cluster, tmp_path: Pa
 
 
 class Killer:
-    """Kills a dask worker while it searches, once the search has come so far."""
+    """Kills a dask worker once the search has come so far."""
 
-    def __init__(self, cluster: Cluster, done: int) -> None:
+    def __init__(self, cluster: Cluster, ready: Callable[[], bool]) -> None:
         self.cluster = cluster
-        self.done = done
+        self.ready = ready
         self.killed = 0
 
     def __call__(self, progress: Progress) -> None:
-        if progress.phase is Phase.SEARCH and progress.done == self.done and not self.killed:
+        if progress.phase is Phase.SEARCH and self.ready() and not self.killed:
             self.killed = next(iter(self.cluster.pids().values()))
             os.kill(self.killed, signal.SIGKILL)
 
@@ -137,12 +139,12 @@ class Killer:
 def test_a_killed_dask_worker_loses_nothing(given: KernelGraph, tmp_path: Path) -> None:
     whole = run(given, settings(workers=2), tmp_path / "whole")
     with Cluster("local:2", PRELOAD, environment=environment) as cluster:
-        killer = Killer(cluster, 2)  # both workers are busy: Slow's units wait for a file from the third one on
-        begin = time.monotonic()
+        # Both workers are busy then: Slow's units wait for a file from the third one on.
+        killer = Killer(cluster, lambda: all((shared(given) / f"waiting{unit}").exists() for unit in (2, 3)))
 
         def watch(progress: Progress) -> None:
             killer(progress)
-            if killer.killed and time.monotonic() > begin + 1:
+            if killer.killed:
                 (shared(given) / "go").touch()
 
         report = run(given, settings("Slow"), tmp_path / "run", executor=cluster, watch=watch)
@@ -176,9 +178,17 @@ def test_a_poison_unit_is_reported_and_the_run_completes(two: Cluster, given: Ke
 
 
 def test_a_time_limit_ends_the_search_and_the_cluster_can_be_used_again(
-    two: Cluster, given: KernelGraph, tmp_path: Path
+    two: Cluster, given: KernelGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = run(given, settings("Slow", time_limit_s=4.0), tmp_path / "run", executor=two)
+    with monkeypatch.context() as changed:
+        clock = clock_of(changed, dispatch)
+
+        def watch(progress: Progress) -> None:
+            if (progress.phase, progress.done) == (Phase.SEARCH, 2):
+                clock.ahead = 2 * HUNG_S
+
+        chosen = settings("Slow", time_limit_s=HUNG_S)
+        stopped = run(given, chosen, tmp_path / "run", executor=two, watch=watch)
     assert (stopped.summary.status, stopped.summary.units_done) == ("time-limit", 2)
     (shared(given) / "go").touch()
     resumed = run(given, settings("Slow", resume=True), tmp_path / "run", executor=two)
@@ -221,7 +231,7 @@ def test_a_straggling_unit_is_shown_with_its_label(given: KernelGraph, tmp_path:
 
     def watch(progress: Progress) -> None:
         seen.append(progress.remark)
-        if progress.remark.endswith("as well"):
+        if progress.remark.startswith("slow: unit 5") and progress.remark.endswith("as well"):
             (shared(given) / "go").touch()
 
     with Cluster("local:2", PRELOAD, slow_factor=2, slow_after_s=1.0) as cluster:
@@ -252,25 +262,31 @@ def nap_and_tell(seconds: float) -> int:
 
 SCRIPT = """
 print("main", flush=True)
-import time
 from mirage_formal.search.cluster import Cluster
+from tests.test_cluster import hang_first
 cluster = Cluster("local:2")
 print(*cluster.pids().values(), flush=True)
-for outcome in cluster.run(time.sleep, [600, 600], limit_s=1000):
+for outcome in cluster.run(hang_first, {paths!r}, limit_s=1000):
     pass
 """
 
 
 def test_everything_ends_when_the_client_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as client:
+    hanging = [tmp_path / "a", tmp_path / "b"]
+    script.write_text(SCRIPT.format(paths=[str(path) for path in hanging]))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "main\n"
         pids = [int(pid) for pid in client.stdout.readline().split()]  # not "main" again: no worker imported the script
-        time.sleep(1.0)
+        end = time.monotonic() + HUNG_S
+        while not all(path.is_file() and path.read_text() for path in hanging) and time.monotonic() < end:
+            time.sleep(0.02)
+        pids += [int(path.read_text()) for path in hanging]
+        assert all(map(alive, pids))
         client.kill()
-    assert len(pids) == 2
+    assert len(set(pids)) == 4
     assert gone(pids)
 
 
@@ -349,7 +365,7 @@ def test_a_worker_of_another_version_that_joins_later_is_not_used(
         mark.touch()
         old = cluster.pids()
         os.kill(next(iter(old.values())), signal.SIGKILL)  # its nanny starts another in its place
-        end = time.monotonic() + 60
+        end = time.monotonic() + HUNG_S
         done = 0
         while not cluster.remarks and time.monotonic() < end:
             done += sum(isinstance(o, Done) for o in cluster.run(nap, [0.1] * 4, limit_s=60))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import HUNG_S
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 PROBE = """
@@ -29,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(root), str(REPOSITORY)]
-    subprocess.run(built, check=True, cwd=root, timeout=120)
+    subprocess.run(built, check=True, cwd=root, timeout=HUNG_S)
     [wheel] = root.glob("*.whl")
     target = root / "site"
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
@@ -39,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(site)}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=site.parent, env=environment, timeout=120
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=site.parent, env=environment, timeout=HUNG_S
     )
 
 
@@ -72,6 +74,6 @@ def test_the_command_is_installed(site: Path) -> None:
 
 
 def test_a_checkout_uses_its_own_data() -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=REPOSITORY, timeout=HUNG_S)
     assert done.stderr == ""
     assert done.stdout.splitlines()[1] == f"{REPOSITORY / 'axioms'} True True 132"

@@ -70,8 +70,8 @@ def test_a_recorder_measures_every_task(tmp_path: Path) -> None:
 
 def test_the_overhead_of_a_cluster_is_measured() -> None:
     overhead = measure_overhead()
-    assert 0 < overhead.dispatch < 1
-    assert 0 < overhead.start < 60
+    assert overhead.dispatch > 0
+    assert overhead.start > 0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 64, 1024])

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from mirage_formal.ir.verdict import Equivalent, Probable
+from mirage_formal.pipeline import show
 from mirage_formal.pipeline.progress import Phase, Progress
 from mirage_formal.pipeline.show import LiveWatch, PlainWatch, form, known, meanings, progress_line
+from tests.clock import clock_of
 from tests.fake_engine import fused, program
 
 PROGRESS = Progress(phase=Phase.SEARCH, done=1, total=4, states=1000, pruned=10, candidates=3, elapsed_s=2.0)
@@ -29,14 +32,18 @@ def test_a_terminal_shows_the_newest_line() -> None:
     assert "attn: searching 2/4" in file.getvalue()
 
 
-def test_elsewhere_only_news_is_printed() -> None:
+def test_elsewhere_only_news_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     file = StringIO()
+    clock = clock_of(monkeypatch, show, still=True)
     with PlainWatch("attn", Console(file=file, width=120)) as watch:
         watch(PROGRESS)
         watch(replace(PROGRESS, done=2))
+        clock.ahead = 600.0
+        watch(replace(PROGRESS, done=3))
         watch(replace(PROGRESS, phase=Phase.WRITE))
     assert [line.split(" |")[0] for line in file.getvalue().splitlines()] == [
         "attn: searching 1/4",
+        "attn: searching 3/4",
         "attn: writing 1/4",
     ]
 
