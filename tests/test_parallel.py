@@ -191,6 +191,27 @@ def test_leaving_the_iteration_kills_busy_workers(executor: Executor[Any]) -> No
     assert outcomes(executor, square, [5])[0].value == 25
 
 
+class Pressed(Pool):
+    """Ctrl-C comes once, right after a task was sent."""
+
+    pressed = False
+
+    def _send(self, *arguments: Any) -> bool:
+        sent = super()._send(*arguments)
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return sent
+
+
+def test_an_interrupt_while_a_task_is_sent_leaves_no_worker_busy_with_it() -> None:
+    with Pressed(1) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            list(pool.run(nap, [1e6], limit_s=1e6))
+        found = outcomes(pool, square, [5], limit_s=HANGS_S)[0]
+        assert (found.value, found.attempts) == (25, 1)
+
+
 def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: str) -> None:
     bound = 250 << 20
     with Pool(2, memory=bound) as pool, Cluster(scheduler, memory=bound) as cluster:

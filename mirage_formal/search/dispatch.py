@@ -244,12 +244,13 @@ class Executor(ABC, Generic[S]):
                 book.waiting.remove(index)
 
     def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
+        # Busy before it is sent: whatever interrupts from here on, ``run`` stops what may have begun.
+        slot.task, slot.since = index, time.monotonic()
         if not self._send(slot, function, task, limit_s):
+            slot.task = None
             return False
         book.starts[index] += 1
         book.homes[index].add(slot.home)
-        slot.task = index
-        slot.since = time.monotonic()
         return True
 
     def _next(self, book: _Book, slot: S) -> int | None:

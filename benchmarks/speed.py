@@ -1,0 +1,127 @@
+"""What tests bound by counting calls, timed: two checkouts, in turns, as ratios.
+
+Run: .venv/bin/python benchmarks/speed.py OLD NEW [--rounds N] [CASE ...]
+
+OLD and NEW are checkouts of this repository. Every round starts a fresh process of each, the first one changing, which
+does one case until it has taken half a second, and tells its shortest processor time. Printed are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Work = Callable[[], object]
+
+
+def block_cost() -> Work:
+    """The cost model on attention's kernel."""
+    from optimize.test_cost import H200, gqa
+
+    from mirage_formal.optimize.cost import block_cost as cost
+
+    graph = gqa(1, 16)
+    types = [given.tensor for given in graph.inputs]
+    return lambda: cost(graph.ops[0].graph, types, H200)
+
+
+def counterexample() -> Work:
+    """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
+    from claims import load
+
+    from mirage_formal.verify.counterexample import find
+
+    made = [claim.tiny() for claim in load("refute")]
+    return lambda: [find(*one, seed=7) for one in made]
+
+
+def safety() -> Work:
+    """The obligations of a large matrix product."""
+    import safety_programs
+
+    from mirage_formal.verify.safety import discharge_safety
+
+    program = safety_programs.gemm(16, 6144, 4096)
+    return lambda: discharge_safety(program)
+
+
+def towers() -> Work:
+    """Expressions that share their parts, 3,000 levels high."""
+    from smt.test_terms import tower
+
+    from mirage_formal.smt.terms import order_key, postorder
+
+    return lambda: (len(list(postorder([tower(3_000)]))), order_key(tower(3_000)))
+
+
+def replay() -> Work:
+    """The checker's kernel on all proofs written by hand."""
+    from hand_proofs import PAIRS, text
+
+    from mirage_formal.check.kernel.replay import replay as again
+
+    proofs = [(pair, text(name)) for name, pair in PAIRS.items()]
+    return lambda: [again(*pair, proof) for pair, proof in proofs]
+
+
+CASES = {case.__name__: case for case in (block_cost, counterexample, safety, towers, replay)}
+_ENOUGH_S = 0.5
+
+
+def shortest(name: str) -> float:
+    """Processor seconds of one case, the least of as many times as fit into half a second."""
+    work = CASES[name]()
+    work()
+    taken: list[float] = []
+    while sum(taken) < _ENOUGH_S:
+        begin = time.process_time()
+        work()
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+def measured(checkout: Path, name: str) -> float:
+    """The same in a process of its own, with the package and the tests of a checkout."""
+    path = os.pathsep.join((str(checkout), str(checkout / "tests")))
+    command = [sys.executable, __file__, "--case", name]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, cwd=checkout, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return float(done.stdout)
+
+
+def main() -> None:
+    """Print the table."""
+    if sys.argv[1:2] == ["--case"]:
+        print(shortest(sys.argv[2]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=lambda text: Path(text).resolve())
+    parser.add_argument("new", type=lambda text: Path(text).resolve())
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - set(CASES):
+        parser.error(f"expected cases of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
+    print("| case | old ms | new ms | new / old |")
+    print("|---|--:|--:|---|")
+    for name in arguments.cases or CASES:
+        pairs = []
+        for number in range(arguments.rounds):
+            order = (arguments.old, arguments.new) if number % 2 == 0 else (arguments.new, arguments.old)
+            found = {checkout: measured(checkout, name) for checkout in order}
+            pairs.append((found[arguments.old], found[arguments.new]))
+        old, new = (1e3 * statistics.median(side) for side in zip(*pairs, strict=True))
+        ratios = [b / a for a, b in pairs]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {name} | {old:.3f} | {new:.3f} | {spread} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
