@@ -181,7 +181,7 @@ def measure_overhead() -> Overhead:
         list(cluster.run(here.nothing, range(_EMPTY), limit_s=60))
         spent = time.process_time() - client + cluster.scheduler_seconds() - scheduler
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
-    modules = ", ".join((*PRELOAD, "z3", "cvc5", "galois", "distributed"))
+    modules = ", ".join((*PRELOAD, "z3", "cvc5", "distributed"))
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Overhead(spent / _EMPTY, end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
