@@ -157,9 +157,9 @@ def _check_units(run: Run) -> None:
     latest, summary = _latest(run), run.summary
     failed = sum(record.status == "failed" for record in latest)
     with step(run.root / SUMMARY_FILE, "totals of the journal"):
-        expect("stats", _total(record.stats for record in latest), Counter(summary.stats))
+        expect("stats", dict(_total(record.stats for record in latest)), summary.stats)
         expect("states", summary.stats.get("states", 0), summary.states)
-        expect("pruned", _total(record.pruned for record in latest), Counter(summary.pruned))
+        expect("pruned", dict(_total(record.pruned for record in latest)), summary.pruned)
         expect("units_done", len(latest) - failed, summary.units_done)
         expect("units_failed", failed, summary.units_failed)
         expect("found", len(_found(latest)), summary.found)

@@ -24,7 +24,7 @@ from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, O
 from mirage_formal.ir.serialize import from_json
 from mirage_formal.ir.types import row_major
 from mirage_formal.journal import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
-from mirage_formal.journal.whole import WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.journal.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,8 @@ def _check_files(whole: Whole) -> None:
         expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
         used = {piece.record.run for piece in whole.pieces if piece.record.run}
         expect("searches that are not listed", [], sorted(used - set(whole.runs)))
-        for name in sorted(list_files(whole.root) - {WHOLE_FILE}):
+        empty = set() if whole.runs else {f"{PARTS}/"}
+        for name in sorted(list_files(whole.root) - {WHOLE_FILE} - empty):
             if not name.startswith(tuple(f"{run}/" for run in whole.runs)):
                 raise FormatError(f"expected only files of the parts' searches, got {name} as well")
     for name, code in whole.record.manifest.items():

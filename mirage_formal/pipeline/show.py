@@ -41,7 +41,7 @@ class LiveWatch:
 
     def __init__(self, name: str, console: Console) -> None:
         self._name = name
-        self._live = Live(Text(f"{name}: starting"), console=console, refresh_per_second=8, transient=True)
+        self._live = Live(Text(plain(f"{name}: starting")), console=console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -69,7 +69,7 @@ def differences(old: Any, new: Any, at: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             if key not in old or key not in new:
-                default = old.get(key, new.get(key)) in ("", 0, None, [], {}, "held") and key != "seal"
+                default = old.get(key, new.get(key)) in ("", 0, None, [], {}, "held") and (at, key) != ("", "seal")
                 if not default:
                     yield f"{at}{key}"
             else:

@@ -217,7 +217,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another grid": (set_launch(grid=[7, 1, 1]), "grid"),
     "less shared memory": (set_launch(shared_bytes=0), "plan of"),
     "another name": (set_launch(name="kernel9"), "source of a kernel"),
-    "a file outside": (set_launch(source="../../../run.json"), "path inside the directory"),
+    "a file outside": (set_launch(source="../../../run.json"), "launches[0].source"),
     "swapped operands": (
         lambda root: edit(root / "launch.json", lambda r: r["launches"][0]["arguments"].reverse()),
         "values",
