@@ -72,7 +72,7 @@ def wrong(good: Path, root: Path, path: Path) -> list[str]:
             same = digest(from_json(path.read_bytes())) == digest(from_json(original.read_bytes()))
             return [] if same else ["another graph"]
         found = differences(value_of(original), value_of(path))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ["other bytes"]
     name = kind(root, path)
     return [place for place in found if not is_said(name, place)]
@@ -91,7 +91,7 @@ def main() -> int:
     slowest = 0.0
     with tempfile.TemporaryDirectory() as place:
         good, root = Path(place) / "good", Path(place) / "run"
-        make(good)
+        make(good, keep=1)
         paths = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
         texts = [path for path in paths if path.suffix in (".json", ".jsonl")]
         code, text, crash = judge(good)
@@ -106,6 +106,7 @@ def main() -> int:
             shutil.copytree(good, root)
             path = root / rng.choice(paths if rng.random() < 0.2 else texts)
             how = rng.choice(("bytes", "structure")) if path.suffix in (".json", ".jsonl") else "bytes"
+            counts["trials"] += 1
             if how == "bytes":
                 path.write_bytes(edit_bytes(path.read_bytes(), rng))
             else:

@@ -32,6 +32,8 @@ SAID: Final = tuple(
     }.items()
     for place in fields.split()
 )
+#: What an edited file may raise when it is read as it was.
+_UNREADABLE: Final = (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError)
 #: Digests and seals follow from the rest.
 _FOLLOWS: Final = re.compile(r"(manifest|files)/.*|seal|.*/sha256|kernels")
 _TAIL: Final = re.compile(rb'"seal": "[^"]*"\n\}\n\Z')
@@ -95,19 +97,19 @@ def is_said(name: str, place: str) -> bool:
 
 def reseal(root: Path) -> None:
     """Recompute every digest, key and seal of a run, whatever its files hold, as far as they can be read."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
+    with suppress(*_UNREADABLE):
         run = value_of(root / "run.json")
         run["identity"]["space"] = journal.sha256(json.dumps(run["space"], separators=(",", ":")).encode())
         run["key"] = journal.sha256(json.dumps(run["identity"], separators=(",", ":")).encode())
         write(root / "run.json", run)
         for path in (root / "search.jsonl", root / "summary.json"):
-            with suppress(ValueError, TypeError, KeyError, AttributeError):
+            with suppress(*_UNREADABLE):
                 found = value_of(path)
                 for record in found if isinstance(found, list) else [found]:
                     record["key"] = run["key"]
                 write(path, found)
     for place in sorted((root / "candidates").iterdir()):
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
+        with suppress(*_UNREADABLE):
             records = value_of(place / "proof.jsonl")
             digits = [digit for record in records for digit in record.get("digits", ()) if record["record"] != "end"]
             for record in (*records, *digits):
@@ -118,7 +120,7 @@ def reseal(root: Path) -> None:
     for place in sorted((root / "kernels").iterdir()) if (root / "kernels").is_dir() else ():
         _list(place, "manifest.json", "files", journal.DEVICE_FILES)
         for name in journal.DEVICE_FILES:
-            with suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
+            with suppress(*_UNREADABLE):
                 record = value_of(place / name)
                 record["kernels"] = journal.sha256((place / "manifest.json").read_bytes())
                 write(place / name, record)
@@ -128,7 +130,7 @@ def reseal(root: Path) -> None:
 
 def _list(place: Path, name: str, key: str, apart: tuple[str, ...]) -> None:
     names = [path.relative_to(place).as_posix() for path in sorted(place.rglob("*")) if path.is_file()]
-    with suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
+    with suppress(*_UNREADABLE):
         record = value_of(place / name)
         record[key] = {
             n: journal.sha256((place / n).read_bytes())

@@ -17,9 +17,9 @@ from mirage_formal.verify import numerics
 from tests.check.known_engine import PROGRAMS
 
 
-def make(root: Path, name: str = "attention", kernels: int = 1) -> None:
+def make(root: Path, name: str = "attention", kernels: int = 1, keep: int = 9) -> None:
     """Write a run, with kernels if some are asked for."""
-    settings = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
+    settings = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=keep, workers=1)
     run(PROGRAMS[name]()[0], settings, root, name=name)
     if kernels:
         assert build_run(root, kernels)
