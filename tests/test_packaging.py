@@ -1,10 +1,14 @@
-"""The wheel: only the package lands in site-packages, with its data, and it runs from there."""
+"""The wheel and the source archive: what they hold, what they say of themselves, and that the wheel runs."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
+import zipfile
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -26,16 +30,28 @@ print(data_dir("axioms"), len(load().axioms) > 10, load_space("attention").keep 
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source archive, made in this environment: nothing is downloaded."""
+    root = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(root)]
+    subprocess.run(command, check=True, cwd=REPOSITORY, timeout=HUNG_S, capture_output=True)
+    [wheel], [archive] = root.glob("*.whl"), root.glob("*.tar.gz")
+    return wheel, archive
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory into which the wheel is installed, without its dependencies."""
-    root = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(root), str(REPOSITORY)]
-    subprocess.run(built, check=True, cwd=root, timeout=HUNG_S)
-    [wheel] = root.glob("*.whl")
-    target = root / "site"
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
+    target = tmp_path_factory.mktemp("wheel") / "site"
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(built[0])], check=True)
     return target
+
+
+def metadata(built: tuple[Path, Path]) -> Message:
+    """What the wheel says of itself."""
+    with zipfile.ZipFile(built[0]) as wheel:
+        return message_from_string(wheel.read("mirage_formal-0.1.0.dist-info/METADATA").decode())
 
 
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +87,53 @@ def test_the_command_is_installed(site: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "search" in done.stdout
     assert "check" in done.stdout
+
+
+def test_the_index_would_take_both_and_the_readme_renders(built: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict", *map(str, built)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_the_licence_is_named_as_pep_639_says_and_is_there(built: tuple[Path, Path]) -> None:
+    said = metadata(built)
+    assert (said["License-Expression"], said.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    assert said["License"] is None
+    text = (REPOSITORY / "LICENSE").read_bytes()
+    assert b"Apache License\n                           Version 2.0, January 2004" in text
+    assert b"END OF TERMS AND CONDITIONS" in text
+    with zipfile.ZipFile(built[0]) as wheel:
+        assert wheel.read("mirage_formal-0.1.0.dist-info/licenses/LICENSE") == text
+
+
+def test_the_metadata_is_complete(built: tuple[Path, Path]) -> None:
+    said = metadata(built)
+    assert (said["Author"], said["Author-email"]) == ("mirage_formal contributors", None)
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said["Summary"]
+    assert said["Keywords"]
+    assert said.get_all("Project-URL") is None  # there is no place yet that they could name
+    classifiers = said.get_all("Classifier") or []
+    assert not any(one.startswith("License") for one in classifiers)  # PEP 639: the expression alone says it
+    for wanted in ("3.11", "3.12", "3.13"):
+        assert f"Programming Language :: Python :: {wanted}" in classifiers
+
+
+def test_the_source_archive_has_all_that_a_checkout_has(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[1]) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    there = {"README.md", "LICENSE", "Makefile", "pyproject.toml"}
+    for top in ("axioms", "benchmarks", "docs", "examples", "gpu", "mirage_formal", "search", "tests"):
+        found = {
+            path.relative_to(REPOSITORY).as_posix()
+            for path in (REPOSITORY / top).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert found, top
+        there |= found
+    assert there <= held
+    assert not any(name.startswith(("runs/", ".venv/", "dist/")) for name in held)
 
 
 def test_a_checkout_uses_its_own_data() -> None:
