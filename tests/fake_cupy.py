@@ -7,15 +7,20 @@ argument tables, wrong workspaces and wrong order are wrong results.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mirage_formal.gpu.emulate import run as emulate
+from mirage_formal.gpu.executable import Binary, KernelLaunch
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.types import DType
+from mirage_formal.pipeline.kernels import Built
 
 _RAW = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
 
@@ -181,3 +186,15 @@ class FakeCupy:
                 result = next(results)
                 view[:] = (result.view(np.uint32) >> 16).astype(np.uint16) if param.dtype is DType.BFLOAT16 else result
         self.log.append(("launch", program.name, stream))
+
+
+def with_code(built: Built) -> Built:
+    """The same with something in the place of machine code."""
+    code = b"machine code"
+    binary = Binary("code.cubin", hashlib.sha256(code).hexdigest())
+    launches = tuple(
+        msgspec.structs.replace(x, cubins={"sm_90a": binary}) if isinstance(x, KernelLaunch) else x
+        for x in built.executable.launches
+    )
+    files = {**built.executable.files, "code.cubin": code}
+    return replace(built, executable=replace(built.executable, launches=launches, files=files))

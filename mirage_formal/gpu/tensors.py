@@ -130,15 +130,13 @@ class Torch:
                 value.dtype is not dtype
                 or value.shape != shape
                 or value.get_device() != device
-                or value.requires_grad
+                or (value.requires_grad and self.torch.is_grad_enabled())
                 or (value.stride() != strides and not same_strides(shape, value.stride(), strides))
                 or address % align
             ):
                 name = str(value.dtype).removeprefix("torch.")
                 _refuse(slot, tuple(value.shape), name, value.get_device(), device, tuple(value.stride()), address)
-                hint = "call it under torch.no_grad() on detached tensors; it has no gradient"
-                what = "expected a tensor without gradient, got one that requires it"
-                raise TensorError(what, where=slot.where, hint=hint)
+                refuse_gradient(value, slot)
             found.append(address)
         return found
 
@@ -234,6 +232,18 @@ def _refuse(
         raise TensorError(what, where=slot.where, hint="clone the tensor: a view may start anywhere")
 
 
+def refuse_gradient(value: Any, slot: Slot) -> None:
+    """Refuse a torch tensor, wherever it lies, of which autograd would expect a gradient: none is computed.
+
+    Raises:
+        TensorError: Gradients are being recorded, and the tensor requires one.
+    """
+    if value.requires_grad and import_module("torch").is_grad_enabled():
+        what = "expected a tensor that requires no gradient, got one that does while gradients are recorded"
+        hint = "call it under torch.no_grad() or torch.inference_mode(), or detach the tensor: it computes no gradient"
+        raise TensorError(what, where=slot.where, hint=hint)
+
+
 def check_type(slot: Slot, shape: Shape, dtype: str) -> None:
     """Refuse a wrong shape or element type.
 
@@ -273,6 +283,7 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
 
     Raises:
         ShapeError, DTypeError: It does not fit the slot.
+        TensorError: See ``refuse_gradient``.
     """
     np = import_module("numpy")
     raw = np.uint32 if slot.tensor.dtype is DType.FLOAT32 else np.uint16
@@ -281,6 +292,7 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
         return np.ascontiguousarray(value).view(raw).reshape(value.shape)
     torch = import_module("torch")
     check_type(slot, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    refuse_gradient(value, slot)
     integer = torch.int32 if slot.tensor.dtype is DType.FLOAT32 else torch.int16
     return value.detach().contiguous().view(integer).numpy().view(raw)
 
@@ -300,7 +312,9 @@ def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:
     if kind is Kind.NUMPY:
         value[...] = of_bits(bits, kind, slot.tensor.dtype)
     else:
-        value.copy_(of_bits(bits, kind, slot.tensor.dtype))
+        # Only in this mode may tensors be written that were made in it; what is recorded was refused above.
+        with import_module("torch").inference_mode():
+            value.copy_(of_bits(bits, kind, slot.tensor.dtype))
 
 
 def floats_of(bits: Any, dtype: DType) -> Any:

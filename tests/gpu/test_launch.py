@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import warnings
@@ -14,11 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 import workloads as w
-from fake_cupy import FakeCupy, aligned, ndarray
+from fake_cupy import FakeCupy, aligned, ndarray, with_code
 
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.gpu import launch, runtime, tensors
-from mirage_formal.gpu.executable import Binary, KernelLaunch
 from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
 from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
@@ -37,18 +35,6 @@ def split() -> tuple[KernelGraph, Built]:
     program = w.attention(**size)
     candidate = w.attention_split(**size, split=2, loop=2)
     return program, with_code(build(candidate, program, load_target("h200")))
-
-
-def with_code(built: Built) -> Built:
-    """The same with something in the place of machine code."""
-    code = b"machine code"
-    binary = Binary("code.cubin", hashlib.sha256(code).hexdigest())
-    launches = tuple(
-        msgspec.structs.replace(x, cubins={"sm_90a": binary}) if isinstance(x, KernelLaunch) else x
-        for x in built.executable.launches
-    )
-    files = {**built.executable.files, "code.cubin": code}
-    return replace(built, executable=replace(built.executable, launches=launches, files=files))
 
 
 def install(monkeypatch: pytest.MonkeyPatch, built: Built, **options: Any) -> FakeCupy:
