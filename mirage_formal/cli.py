@@ -1,7 +1,7 @@
 """The command line: search, check and verify, progress, tables, and every mistake of a user on one screen.
 
-Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a graph is not equivalent), 2 a mistake in what
-was given, and those of ``guard``.
+Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a search found nothing, a graph is not
+equivalent), 2 a mistake in what was given, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -209,31 +209,33 @@ def _triple(text: str) -> tuple[int, int, int]:
 def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
     import dataclasses
 
-    from mirage_formal.pipeline import run_any
+    from mirage_formal.pipeline import located, nothing_found, run_any
     from mirage_formal.pipeline.executors import make_executor
-    from mirage_formal.pipeline.programs import choose, load_programs
+    from mirage_formal.pipeline.programs import choose, read_programs
     from mirage_formal.pipeline.whole_show import print_any, reports_json
 
-    programs = load_programs(file)
+    programs = read_programs(file)
     root = Path("runs") / file.stem if out is None else out
     chosen = choose(programs, wanted, file)
     code = 0
     reports = []
     with make_executor(settings) as executor:
-        for name, graph in chosen.items():
+        for name, written in chosen.items():
+            graph, origins = written.program, written.origins
             directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
             mine = settings
             if settings.resume and len(chosen) > 1 and not directory.exists():
                 mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
-            with _watched(name) as watch:
+            with _watched(name) as watch, located(graph, origins):
                 report = run_any(graph, mine, directory, name=name, source=str(file), watch=watch, executor=executor)
-            reports.append(report)
+            nothing = nothing_found(report, graph, mine, origins)
+            reports.append((report, nothing))
             if not as_json:
-                print_any(report, Console())
+                print_any(report, Console(), nothing)
             if report.summary.status == "interrupted":
                 code = INTERRUPTED
                 break
-            code = max(code, 1 if report.failed else 0)
+            code = max(code, 1 if report.failed or nothing is not None else 0)
     if as_json:
         print(reports_json(reports))
     return code

@@ -1,11 +1,12 @@
 """User mistakes: one exception class each, with where, expected, got and what to do.
 
 The command line prints such an error on one screen and exits with code 2; nothing else is ever shown to a user as a
-mistake of theirs.
+mistake of theirs. A search that finds nothing is no mistake: its NothingFoundError is exit code 1.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from mirage_formal.text import lines, plain
@@ -76,7 +77,51 @@ class RunError(MirageError):
 
 
 class UnsupportedError(MirageError):
-    """A well-formed program outside what the chosen engine handles."""
+    """A well-formed program outside what the chosen engine handles.
+
+    Attributes:
+        operator: Number of the operator at fault in its program, if it is one.
+    """
+
+    operator: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason why a search found nothing.
+
+    Attributes:
+        cause: Its rule, in one word: "input", "operator", "reads", "time-limit", "interrupted", "failed", "rejected",
+            "extents" or "limits" (docs/errors.md).
+        where: Where the user's file has what is at fault; empty if it is no line.
+        what: What it is.
+        hint: What to try.
+    """
+
+    cause: str
+    where: str
+    what: str
+    hint: str
+
+    def __str__(self) -> str:
+        what = plain(self.what, _LONGEST)
+        head = f"{plain(self.where)}: {what}" if self.where else what
+        return f"{head}\n    try: {plain(self.hint, _LONGEST)}" if self.hint else head
+
+
+class NothingFoundError(MirageError):
+    """A search that ended, and has no candidate to report.
+
+    Attributes:
+        reasons: Why, with what to try.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", reasons: tuple[Reason, ...] = ()) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        return "\n  ".join((super().__str__(), *map(str, self.reasons)))
 
 
 class WorkerError(MirageError):

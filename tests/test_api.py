@@ -75,7 +75,7 @@ def install(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> FakePipeline
 def test_superoptimize_passes_on(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph) -> None:
     fake = install(monkeypatch, ["best", "second"])
     assert graph.superoptimize(config="attention", griddims=[(4, 1, 1)], franges=[4], workers=2) == "best"
-    assert fake.program == graph.freeze()
+    assert fake.program is graph
     assert fake.options == {
         "config": "attention",
         "griddims": [(4, 1, 1)],
@@ -132,10 +132,7 @@ def test_options_of_other_systems_warn(monkeypatch: pytest.MonkeyPatch, graph: m
 
 
 def test_superoptimize_mistakes(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph) -> None:
-    install(monkeypatch, [])
-    with pytest.raises(mf.UnsupportedError, match="no candidate") as raised:
-        graph.superoptimize()
-    assert raised.value.where.startswith("tests/test_api.py:")
+    install(monkeypatch, ["best"])
     with pytest.raises(mf.UnsupportedError, match="backend cuda or triton, got 'nki'"):
         graph.superoptimize(backend="nki")
     with pytest.raises(mf.GraphError, match="expected a kernel graph, got list"):

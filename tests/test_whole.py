@@ -90,7 +90,7 @@ def test_what_is_printed(report: WholeReport) -> None:
     out = StringIO()
     print_any(report, Console(file=out))
     assert f"kernels: {report.record.kernels} instead of 16" in " ".join(out.getvalue().split())
-    shown = msgspec.json.decode(reports_json([report]))
+    shown = msgspec.json.decode(reports_json([(report, None)]))
     assert shown[0]["summary"]["graph_digest"] == report.record.graph_digest
     assert not any("others may be cheaper" in note for note in notes(report))
     assert any(note.startswith("parts: for 3 operators") for note in notes(replace(report, limited=3)))

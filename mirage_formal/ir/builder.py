@@ -6,6 +6,7 @@ A program written for the documented Python interface of the reference system ru
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,11 +21,13 @@ from mirage_formal.ir.front import (
     parse_dtype,
     parse_eps,
     parse_shape,
+    user_origin,
     whole_tuple,
 )
 from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.ir.operators import Handle, Operators, describe, not_a_tensor, rule_error
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.ir.origins import Origin, Origins
 from mirage_formal.ir.rules import device_results
 from mirage_formal.ir.types import DTensor, DType, Shape, row_major
 
@@ -40,6 +43,16 @@ class Tensor(Handle):
         return DTensor(self.shape, self.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operator with its tensors, and the user's line."""
+
+    op: Op | GraphDefined
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    origin: Origin | None
+
+
 class Graph(Operators[Tensor]):
     """A tensor program that is being built; ``freeze`` gives it as a frozen value."""
 
@@ -47,7 +60,8 @@ class Graph(Operators[Tensor]):
         self.inputs: list[Tensor] = []
         self._declared: list[Input] = []
         # Results and operators in the order of the user's lines; freeze() renumbers, since inputs may come in between.
-        self._steps: list[tuple[Op | GraphDefined, tuple[Tensor, ...], tuple[Tensor, ...]]] = []
+        self._steps: list[_Step] = []
+        self._input_lines: list[Origin | None] = []
         self._count = 0
         self.outputs: list[Tensor] = []
 
@@ -84,6 +98,7 @@ class Graph(Operators[Tensor]):
         handle = self._tensor(tensor, label)
         self.inputs.append(handle)
         self._declared.append(Input(label, tensor, steps))
+        self._input_lines.append(user_origin())
         return handle
 
     def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:
@@ -245,22 +260,30 @@ class Graph(Operators[Tensor]):
         """
         if not self.outputs:
             raise fail(GraphError, "expected at least one output, got none", "call graph.mark_output(tensor)")
-        needed = {t.number for t in self.outputs}
-        kept = []
-        for op, operands, results in reversed(self._steps):
-            if any(t.number in needed for t in results):
-                needed |= {t.number for t in operands}
-                kept.append((op, operands, results))
         number = {t.number: index for index, t in enumerate(self.inputs)}
         ops: list[KernelOp] = []
-        for op, operands, results in reversed(kept):
-            renamed = tuple(number[t.number] for t in operands)
+        for step in self._kept():
+            op, renamed = step.op, tuple(number[t.number] for t in step.operands)
             ops.append(Op(op.kind, renamed, op.attrs) if isinstance(op, Op) else GraphDefined(renamed, op.graph))
-            for result in results:
+            for result in step.results:
                 number[result.number] = len(number)
         graph = KernelGraph(tuple(self._declared), tuple(ops), tuple(number[t.number] for t in self.outputs))
         kernel_types(graph)
         return graph
+
+    def origins(self) -> Origins:
+        """Where the inputs and operators of ``freeze`` stand in the user's file."""
+        return Origins(tuple(self._input_lines), tuple(step.origin for step in self._kept()))
+
+    def _kept(self) -> list[_Step]:
+        """The steps that some output needs, in order."""
+        needed = {t.number for t in self.outputs}
+        kept = []
+        for step in reversed(self._steps):
+            if any(t.number in needed for t in step.results):
+                needed |= {t.number for t in step.operands}
+                kept.append(step)
+        return kept[::-1]
 
     def superoptimize(
         self,
@@ -278,12 +301,12 @@ class Graph(Operators[Tensor]):
         """The best candidate for this program: see ``mirage_formal.superoptimize`` for the whole list.
 
         Raises:
-            UnsupportedError: No candidate was found in the search space.
+            NothingFoundError: No candidate was found; says why, and what to try.
         """
         # The function takes graphs of this class, so its module stands above this one.
         from mirage_formal.ir.superoptimize import superoptimize
 
-        found = superoptimize(
+        return superoptimize(
             self,
             config=config,
             griddims=griddims,
@@ -295,11 +318,7 @@ class Graph(Operators[Tensor]):
             verbose=verbose,
             backend=backend,
             **options,
-        )
-        if not found:
-            hint = "choose another config or wider lists of grids, maps and loop ranges"
-            raise fail(UnsupportedError, "superoptimize: no candidate in the search space", hint)
-        return found[0]
+        )[0]
 
     def _name(self, name: str | None) -> str:
         taken = {item.name for item in self._declared}
@@ -323,7 +342,7 @@ class Graph(Operators[Tensor]):
         self, op: Op | GraphDefined, operands: tuple[Tensor, ...], results: tuple[DTensor, ...], label: str
     ) -> tuple[Tensor, ...]:
         handles = tuple(self._tensor(result, label) for result in results)
-        self._steps.append((op, operands, handles))
+        self._steps.append(_Step(op, operands, handles, user_origin()))
         return handles
 
     def _own(self, operator: str, value: object) -> Tensor:

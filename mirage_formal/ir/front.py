@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
+from mirage_formal.ir.origins import Origin
 from mirage_formal.ir.rules import shape_fault
 from mirage_formal.ir.types import Dim3, DimMap, DType, Shape
 
@@ -22,6 +23,13 @@ Number = int | float | Fraction | Decimal
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MAX_DIGITS: Final = 1000
 _STORES: Final = ("STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_FAST_LOAD_FAST")
+_SYMBOLS: Final = {
+    **{name: "+" for name in ("__add__", "__radd__")},
+    **{name: "-" for name in ("__sub__", "__rsub__", "__neg__")},
+    **{name: "*" for name in ("__mul__", "__rmul__")},
+    **{name: "/" for name in ("__truediv__", "__rtruediv__")},
+    "__matmul__": "@",
+}
 _LOADS: Final = ("LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL", "LOAD_DEREF")
 _DTYPES: Final = {
     "float16": DType.FLOAT16,
@@ -47,19 +55,19 @@ def user_frame() -> FrameType | None:
     return frame
 
 
+def user_origin() -> Origin | None:
+    """The user's line, and the function of the front end that it calls."""
+    frame: FrameType | None = sys._getframe(1)
+    call = ""
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+        call = frame.f_code.co_name
+        frame = frame.f_back
+    return None if frame is None else Origin(frame.f_code.co_filename, frame.f_lineno, _SYMBOLS.get(call, call))
+
+
 def user_line() -> str:
     """The user's file and line as in ``examples/attn.py:14``; files below the working directory are named from it."""
-    frame = user_frame()
-    if frame is None:
-        return ""
-    path = frame.f_code.co_filename
-    if os.path.isabs(path):
-        try:
-            near = os.path.relpath(path)
-        except ValueError:  # another drive
-            near = path
-        path = path if near.startswith(os.pardir) else near
-    return f"{path}:{frame.f_lineno}"
+    return str(user_origin() or "")
 
 
 def fail(error: type[MirageError], what: str, hint: str) -> MirageError:

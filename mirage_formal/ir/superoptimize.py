@@ -42,9 +42,10 @@ def superoptimize(
             accepted with a warning.
 
     Returns:
-        The list of results, best first.
+        The list of results, best first; never an empty one.
 
     Raises:
+        NothingFoundError: There is no candidate to return; says why, and what to try.
         UnsupportedError: The backend or an option does not exist here.
         MirageError: The program or an option is at fault.
     """
@@ -59,7 +60,8 @@ def superoptimize(
         if name in options:
             del options[name]
             ignore(f"superoptimize option {name}")
-    program = graph.freeze() if isinstance(graph, Graph) else graph
+    if isinstance(graph, Graph):
+        graph.freeze()  # what is wrong with it is said before anything is loaded
     # The pipeline loads solvers and numerical packages: only a call that searches pays for them.
     run = import_module("mirage_formal.pipeline").superoptimize
     parameters = signature(run).parameters
@@ -69,7 +71,7 @@ def superoptimize(
         raise fail(UnsupportedError, f"superoptimize: no option is called {', '.join(unknown)}", hint)
     if verbose:
         options.setdefault("watch", _Lines())
-    return run(program, **options)
+    return run(graph, **options)
 
 
 class _Lines:

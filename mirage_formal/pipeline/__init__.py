@@ -12,6 +12,7 @@ from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 
 if TYPE_CHECKING:
     from mirage_formal.pipeline.driver import Report, Result, rank, run
+    from mirage_formal.pipeline.nothing import located, nothing_found
     from mirage_formal.pipeline.settings import ENGINES, ORACLES, POLICIES, Settings, as_program
     from mirage_formal.pipeline.whole import WholeReport, run_any
     from mirage_formal.search.bounds import IntTriples
@@ -29,6 +30,8 @@ __all__ = [
     "Watch",
     "WholeReport",
     "as_program",
+    "located",
+    "nothing_found",
     "rank",
     "run",
     "run_any",
@@ -39,6 +42,7 @@ __all__ = [
 #: Where names are that are loaded when they are first used: whoever starts workers early has time to load the rest.
 _LATER: Final = {
     **dict.fromkeys(("Report", "Result", "rank", "run"), "mirage_formal.pipeline.driver"),
+    **dict.fromkeys(("located", "nothing_found"), "mirage_formal.pipeline.nothing"),
     **dict.fromkeys(("ENGINES", "ORACLES", "POLICIES", "Settings", "as_program"), "mirage_formal.pipeline.settings"),
     **dict.fromkeys(("WholeReport", "run_any"), "mirage_formal.pipeline.whole"),
 }
@@ -122,14 +126,17 @@ def superoptimize(
         watch: Receives progress.
 
     Raises:
+        NothingFoundError: There is nothing to return; says why, and what to try.
         MirageError: A mistake in the program, the settings or the directory; or candidates were found, and none of them
             runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
     start_workers(workers, cluster)
     from mirage_formal.ir.canonical import digest
+    from mirage_formal.ir.origins import origins_of
     from mirage_formal.pipeline.default_place import default_place
     from mirage_formal.pipeline.lock import writing
+    from mirage_formal.pipeline.nothing import located, nothing_found
     from mirage_formal.pipeline.settings import Settings, as_program
     from mirage_formal.pipeline.whole import WholeReport, run_any
 
@@ -160,14 +167,19 @@ def superoptimize(
     )
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     where, settings = default_place(frozen, settings, default) if out is None else (Path(out), settings)
+    origins = origins_of(program, frozen)
     with writing(where):
-        report = run_any(frozen, settings, where, name=name, watch=watch)
+        with located(frozen, origins):
+            report = run_any(frozen, settings, where, name=name, watch=watch)
         if report.summary.status == "interrupted":
             raise KeyboardInterrupt
+        if (nothing := nothing_found(report, frozen, settings, origins)) is not None:
+            raise nothing
         if isinstance(report, WholeReport):
-            return [] if report.result is None else [report.result]
+            assert report.result is not None  # only an interrupted one has none
+            return [report.result]
         results = list(report.results)
-        if not measure or not results or not import_module("mirage_formal.gpu.runtime").device_count():
+        if not measure or not import_module("mirage_formal.gpu.runtime").device_count():
             return results
         fastest = import_module("mirage_formal.pipeline.fastest").fastest
         order: list[Result] = fastest(results, report.directory, measure)

@@ -6,16 +6,28 @@ import runpy
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mirage_formal.errors import MirageError, ProgramError
 from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.origins import Origins, origins_of
 from mirage_formal.pipeline.settings import display_path
 
 #: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.
 RUN_NAME: Final = "mirage_formal_program"
-_EXAMPLE: Final = "see examples/attn.py"
+_EXAMPLE: Final = "a graph is new_kernel_graph(), its inputs new_input(dims), its outputs mark_output(tensor)"
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A program, and where its file has its inputs and operators."""
+
+    program: KernelGraph
+    origins: Origins
 
 
 def load_programs(file: Path) -> dict[str, KernelGraph]:
@@ -25,25 +37,31 @@ def load_programs(file: Path) -> dict[str, KernelGraph]:
         ProgramError: The file is missing, is not Python, raises, or defines no graph with an output.
         MirageError: The file builds a graph that is ill-formed.
     """
+    return {name: written.program for name, written in read_programs(file).items()}
+
+
+def read_programs(file: Path) -> dict[str, Written]:
+    """The same, with the lines of the file that they come from."""
     where = display_path(file)
     names = _execute(file, where)
     graphs = {name: value for name, value in names.items() if _is_graph(value)}
     if not graphs:
         what = "expected a kernel graph at module level, got none"
         raise ProgramError(what, where=where, hint=f"make one with new_kernel_graph(); {_EXAMPLE}")
-    programs: dict[str, KernelGraph] = {}
+    programs: dict[str, Written] = {}
     seen: set[int] = set()
     for name, value in graphs.items():
         if value.outputs and id(value) not in seen:
             seen.add(id(value))
-            programs[name] = value if isinstance(value, KernelGraph) else value.freeze()
+            program = value if isinstance(value, KernelGraph) else value.freeze()
+            programs[name] = Written(program, origins_of(value, program))
     if not programs:
         what = f"expected a graph with a marked output, got {', '.join(graphs)} without one"
         raise ProgramError(what, where=where, hint="call mark_output on the tensors that the program computes")
     return programs
 
 
-def choose(programs: Mapping[str, KernelGraph], wanted: str | None, file: Path) -> dict[str, KernelGraph]:
+def choose(programs: Mapping[str, P], wanted: str | None, file: Path) -> dict[str, P]:
     """The programs to search: all, or the one that is wanted.
 
     Raises:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mirage_formal.errors import NothingFoundError
 from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.pipeline.driver import Report
@@ -90,8 +91,24 @@ def progress_line(name: str, progress: Progress) -> str:
     )
 
 
-def print_report(report: Report, console: Console) -> None:
-    """The table of candidates, what the search did, and whatever went wrong, loudly."""
+def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
+    """Why there is no candidate, and what to try; nothing at all where there is one."""
+    if nothing is not None:
+        console.print(str(nothing), markup=False, highlight=False, soft_wrap=True)
+
+
+def print_report(report: Report, console: Console, nothing: NothingFoundError | None = None) -> None:
+    """The table of candidates or why there is none, what the search did, and whatever went wrong, loudly."""
+    print_nothing(nothing, console)
+    if report.results:
+        console.print(_table(report))
+    for text in notes(report):
+        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
+    for text in warnings(report):
+        console.print(plain(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(report: Report) -> Table:
     summary = report.summary
     title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
     table = Table(title=Text(plain(title)), title_justify="left")
@@ -101,11 +118,7 @@ def print_report(report: Report, console: Console) -> None:
     for result in report.results:
         row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), form(result.graph))
         table.add_row(*(Text(plain(cell)) for cell in row))
-    console.print(table)
-    for text in notes(report):
-        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
-    for text in warnings(report):
-        console.print(plain(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
+    return table
 
 
 def notes(report: Report) -> list[str]:
@@ -123,7 +136,7 @@ def notes(report: Report) -> list[str]:
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
         *meanings([result.verdict for result in report.results]),
         *report.remarks,
-        "est. us orders candidates; nothing was measured",
+        *(["est. us orders candidates; nothing was measured"] if report.results else []),
         f"evidence in {display_path(report.directory)}",
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mirage_formal.errors import NothingFoundError
 from mirage_formal.ir.graph import GraphDefined
 from mirage_formal.ir.ops import OpKind
 from mirage_formal.journal.whole import WholeRecord
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import display_path
-from mirage_formal.pipeline.show import form, print_report, warnings
+from mirage_formal.pipeline.show import form, print_nothing, print_report, warnings
 from mirage_formal.pipeline.whole import WholePart, WholeReport
 from mirage_formal.text import json_text, plain
 
@@ -24,12 +26,13 @@ _WIDTH: Final = 120
 _LONG: Final = 1200
 
 
-def print_any(report: Report | WholeReport, console: Console) -> None:
-    """The report of a search, or of a whole program's searches."""
+def print_any(report: Report | WholeReport, console: Console, nothing: NothingFoundError | None = None) -> None:
+    """The report of a search, or of a whole program's searches; ``nothing`` says why it found nothing, if it did."""
     if isinstance(report, Report):
-        print_report(report, console)
+        print_report(report, console, nothing)
     else:
         print_whole(report, console)
+        print_nothing(nothing, console)
 
 
 def print_whole(report: WholeReport, console: Console) -> None:
@@ -93,11 +96,18 @@ def _only_moves(one: WholePart) -> bool:
     return one.chosen is None and all(isinstance(op, GraphDefined) or op.kind in moves for op in one.part.program.ops)
 
 
-def reports_json(reports: Sequence[Report | WholeReport]) -> str:
-    """The summaries of runs as a JSON list of {directory, summary}; of a whole program, the summary is whole.json."""
+def reports_json(reports: Sequence[tuple[Report | WholeReport, NothingFoundError | None]]) -> str:
+    """Runs as a JSON list of {directory, summary, nothing_found}; of a whole program, the summary is whole.json.
+
+    ``nothing_found`` is null, or a list of {cause, where, what, hint}: why there is no candidate.
+    """
     shown = [
-        {"directory": display_path(one.directory), "summary": msgspec.Raw(msgspec.json.encode(one.summary))}
-        for one in reports
+        {
+            "directory": display_path(one.directory),
+            "summary": msgspec.Raw(msgspec.json.encode(one.summary)),
+            "nothing_found": None if nothing is None else [dataclasses.asdict(reason) for reason in nothing.reasons],
+        }
+        for one, nothing in reports
     ]
     return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 

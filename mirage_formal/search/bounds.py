@@ -243,6 +243,15 @@ class SearchSpace:
         return tuple(dict.fromkeys(r for r in every if r > 1 and all(e % r == 0 for e in extents)))
 
 
+def in_parts(operators: int) -> str:
+    """How a program of at least two operators is searched part by part: its space takes fewer than it has."""
+    most = operators - 1
+    return (
+        f"search it in parts, of which those that no search takes stay as they are: --max-kernel-ops 1 --max-block-ops "
+        f"{most} (max_kernel_ops=1, max_block_ops={most})"
+    )
+
+
 def divisors(n: int) -> tuple[int, ...]:
     """All positive divisors of n, ascending."""
     low = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]

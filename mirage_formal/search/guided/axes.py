@@ -9,13 +9,15 @@ tensor runs through its own one (see views.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import combinations, product
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.ir.ops import OpKind
+from mirage_formal.search.bounds import in_parts
 from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.semantics.index.algebra import Algebra
 from mirage_formal.semantics.index.parts import axis_of, mask, whole
@@ -61,11 +63,8 @@ class _Indices:
                 left, right, x, y = right, left, y, x
             rest, remainder = divmod(self.extent[x], self.extent[y])
             if remainder:
-                raise UnsupportedError(
-                    f"a reshape cuts an index of extent {self.extent[x]} at {self.extent[y]}, which does not divide it",
-                    where="guided search",
-                    hint="use --engine exhaustive",
-                )
+                cut = f"{self.extent[x]} at {self.extent[y]}"
+                raise _unsupported(f"a reshape cuts an index of extent {cut}, which does not divide it")
             high = self.new(rest)
             self._finer[x] = (*high, y)
             left.extend(high)
@@ -93,9 +92,11 @@ class ProgramAxes:
     def __init__(self, program: KernelGraph) -> None:
         self.program = program
         if len(program.outputs) != 1:
-            raise _unsupported(f"expected one output, got {len(program.outputs)}")
+            raise _unsupported(
+                f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {_parts(program)}"
+            )
         if len({i.tensor.dtype for i in program.inputs}) != 1:
-            raise _unsupported("expected inputs of one element type")
+            raise _unsupported("expected inputs of one element type", _EXHAUSTIVE)
         self._indices = _Indices()
         self.functions: set[OpKind] = set()
         self.constants: set[Fraction] = set()
@@ -105,10 +106,11 @@ class ProgramAxes:
         self.reshapes: set[tuple[int, ...]] = set()
         reduced: list[list[int]] = []
         strings = [[self._indices.new(n) for n in i.tensor.shape] for i in program.inputs]
-        for _, op in numbered(len(program.inputs), program.ops):
+        for number, op in enumerate(program.ops):
             if isinstance(op, GraphDefined):
                 raise _unsupported("expected predefined operators only, got a graph-defined kernel")
-            strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
+            with _at(program, number):
+                strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
         self._name_axes(strings, reduced)
         if self.kinds & {OpKind.ADD, OpKind.SUB} and self._merge_summed(strings):
             self._name_axes(strings, reduced)
@@ -248,7 +250,8 @@ class ProgramAxes:
         walk = _Walk(self, algebra, tuple(1 << whole(axis) for axis in range(count)))
         for number, op in numbered(inputs, self.program.ops):
             assert isinstance(op, Op)
-            values.append(walk.value(op, [values[i] for i in op.operands], number))
+            with _at(self.program, number - inputs):
+                values.append(walk.value(op, [values[i] for i in op.operands], number))
         return values[self.program.outputs[0]]
 
 
@@ -288,7 +291,7 @@ class _Walk:
         """Normal form and dims of tensor ``number``, a result of ``op``."""
         form, dims = self._value(op, operands)
         if form is None:
-            raise _unsupported(f"tensor {number} has no normal form")
+            raise _unsupported(f"the result of {op.kind.value} has no normal form")
         return self._views.canonical(form, dims)
 
     def _value(self, op: Op, operands: list[tuple[int, Dims]]) -> tuple[int | None, Dims]:
@@ -387,5 +390,24 @@ def layer_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None, frame
     return algebra.layer_norm(parts, a, eps, frame)
 
 
-def _unsupported(what: str) -> UnsupportedError:
-    return UnsupportedError(what, where="guided search", hint="use --engine exhaustive, or rewrite the program")
+_EXHAUSTIVE = "use --engine exhaustive (engine='exhaustive')"
+
+
+def _unsupported(what: str, hint: str = "") -> UnsupportedError:
+    return UnsupportedError(what, where="guided search", hint=hint or "write the program without it")
+
+
+@contextmanager
+def _at(program: KernelGraph, number: int) -> Iterator[None]:
+    """What is unsupported here is this operator."""
+    try:
+        yield
+    except UnsupportedError as error:
+        error.operator = number
+        if len(program.ops) > 1:
+            error.hint = _parts(program)
+        raise
+
+
+def _parts(program: KernelGraph) -> str:
+    return in_parts(len(program.ops))
