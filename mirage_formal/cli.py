@@ -1,4 +1,4 @@
-"""The command line: search, check and verify, progress, tables, and every mistake of a user on one screen.
+"""The command line: every command, progress, tables, and every mistake of a user on one screen.
 
 Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a search found nothing, a graph is not
 equivalent), 2 a mistake in what was given, and those of ``guard``.
@@ -15,69 +15,130 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
+from mirage_formal import options
 from mirage_formal.errors import MirageError, SpaceError
 from mirage_formal.guard import guarded
 from mirage_formal.text import plain
 
+_STYLE: Final[dict[str, Any]] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # brackets in texts are brackets
+}
 app = typer.Typer(
     name="mirage_formal",
     help="Search µGraphs for a tensor program, with evidence for every candidate; check such evidence; verify graphs.",
-    add_completion=False,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    **_STYLE,
 )
-_alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-_verify_alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_alone = typer.Typer(**_STYLE)
+_verify_alone = typer.Typer(**_STYLE)
+#: For commands that read their arguments themselves, so that they can be run without what this module imports.
+_PASSED: Final[dict[str, Any]] = {
+    "add_help_option": False,
+    "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+}
 
 INTERRUPTED: Final = 130
 _MAX_LINES: Final = 20
 
+
+def whole(where: str, least: int = 0) -> Callable[[Any], int]:
+    """Reads an option that is a whole number from ``least`` up."""
+    return lambda given: options.whole(where, options.number(given), least)
+
+
+def amount(where: str) -> Callable[[Any], float]:
+    """Reads an option that is a positive number."""
+    return lambda given: options.amount(where, options.number(given))
+
+
+def option(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
+    """An option whose values ``metavar`` and ``help`` name; ``default`` is said where there is no default value."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=default or True, **more)
+
+
+def counted(name: str, help: str, default: str) -> Any:
+    """An option that takes a whole number from 1 up."""
+    return option(name, "N", f"{help}; 1 or more.", default, parser=whole(name, 1))
+
+
+def _measured(name: str, metavar: str, help: str, default: str) -> Any:
+    return option(name, metavar, f"{help}; above 0.", default, parser=amount(name))
+
+
+def _seeded(help: str) -> Any:
+    return option("--seed", "N", f"{help}; 0 or more.", parser=whole("--seed"))
+
+
+def _switch(name: str, help: str) -> Any:
+    """A flag, which is off by default."""
+    return typer.Option(name, help=help, show_default="off")
+
+
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines kernel graphs at module level.")]
-_Program = Annotated[str | None, typer.Option("--program", help="Name of the one graph to search.")]
+_Program = Annotated[str | None, option("--program", "NAME", "Name of the one graph to search.", "all")]
 _Config = Annotated[
-    str | None, typer.Option("--config", help="Search space: a preset or a .toml file. [default: by the program]")
+    str | None, option("--config", "PRESET|FILE.toml", "Search space, or a preset's name.", "by the program")
 ]
-_Target = Annotated[str, typer.Option("--target", help="GPU to rank for: a name or a .toml file.")]
-_Out = Annotated[Path | None, typer.Option("--out", help="Directory to write. [default: runs/<file>]")]
-_Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes. [default: processors]")]
-_Cluster = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="ADDRESS", help="Dask scheduler, tcp://HOST:PORT; or local:N, N workers here."),
-]
-_WorkerMemory = Annotated[
-    float | None,
-    typer.Option("--worker-memory", metavar="GIB", help="Memory that one task may use. [default: no bound]"),
-]
-_Engine = Annotated[str, typer.Option("--engine", help="guided or exhaustive.")]
-_Oracle = Annotated[str, typer.Option("--oracle", help="normal-form or z3.")]
-_NoPrune = Annotated[bool, typer.Option("--no-prune", help="Do not prune by abstract expressions.")]
-_KernelOps = Annotated[int | None, typer.Option("--max-kernel-ops", help="Kernel-level operators, without inputs.")]
-_BlockOps = Annotated[int | None, typer.Option("--max-block-ops", help="Block-level operators, without inputs.")]
-_Extents = Annotated[str | None, typer.Option("--extents", help="free or paper. [default: the space's]")]
+_Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]
+_Out = Annotated[Path | None, option("--out", "DIR", "Directory to write.", "runs/<file>")]
+_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Schedulers = "Dask scheduler whose workers compute, or N workers of dask here."
+_Cluster = Annotated[str | None, option("--cluster", "tcp://HOST:PORT|local:N", _Schedulers, "none")]
+_WorkerMemory = Annotated[float | None, _measured("--worker-memory", "GIB", "Memory that one task may use", "no bound")]
+_Engine = Annotated[str, option("--engine", "guided|exhaustive|MODULE:CLASS", "Search engine, or one of your own.")]
+_Oracle = Annotated[str, option("--oracle", "normal-form|z3", "Decides which abstract expressions are pruned.")]
+_NoPrune = Annotated[bool, _switch("--no-prune", "Do not prune by abstract expressions.")]
+_KernelOps = Annotated[int | None, counted("--max-kernel-ops", "Kernel-level operators, without inputs", "the space's")]
+_BlockOps = Annotated[int | None, counted("--max-block-ops", "Block-level operators, without inputs", "the space's")]
+_Sources = "Where grids, maps and loop ranges come from: every divisor, or the paper's lists."
+_Extents = Annotated[str | None, option("--extents", "free|paper", _Sources, "the space's")]
 _Grids = Annotated[
-    list[str] | None, typer.Option("--griddim", metavar="X,Y,Z", help="Search these grids only; repeatable.")
+    list[str] | None, option("--griddim", "X,Y,Z", "Search these grids only; repeatable.", "the space's")
 ]
-_Keep = Annotated[int | None, typer.Option("--keep", help="Candidates to report. [default: the space's]")]
-_Seed = Annotated[int, typer.Option("--seed", help="Seed of the fingerprints.")]
-_Accept = Annotated[
-    str, typer.Option("--accept", help="equivalent: report only what is proved; probable: what is not refuted, too.")
-]
-_TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds after which the search stops.")]
-_Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
-_Force = Annotated[bool, typer.Option("--force", help="Replace the run in the output directory.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print the summaries as JSON instead of tables.")]
+_Keep = Annotated[int | None, counted("--keep", "Candidates to report", "the space's")]
+_Seed = Annotated[int, _seeded("Seed of the fingerprints")]
+_Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
+_Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
+_TimeLimit = Annotated[float | None, _measured("--time-limit", "SECONDS", "When the search stops", "no limit")]
+_Resume = Annotated[bool, _switch("--resume", "Continue the run in the output directory.")]
+_Force = Annotated[bool, _switch("--force", "Replace the run in the output directory.")]
+_Json = Annotated[bool, _switch("--json", "Print the summaries as JSON instead of tables.")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
 _GraphFile = Annotated[
     Path, typer.Argument(metavar="GRAPH", help="JSON file of one or several graphs, in our format or Mirage's.")
 ]
-_Wanted = Annotated[str | None, typer.Option("--program", help="Name of the program, if the file defines several.")]
-_CounterSeed = Annotated[int, typer.Option("--seed", help="Seed of the search for counterexamples.")]
-_VerdictsOut = Annotated[Path | None, typer.Option("--out", help="New directory for verdicts, graphs and proofs.")]
-_Explain = Annotated[
-    str | None, typer.Option("--explain", help="Print every proof as formulas as well: text or latex.")
+_Wanted = Annotated[
+    str | None, option("--program", "NAME", "Name of the program, if the file defines several.", "the only one")
 ]
-_VerdictsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+_CounterSeed = Annotated[int, _seeded("Seed of the search for counterexamples")]
+_VerdictsOut = Annotated[
+    Path | None, option("--out", "DIR", "New directory for verdicts, graphs and proofs.", "none is written")
+]
+_Explain = Annotated[
+    str | None, option("--explain", "text|latex", "Print every proof as formulas as well.", "no formulas")
+]
+_VerdictsJson = Annotated[bool, _switch("--json", "Print one JSON object instead of a table.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mirage_formal import __version__
+
+        print(f"mirage_formal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version.", show_default="off"),
+    ] = False,
+) -> None:
+    """See the application's help."""
 
 
 @app.command("search")
@@ -135,12 +196,36 @@ def search_command(
     raise typer.Exit(_search(file, program, out, settings, json))
 
 
-@app.command("check", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@app.command("check", **_PASSED)
 def check_command(context: typer.Context) -> None:
     """Re-establish everything about a run's or a candidate's directory from its files alone."""
     from mirage_formal.derive.command import main as check
 
     raise typer.Exit(check(list(context.args)))
+
+
+@app.command("build", **_PASSED)
+def build_command(context: typer.Context) -> None:
+    """Write the CUDA kernels of a run's best candidates into its directory."""
+    from mirage_formal.pipeline.build import main as build
+
+    raise typer.Exit(build(list(context.args)))
+
+
+@app.command("gpu", **_PASSED)
+def gpu_command(context: typer.Context) -> None:
+    """Run, compare and time the kernels of a run where there is a GPU; or say what this machine has."""
+    from mirage_formal.gpu.__main__ import main as gpu
+
+    raise typer.Exit(gpu(list(context.args)))
+
+
+@app.command("reproduce", **_PASSED)
+def reproduce_command(context: typer.Context) -> None:
+    """Measure the paper's search statistics again on this machine."""
+    from mirage_formal.reproduce.__main__ import command as reproduce
+
+    reproduce(list(context.args), "mirage-formal reproduce")
 
 
 @app.command("verify")
@@ -189,7 +274,7 @@ def _run(command: Callable[..., Any]) -> NoReturn:
 
 def print_error(error: MirageError) -> None:
     """Print a user's mistake to standard error, on one screen."""
-    hint = "" if error.hint else "\n  hint: python -m mirage_formal.search --help lists every option and its values"
+    hint = "" if error.hint else "\n  hint: --help lists every option and its values"
     lines = f"error: {error}{hint}".splitlines()
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
@@ -198,7 +283,7 @@ def print_error(error: MirageError) -> None:
 
 def _triple(text: str) -> tuple[int, int, int]:
     parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != 3 or not all(part.strip().isdecimal() and part.isascii() for part in parts):
         raise SpaceError(
             f"expected three integers X,Y,Z, got {text!r}", where="--griddim", hint="as in --griddim 2,32,1"
         )

@@ -25,7 +25,7 @@ def test_bad_settings_are_mistakes_of_the_user() -> None:
         (Settings(engine="fast"), SpaceError, "engine"),
         (Settings(oracle="delphi"), SpaceError, "oracle"),
         (Settings(workers=0), SpaceError, "workers"),
-        (Settings(time_limit_s=-1.0), SpaceError, "time_limit_s"),
+        (Settings(time_limit_s=-1.0), SpaceError, "time_limit"),
         (Settings(seed=-1), SpaceError, "seed"),
         (Settings(griddims=[(3, 1, 1)]), SpaceError, "axis x to divide"),
     ):

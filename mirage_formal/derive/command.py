@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(plain(text, _SCREEN) for text in report))
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
-        hint = "the evidence is not what a search wrote; see docs/run-directory.md, or repeat the search"
+        hint = "the evidence is not what a search wrote: repeat the search"
         where, at, what = plain(failure.file), plain(failure.step), plain(failure.what, _SCREEN)
         _complain(f"error: {where}: {head}\n  step: {at}\n  {what}\n  hint: {hint}")
         return 2 if failure.corrupt else 1
@@ -351,7 +351,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         *_machine_meaning(sum(item.compiled for item in results), written, results),
         "This rests on the code generation and the analysis that made them (optimize/, gpu/, verify/safety*),",
         "not on an independent implementation. Code generation is NOT proved: that a Program computes its µGraph, and",
-        "that the obligations are all that safety needs, is tested and not proved (docs/trust.md).",
+        "that the obligations are all that safety needs, is tested and not proved.",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
         where = ", ".join(quoted(name, 80) for name in devices[:4])

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from mirage_formal import options
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.device_records import manifest_digest, write_measurement, write_numerics
 from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
@@ -23,14 +24,19 @@ from mirage_formal.guard import guarded
 from mirage_formal.journal import KERNELS
 from mirage_formal.text import json_text, plain
 
+_OFF: Final = "[default: off]"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    given = _parser().parse_args(arguments)
+    try:
+        given = _parser().parse_args(arguments)
+    except SystemExit as ended:  # argparse has said what is wrong, or printed its help
+        return int(ended.code or 0)
     try:
         return int(given.action(given))
     except MirageError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
 
 
@@ -39,20 +45,21 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run kernels on seeded inputs")
     run.add_argument("directory", type=Path, metavar="RUN_DIR", help="a run, or one candidate's directory of kernels")
-    run.add_argument("--candidate", type=int, metavar="N", help="the candidate of this rank [default: all]")
-    run.add_argument("--measure", action="store_true", help="time it, and write measure.json")
-    run.add_argument("--numerics", action="store_true", help="compare with float64, and write numerics.json")
-    run.add_argument("--seed", type=int, default=0, help="seed of the inputs [default: 0]")
+    run.add_argument("--candidate", metavar="N", help="the candidate of this rank, from 1 [default: all]")
+    run.add_argument("--measure", action="store_true", help=f"time it, and write measure.json {_OFF}")
+    run.add_argument("--numerics", action="store_true", help=f"compare with float64, and write numerics.json {_OFF}")
+    run.add_argument("--seed", metavar="N", default=0, help="seed of the inputs, 0 or more [default: 0]")
     run.add_argument(
         "--without-library",
         action="store_true",
         help="compute predefined products on the host instead of with cuBLAS, so that a tool that watches kernels "
-        "sees the generated ones alone; neither --measure nor --numerics goes with it",
+        "sees the generated ones alone; neither --measure nor --numerics goes with it "
+        f"{_OFF}",
     )
-    run.add_argument("--json", action="store_true", help="print JSON")
+    run.add_argument("--json", action="store_true", help=f"print JSON {_OFF}")
     run.set_defaults(action=_run)
     info = commands.add_parser("info", help="say what this machine has")
-    info.add_argument("--json", action="store_true", help="print JSON")
+    info.add_argument("--json", action="store_true", help=f"print JSON {_OFF}")
     info.set_defaults(action=_info)
     return parser
 
@@ -67,7 +74,7 @@ def directories(root: Path, candidate: int | None = None) -> list[Path]:
         return [root]
     found = sorted(path.parent for path in (root / KERNELS).glob(f"*/{LAUNCH_FILE}"))
     if not found:
-        hint = "python -m mirage_formal.pipeline.build RUN_DIR makes them, where the solvers are installed"
+        hint = "mirage-formal build RUN_DIR makes them, where the solvers are installed"
         raise RunError("expected a run with kernels, got none", where=str(root), hint=hint)
     if candidate is None:
         return found
@@ -153,6 +160,8 @@ def device_name() -> str:
 
 
 def _run(given: argparse.Namespace) -> int:
+    seed = options.whole("--seed", options.number(given.seed))
+    candidate = None if given.candidate is None else options.whole("--candidate", options.number(given.candidate), 1)
     if not device_count():
         hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
         raise UnsupportedError("expected a GPU and CuPy, got none", where="gpu run", hint=hint)
@@ -164,10 +173,10 @@ def _run(given: argparse.Namespace) -> int:
             directory,
             measure=given.measure,
             numerics=given.numerics,
-            seed=given.seed,
+            seed=seed,
             library=not given.without_library,
         )
-        for directory in directories(given.directory, given.candidate)
+        for directory in directories(given.directory, candidate)
     ]
     if given.json:
         print(json_text(msgspec.json.format(msgspec.json.encode(reports), indent=1).decode()))

@@ -30,7 +30,7 @@ _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 #: NVRTC from 12.9 on keeps machine code of its own where there is a driver, and then ptxas reports nothing.
 _NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
-_HINT: Final = (
+NVRTC_HINT: Final = (
     "install NVRTC with one of the extras cuda12 or cuda13 (pip install 'mirage_formal[cuda13]'), or a CUDA toolkit"
 )
 
@@ -151,7 +151,9 @@ def _measured(cubin: bytes, log: str, version: str) -> Compiled:
     used = re.search(r"Used (\d+) registers", log)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or frame is None:
-        raise CompileError(f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=_HINT)
+        raise CompileError(
+            f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=NVRTC_HINT
+        )
     shared = re.search(r"(\d+) bytes smem", log)
     # NVRTC tells two numbers of its version; the note in what it makes tells all.
     build = re.search(rb"Cuda compilation tools, release [0-9.]+, V([0-9.]*[0-9])", cubin)
@@ -216,7 +218,7 @@ class _Nvrtc:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             message = self._library.nvrtcGetErrorString(status).decode()
-            raise CompileError(f"expected {name} to succeed, got {message}", where="NVRTC", hint=_HINT)
+            raise CompileError(f"expected {name} to succeed, got {message}", where="NVRTC", hint=NVRTC_HINT)
 
 
 @cache
@@ -228,7 +230,7 @@ def _nvrtc() -> _Nvrtc:
         except (OSError, AttributeError) as error:
             tried.append(f"{name}: {error}")
     found = "; ".join(tried) or "none"
-    raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=_HINT)
+    raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=NVRTC_HINT)
 
 
 def _candidates() -> Iterator[str]:

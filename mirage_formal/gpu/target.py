@@ -132,7 +132,7 @@ def _fields(kind: type, table: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _value(value: object, typ: str, where: str) -> object:
     """``value`` as the type that a field's annotation names: str, int, float or a triple of int."""
-    hint = "every field is required; see gpu/targets/h200.toml"
+    hint = f"every field is required, as in {data_dir('gpu') / 'targets' / 'h200.toml'}"
     good: object = None
     if (typ == "str" and isinstance(value, str) and value) or (typ == "int" and type(value) is int and value > 0):
         good = value

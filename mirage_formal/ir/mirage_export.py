@@ -205,7 +205,7 @@ def _described(op: Op) -> str:
 def _missing(op: Op, level: str, at: str) -> UnsupportedError:
     dim = "" if op.attrs.dim is None else f" over dim {op.attrs.dim}"
     what = f"expected an operator that the format has at {level} level, got {op.kind.value}{dim}"
-    return UnsupportedError(what, where=at, hint="docs/mirage_json.md lists the operators; mugraph.json takes all")
+    return UnsupportedError(what, where=at, hint="mugraph.json takes every operator")
 
 
 def _in_place(op: Op) -> bool:

@@ -53,7 +53,7 @@ from mirage_formal.ir.wire import MAX_OPS, FieldError
 
 #: Most graphs of one file.
 MAX_GRAPHS: Final = 4096
-_HINT: Final = "the file must be a checkpoint of Mirage as docs/mirage_json.md describes it"
+_HINT: Final = "the file must be a checkpoint as Mirage writes it"
 
 _S = TypeVar("_S", bound=Struct)
 

@@ -19,7 +19,7 @@ from mirage_formal.ir.wire import SCHEMA, VERSION, FieldError, GraphRecord, grap
 #: Largest file that is read; a µGraph of a thousand operators is far below it.
 MAX_BYTES: Final = 8 << 20
 _WIDTH: Final = 110
-_HINT: Final = "the file must follow docs/schemas/mugraph.schema.json"
+_HINT: Final = "the file must be one that mirage-formal wrote: give mugraph.json of a candidate"
 
 
 def to_json(graph: KernelGraph) -> str:

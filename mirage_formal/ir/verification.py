@@ -6,6 +6,7 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 
+from mirage_formal import options
 from mirage_formal.ir.builder import Graph
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Verdict
@@ -28,7 +29,9 @@ def verify(program: Graph | KernelGraph, graph: Graph | KernelGraph | str | Path
         FormatError: The file is at fault, or holds several graphs.
         GraphError: The graph is not well-formed, or its inputs or outputs have other shapes than the program's.
         ProgramError: The program or the graph is no kernel graph.
+        SpaceError: The seed is no whole number from 0 up.
     """
+    options.whole("seed", seed)
     # The pipeline loads solvers and numerical packages: only a call that verifies pays for them.
     run = import_module("mirage_formal.pipeline.verdicts").verify
     given = Path(graph) if isinstance(graph, str | PathLike) else graph

@@ -140,9 +140,9 @@ def _refusal(data: bytes, what: str, where: str) -> FormatError:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         got = SCHEMA_VERSION
     if got == SCHEMA_VERSION:
-        return FormatError(what, where=where, hint="see docs/run-directory.md")
+        return FormatError(what, where=where, hint="the file is not what a search wrote: repeat the search")
     what = f"schema_version: expected {SCHEMA_VERSION}, got {got}: another version of this package wrote it"
-    return FormatError(what, where=where, hint="repeat the search with this version; see docs/run-directory.md")
+    return FormatError(what, where=where, hint="repeat the search with this version")
 
 
 def pack_texts(texts: Iterable[str]) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal import options
 from mirage_formal.pipeline.preload import DEFAULT_TARGET, MEASURED, start_workers
 from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
 
@@ -58,7 +60,7 @@ def __getattr__(name: str) -> Any:
 def superoptimize(
     program: Any,
     *,
-    config: str | None = None,
+    config: str | PathLike[str] | None = None,
     griddims: IntTriples | None = None,
     blockdims: IntTriples | None = None,
     imaps: IntTriples | None = None,
@@ -69,7 +71,7 @@ def superoptimize(
     max_kernel_ops: int | None = None,
     max_block_ops: int | None = None,
     keep: int | None = None,
-    target: str = DEFAULT_TARGET,
+    target: str | PathLike[str] = DEFAULT_TARGET,
     engine: str = "guided",
     oracle: str = "normal-form",
     prune: bool = True,
@@ -78,7 +80,7 @@ def superoptimize(
     workers: int | None = None,
     cluster: str | None = None,
     time_limit: float | None = None,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     name: str = "program",
     resume: bool = False,
     force: bool = False,
@@ -119,7 +121,7 @@ def superoptimize(
         out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one: a search
             that is there is continued if it is of the same program and options (a finished one is not searched again),
             and if not, the directory has the first digits of this one's key behind its name.
-        name: Name of the program.
+        name: Name of the program: one component of a path.
         resume: Continue the run in ``out``.
         force: Replace the run in ``out``; without either, one that is there is left alone.
         measure: How many candidates are compared and timed where there is a GPU; 0 returns all of them, unchecked.
@@ -131,19 +133,22 @@ def superoptimize(
             runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
+    options.plain_name("name", name)
+    options.whole("measure", measure)
+    given = None if out is None else Path(options.text("out", out, "a directory"))
     start_workers(workers, cluster)
     from mirage_formal.ir.canonical import digest
     from mirage_formal.ir.origins import origins_of
     from mirage_formal.pipeline.default_place import default_place
     from mirage_formal.pipeline.lock import writing
     from mirage_formal.pipeline.nothing import located, nothing_found
-    from mirage_formal.pipeline.settings import Settings, as_program
+    from mirage_formal.pipeline.settings import Settings, as_program, check_limits
     from mirage_formal.pipeline.whole import WholeReport, run_any
 
     frozen = as_program(program)
     settings = Settings(
-        config=config,
-        target=target,
+        config=fspath(config) if isinstance(config, PathLike) else config,
+        target=fspath(target) if isinstance(target, PathLike) else target,
         engine=engine,
         oracle=oracle,
         prune=prune,
@@ -166,7 +171,8 @@ def superoptimize(
         keep=keep,
     )
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
-    where, settings = default_place(frozen, settings, default) if out is None else (Path(out), settings)
+    check_limits(settings)
+    where, settings = default_place(frozen, settings, default) if given is None else (given, settings)
     origins = origins_of(program, frozen)
     with writing(where):
         with located(frozen, origins):

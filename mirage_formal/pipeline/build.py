@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mirage_formal import options
 from mirage_formal.errors import MirageError
+from mirage_formal.gpu.compile import NVRTC_HINT, available
 from mirage_formal.guard import guarded
 from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
 from mirage_formal.text import plain
@@ -21,21 +23,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mirage_formal.pipeline.build", description="Write the kernels of a run."
     )
-    parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--count", type=int, default=COUNT, help=f"candidates that get kernels [default: {COUNT}]")
-    parser.add_argument("--arch", action="append", metavar="ARCH", help=f"repeatable [default: {', '.join(ARCHS)}]")
-    parser.add_argument("--force", action="store_true", help="also replace kernels that have results of a device")
-    given = parser.parse_args(arguments)
+    parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR", help="directory that a search has written")
+    parser.add_argument(
+        "--count", default=COUNT, metavar="N", help=f"candidates that get kernels; 1 or more [default: {COUNT}]"
+    )
+    what = "architecture to compile for, as in sm_90a; repeatable"
+    parser.add_argument("--arch", action="append", metavar="ARCH", help=f"{what} [default: {', '.join(ARCHS)}]")
+    what = "also replace kernels that have results of a device"
+    parser.add_argument("--force", action="store_true", help=f"{what} [default: off]")
+    try:
+        given = parser.parse_args(arguments)
+    except SystemExit as ended:  # argparse has said what is wrong, or printed its help
+        return int(ended.code or 0)
     missing = 0
+    try:
+        count = options.whole("--count", options.number(given.count), 1)
+    except MirageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     for root in given.run:
         try:
-            tried = build_run(root, given.count, given.arch or ARCHS, force=given.force)
+            tried = build_run(root, count, given.arch or ARCHS, force=given.force)
         except MirageError as error:
-            print(error, file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr)
             return 2
         for name, outcome in tried:
             print(plain(f"{root}: {name}: {outcome}", 4000))
         missing += not any(outcome.startswith("built") for _, outcome in tried)
+    if not available():
+        print(
+            "No machine code was written: there is no NVRTC here, which compiles the kernels. They are compiled when "
+            f"they are first loaded on a machine that has it. To have it here: {NVRTC_HINT}."
+        )
     return 1 if missing else 0
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from mirage_formal import options
 from mirage_formal.errors import ProgramError, SpaceError
 from mirage_formal.gpu.target import Target, load_target
 from mirage_formal.ir.canonical import digest
@@ -21,7 +25,7 @@ from mirage_formal.ir.ops import OpKind
 from mirage_formal.journal import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.pipeline.preload import DEFAULT_TARGET
 from mirage_formal.resources import data_dir
-from mirage_formal.search.bounds import IntTriples
+from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.parallel import default_workers
 from mirage_formal.search.space import SearchSpace, load_space
@@ -29,7 +33,34 @@ from mirage_formal.verify.policy import Policy
 
 ENGINES: Final = ("guided", "exhaustive")
 ORACLES: Final = ("normal-form", "z3")
+EXTENTS: Final = tuple(kind.value for kind in Extents)
 POLICIES: Final = tuple(policy.value for policy in Policy)
+
+_COUNT: Final = partial(options.whole, least=1)
+_TRIPLES: Final = options.optional(partial(options.listed, what="triples (x, y, z)"))
+#: What each field of the settings may be; what lists hold, and whether files are there, is seen when they are used.
+RULES: Final[dict[str, Callable[[str, object], object]]] = {
+    "config": options.optional(partial(options.text, what="a preset's name or a .toml file")),
+    "target": partial(options.text, what="a target's name or a .toml file"),
+    "engine": partial(options.word, allowed=ENGINES, free=True),
+    "oracle": partial(options.word, allowed=ORACLES),
+    "prune": options.switch,
+    "seed": options.whole,
+    "accept": partial(options.word, allowed=POLICIES),
+    "workers": options.optional(_COUNT),
+    "cluster": options.optional(partial(options.text, what="a scheduler's address")),
+    "worker_memory_gib": options.optional(options.amount),
+    "time_limit_s": options.optional(options.amount),
+    "unit_limit_s": options.amount,
+    **dict.fromkeys(("resume", "force"), options.switch),
+    "extents": options.optional(partial(options.word, allowed=EXTENTS)),
+    **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
+    "fmaps": options.optional(partial(options.listed, what="dims")),
+    "franges": options.optional(partial(options.listed, what="ranges")),
+    **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep"), options.optional(_COUNT)),
+}
+#: What fields are called where users give them, if it is another name.
+_SHOWN: Final = {"time_limit_s": "time_limit", "worker_memory_gib": "worker_memory"}
 
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
@@ -37,7 +68,7 @@ _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKi
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may choose; every field has a default.
+    """What a user may choose; every field has a default. Paths are kept as text.
 
     Attributes:
         config: Preset or path of a search space; None chooses a preset from the program's operators.
@@ -86,6 +117,14 @@ class Settings:
     max_block_ops: int | None = None
     keep: int | None = None
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, os.PathLike):
+                object.__setattr__(self, field.name, str(value))
+            elif hasattr(value, "__index__") and not isinstance(value, int):  # an integer of NumPy
+                object.__setattr__(self, field.name, index(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -114,12 +153,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     if any(isinstance(op, GraphDefined) for op in program.ops):
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
-    _choice("engine", settings.engine, ENGINES, free=":" in settings.engine)
-    _choice("oracle", settings.oracle, ORACLES)
-    _choice("accept", settings.accept, POLICIES)
     check_limits(settings)
-    if settings.seed < 0:
-        raise SpaceError(f"expected a seed from 0 up, got {settings.seed}", where="seed", hint="0 is the default")
     config = settings.config or choose_config(program)
     space = load_space(config).with_overrides(
         extents=settings.extents,
@@ -134,29 +168,28 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         keep=settings.keep,
     )
     _check_grids(program, space)
-    options = SearchOptions(
+    how = SearchOptions(
         engine="exhaustive" if settings.engine == "exhaustive" else "guided",
         oracle="z3" if settings.oracle == "z3" else "normal-form",
         prune=settings.prune,
         seed=settings.seed,
     )
     target = load_target(settings.target)
-    return Job(program, readable(config), space, target, settings.engine, options, Policy(settings.accept))
+    return Job(program, readable(config), space, target, settings.engine, how, Policy(settings.accept))
 
 
 def check_limits(settings: Settings) -> None:
-    """Refuse limits that are no limits, and wishes that contradict each other.
+    """Refuse what the settings cannot be, whoever gives them, and wishes that contradict each other.
 
     Raises:
-        SpaceError: One of them is not positive; or the run that is there is to be continued and to be replaced.
+        SpaceError: A field of another type, or outside its values, named as the option; or the run that is there is to
+            be continued and to be replaced.
     """
+    for name, rule in RULES.items():
+        rule(_SHOWN.get(name, name), getattr(settings, name))
     if settings.resume and settings.force:
         hint = "resume continues the run that is there, force replaces it"
         raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)
-    for name in ("workers", "time_limit_s", "worker_memory_gib"):
-        value = getattr(settings, name)
-        if value is not None and value <= 0:
-            raise SpaceError(f"expected a positive number, got {value}", where=name, hint="leave it out for no limit")
 
 
 def choose_config(program: KernelGraph) -> str:
@@ -264,12 +297,6 @@ def display_path(path: Path) -> str:
 def readable(name: str) -> str:
     """A name as text that can be written: the bytes of a file's name need not be UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _choice(where: str, value: str, allowed: tuple[str, ...], *, free: bool = False) -> None:
-    if value not in allowed and not free:
-        hint = f"{allowed[0]} is the default"
-        raise SpaceError(f"expected one of {', '.join(allowed)}, got {value!r}", where=where, hint=hint)
 
 
 def _check_grids(program: KernelGraph, space: SearchSpace) -> None:

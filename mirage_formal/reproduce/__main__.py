@@ -7,7 +7,7 @@ three oracles answer to the questions that such searches ask.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,26 +16,36 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mirage_formal.cli import print_error
+from mirage_formal.cli import amount, counted, option, print_error, whole
 from mirage_formal.errors import MirageError, SpaceError
 from mirage_formal.guard import guarded, orderly
 from mirage_formal.pipeline.lock import writing
 
-app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=__doc__,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # brackets in texts are brackets
+)
 
-_Out = Annotated[Path, typer.Option("--out", help="Directory; finished rows in it are not run again.")]
-_Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes. [default: all processors]")]
-_Arms = Annotated[str | None, typer.Option("--arms", help="Arms, separated by commas. [default: all]")]
+
+_Out = Annotated[Path, option("--out", "DIR", "Directory; finished rows in it are not run again.")]
+_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Arms = Annotated[str | None, option("--arms", "NAME,...", "Arms, separated by commas.", "all")]
 _Ops = Annotated[
-    str, typer.Option("--ops", help="Limits of block operators, separated by commas, counted as the paper counts.")
+    str, option("--ops", "N,...", "Limits of block operators, separated by commas, counted as the paper counts.")
 ]
-_Seconds = Annotated[float, typer.Option("--time-limit", help="Seconds after which a row is stopped.")]
-_States = Annotated[int, typer.Option("--state-limit", help="States after which a unit of a row is stopped.")]
-_Config = Annotated[str, typer.Option("--config", help="Search space: a preset or a .toml file.")]
-_Names = Annotated[str | None, typer.Option("--names", help="Workloads, separated by commas. [default: all]")]
-_Batches = Annotated[str, typer.Option("--batches", help="Batches, separated by commas.")]
-_Sample = Annotated[int, typer.Option("--sample", help="Questions of each source that every arm is asked.")]
-_Seed = Annotated[int, typer.Option("--seed", help="Seed of the sample.")]
+_Stopped = "Seconds after which a row is stopped; above 0."
+_Seconds = Annotated[float, option("--time-limit", "SECONDS", _Stopped, parser=amount("--time-limit"))]
+_Cut = "States after which a unit of a row is stopped; 1 or more."
+_States = Annotated[int, option("--state-limit", "N", _Cut, parser=whole("--state-limit", 1))]
+_Config = Annotated[str, option("--config", "PRESET|FILE.toml", "Search space, or a preset's name.")]
+_Names = Annotated[str | None, option("--names", "NAME,...", "Workloads, separated by commas.", "all")]
+_Batches = Annotated[str, option("--batches", "N,...", "Batches, separated by commas.")]
+_Asked = "Questions of each source that every arm is asked; 1 or more."
+_Sample = Annotated[int, option("--sample", "N", _Asked, parser=whole("--sample", 1))]
+_Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=whole("--seed"))]
 
 #: Told what is going on, how much of it is done, and of how much.
 _Show = Callable[[str, int, int], None]
@@ -55,8 +65,6 @@ def table5_command(
     from mirage_formal.reproduce.arms import ARMS, Limits
     from mirage_formal.reproduce.table5 import Plan, table5
 
-    _positive("--time-limit", time_limit)
-    _positive("--state-limit", state_limit)
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
     plan = Plan(out, names, _numbers("--ops", ops), config, _count(workers), Limits(time_limit, state_limit))
     with writing(out), _shown() as show:
@@ -84,7 +92,6 @@ def oracle_command(sample: _Sample = 60, seed: _Seed = 0, out: _Out = Path("runs
     """What the oracles answer to questions met in searches; exit code 1 if the normal form prunes a valid one."""
     from mirage_formal.reproduce.oracle import NORMAL_FORM, oracle
 
-    _positive("--sample", sample)
     with writing(out), _shown() as show:
         result = oracle(out, sample, seed, show)
     _tell(out, "oracle")
@@ -102,18 +109,10 @@ def _numbers(where: str, text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
-def _positive(where: str, value: float) -> None:
-    if not value > 0:
-        raise SpaceError(f"expected a positive number, got {value}", where=where, hint="leave it out for the default")
-
-
 def _count(workers: int | None) -> int:
     from mirage_formal.search.parallel import default_workers
 
-    if workers is None:
-        return default_workers()
-    _positive("--workers", workers)
-    return workers
+    return workers or default_workers()
 
 
 @contextmanager
@@ -136,13 +135,18 @@ def _tell(out: Path, name: str) -> None:
     print(f"written to {out}", file=sys.stderr)
 
 
+def command(arguments: Sequence[str] | None = None, name: str | None = None) -> None:
+    """Run the command called ``name`` on these arguments, or on those of the process."""
+    with orderly("the same command goes on where this one stopped"):
+        app(arguments, prog_name=name)
+
+
 def main() -> NoReturn:
     """Entry point."""
 
     def run() -> int:
         try:
-            with orderly("the same command goes on where this one stopped"):
-                app()
+            command()
         except MirageError as error:
             print_error(error)
         return 2

@@ -189,7 +189,7 @@ def _explained(message: str, data: object, where: str) -> SpaceError:
     """A validation message of the form "... - at `$.key`" as an error that names key, expected and got."""
     text, _, at = message.partition(" - at ")
     key = at.strip("`").removeprefix("$").removeprefix(".")
-    hint = "see the presets in search/*.toml for every key and its type"
+    hint = f"the presets have every key and its type: {data_dir('search')}"
     if (unknown := re.search(r"unknown field `(.*)`", text)) is not None:
         full = f"{key}.{unknown[1]}" if key else unknown[1]
         rows = {

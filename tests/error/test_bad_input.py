@@ -123,9 +123,9 @@ def test_unsupported_dtype(refused: Refusal) -> None:
         (("--griddim", "3,1,1"), ("griddims", "axis x", "3")),
         (("--griddim", "4;1"), ("--griddim", "4;1")),
         (("--workers", "0"), ("workers", "0")),
-        (("--max-block-ops", "0"), ("max_block_ops", "0")),
+        (("--max-block-ops", "0"), ("--max-block-ops", "0")),
         (("--seed", "-1"), ("seed", "-1")),
-        (("--time-limit", "-5"), ("time_limit", "-5")),
+        (("--time-limit", "-5"), ("--time-limit", "-5")),
     ],
 )
 def test_bad_options(refused: Refusal, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:

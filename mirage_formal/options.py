@@ -1,0 +1,128 @@
+"""What options may be, for the command line and for Python alike: one rule for each kind, one text for each mistake."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Final
+
+from mirage_formal.errors import SpaceError
+
+#: Numbers of this size fit every record; a name of this length every file system.
+_MOST: Final = 1 << 63
+_LONGEST: Final = 100
+
+
+def whole(where: str, value: object, least: int = 0) -> int:
+    """A whole number from ``least`` up.
+
+    Raises:
+        SpaceError: It is none; names the option ``where``.
+    """
+    try:
+        found = least - 1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = least - 1
+    if not least <= found < _MOST:
+        hint = f"give a whole number from {least} up"
+        raise SpaceError(f"expected a whole number from {least} up, got {_shown(value)}", where=where, hint=hint)
+    return found
+
+
+def amount(where: str, value: object) -> float:
+    """A positive finite number.
+
+    Raises:
+        SpaceError: It is none; names the option ``where``.
+    """
+    try:
+        found = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not 0 < found < math.inf:
+        hint = "leave it out for the default"
+        raise SpaceError(f"expected a positive finite number, got {_shown(value)}", where=where, hint=hint)
+    return found
+
+
+def word(where: str, value: object, allowed: Sequence[str], *, free: bool = False) -> str:
+    """One of some words; with ``free``, also "module:Class".
+
+    Raises:
+        SpaceError: It is none of them; names the option ``where``.
+    """
+    if isinstance(value, str) and (value in allowed or (free and ":" in value)):
+        return value
+    hint = f"{allowed[0]} is the default"
+    raise SpaceError(f"expected one of {', '.join(allowed)}, got {_shown(value)}", where=where, hint=hint)
+
+
+def switch(where: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        SpaceError: It is neither; names the option ``where``.
+    """
+    if not isinstance(value, bool):
+        raise SpaceError(f"expected True or False, got {_shown(value)}", where=where, hint="leave it out for False")
+    return value
+
+
+def text(where: str, value: object, what: str) -> str:
+    """A text or a path-like value, as text; ``what`` says what it should name.
+
+    Raises:
+        SpaceError: It is neither, or empty; names the option ``where``.
+    """
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str) or not found or "\0" in found:
+        raise SpaceError(f"expected {what}, got {_shown(value)}", where=where, hint=f"give {what}")
+    return found
+
+
+def listed(where: str, value: object, what: str) -> Sequence[object]:
+    """A list or a tuple of ``what``; what it holds is not looked at.
+
+    Raises:
+        SpaceError: It is neither, or empty; names the option ``where``.
+    """
+    if not isinstance(value, list | tuple) or not value:
+        hint = "leave it out for the search space's own"
+        raise SpaceError(f"expected a list of {what}, got {_shown(value)}", where=where, hint=hint)
+    return value
+
+
+def plain_name(where: str, value: object) -> str:
+    """A name that can be a directory's: one component of a path, printable, not too long.
+
+    Raises:
+        SpaceError: It is none; names the option ``where``.
+    """
+    bad = not isinstance(value, str) or not value or value in (".", "..") or len(value) > _LONGEST
+    if bad or not isinstance(value, str) or not value.isprintable() or set(value) & set("/\\\0"):
+        hint = "a name like a Python name; out= says where the run is written"
+        what = f"expected a name of at most {_LONGEST} characters without a path in it, got {_shown(value)}"
+        raise SpaceError(what, where=where, hint=hint)
+    return value
+
+
+def optional(check: Callable[[str, object], object]) -> Callable[[str, object], object]:
+    """The rule, and None."""
+    return lambda where, value: None if value is None else check(where, value)
+
+
+def number(given: object) -> object:
+    """What a user typed, as a number if it is one."""
+    if isinstance(given, str):
+        for kind in (int, float):
+            try:
+                return kind(given)
+            except ValueError:
+                continue
+    return given
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,163 @@
+"""Every command by both names, and what --help says of it: every argument, every option, its values and its default."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mirage_formal
+from mirage_formal import cli
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Commands of mirage-formal, with the module that is the same command, and the arguments that it takes.
+COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
+    ("search",): ("mirage_formal.search", ("FILE",)),
+    ("check",): ("mirage_formal.check", ("path",)),
+    ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
+    ("build",): ("mirage_formal.pipeline.build", ("RUN_DIR",)),
+    ("gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
+    ("gpu", "info"): ("mirage_formal.gpu", ()),
+    ("reproduce", "table5"): ("mirage_formal.reproduce", ()),
+    ("reproduce", "workloads"): ("mirage_formal.reproduce", ()),
+    ("reproduce", "oracle"): ("mirage_formal.reproduce", ()),
+}
+#: Modules that can be run and are no command: all of them, text for the docs, and what starts a cluster's workers.
+NO_COMMANDS = {"mirage_formal", "mirage_formal.check.kernel.trusted", "mirage_formal.search.cluster_host"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, env=environment)
+
+
+def helped(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, str]:
+    """The paragraphs of a command's help by the option or argument that they begin with."""
+    monkeypatch.setattr(sys, "argv", ["mirage-formal", *command, "--help"])
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    paragraphs: dict[str, list[str]] = {}
+    inside: list[str] = []
+    for line in text.splitlines():
+        found = re.match(r"  (-h, )?(\S+)", line)
+        if found is not None and not line.startswith("   "):
+            inside = paragraphs.setdefault(found[2], [])
+        inside.append(line)
+    return {name: " ".join(" ".join(lines).split()) for name, lines in paragraphs.items()}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_option_has_its_values_and_its_default_and_every_argument_is_there(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = helped(command, monkeypatch, capsys)
+    options = {name: text for name, text in found.items() if name.startswith("--")}
+    for name, text in options.items():
+        if name == "--help":
+            continue
+        assert re.search(r"\[default: [^\]]+\]", text), text
+        about = text.removeprefix(name).split()
+        flag = "[default: off]" in text or "[default: (off)]" in text
+        assert flag or re.fullmatch(r"[A-Za-z0-9].*", about[0]), text
+        assert flag or about[0] not in ("TEXT", "INTEGER", "FLOAT", "PATH", "VALUE"), text
+    for argument in COMMANDS[command][1]:
+        assert len(found[argument].removeprefix(argument).split()) > 2, found[argument]
+    assert options
+
+
+def test_the_options_of_a_search_name_their_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = helped(("search",), monkeypatch, capsys)
+    for option, words in (
+        ("--engine", "guided|exhaustive"),
+        ("--oracle", "normal-form|z3"),
+        ("--extents", "free|paper"),
+        ("--accept", "equivalent|probable"),
+        ("--workers", "1 or more. [default: (one for each processor)]"),
+        ("--out", "[default: (runs/<file>)]"),
+        ("--config", "[default: (by the program)]"),
+    ):
+        assert words in found[option]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_both_names_run_the_same_function(command: tuple[str, ...]) -> None:
+    module = COMMANDS[command][0]
+    inner = command[1:]
+    whole, alone = run("mirage_formal", *command, "--help"), run(module, *inner, "--help")
+    assert (whole.returncode, whole.stderr) == (alone.returncode, alone.stderr) == (0, "")
+
+    def plain(text: str) -> list[str]:
+        """The text without the name of the program, which its first lines begin with."""
+        return re.sub(r"^[Uu]sage: .*?(?=\n\n|\n  -)", "", text, flags=re.DOTALL).split()
+
+    assert plain(whole.stdout) == plain(alone.stdout)
+
+
+def test_every_module_that_can_be_run_is_a_command() -> None:
+    package = REPOSITORY / "mirage_formal"
+    runnable = set()
+    for path in package.rglob("*.py"):
+        if 'if __name__ == "__main__":' in path.read_text():
+            parts = path.relative_to(REPOSITORY).with_suffix("").parts
+            runnable.add(".".join(part for part in parts if part != "__main__"))
+    assert {module for module, _ in COMMANDS.values()} == runnable - NO_COMMANDS
+
+
+def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["mirage-formal", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"mirage_formal {mirage_formal.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["check", "build", "gpu", "reproduce", "verify", "search"])
+def test_a_wrong_call_ends_with_2_and_without_a_traceback(command: str) -> None:
+    for arguments in ((), ("--no-such-option",)):
+        done = run("mirage_formal", command, *arguments)
+        assert done.returncode == 2, (command, arguments, done)
+        assert "Traceback" not in done.stderr
+
+
+def texts(path: Path) -> list[str]:
+    """Every text of a module but its docstrings, with the fixed parts of those that are formatted."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = {
+        id(first.value)
+        for node in ast.walk(tree)
+        if isinstance(body := getattr(node, "body", None), list)
+        for first in body
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    ]
+
+
+def test_no_text_points_at_a_file_that_a_wheel_lacks() -> None:
+    """Docs, examples, tests and benchmarks are in a checkout only; presets and targets have other places in a wheel."""
+    lacking = re.compile(r"\b(docs|examples|tests|benchmarks|axioms)/|\b(search|gpu)/[\w*/]+\.|\w\.md\b")
+    schema = REPOSITORY / "mirage_formal" / "journal" / "schema.py"  # writes the schema of the docs
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {text}"
+        for path in sorted((REPOSITORY / "mirage_formal").rglob("*.py"))
+        if path != schema
+        for text in texts(path)
+        if lacking.search(text)
+    ]
+    assert found == []
