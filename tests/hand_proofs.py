@@ -77,6 +77,21 @@ PAIRS = {
         lambda g, q, k, v: g.softmax(q @ k) @ v,
         lambda g, q, k, v: kernel(g, (1, 1, 1), [(q, on()), (k, on(), 1), (v, on(), 0)], online, loop=3),
     ),
+    # sqrt(12) / 2 = sqrt(3)
+    "square": pair(
+        {"X": (2, 3)}, lambda g, x: g.scale(g.sqrt(g.scale(x, 12)), 0.5), lambda g, x: g.sqrt(g.scale(x, 3))
+    ),
+    # Rows of 5 as rows of 3: no digits say which element goes where.
+    "atom": pair(
+        {"X": (3, 5)},
+        lambda g, x: g.exp(g.reshape(x, 5, 3)) * g.exp(g.reshape(x, 5, 3)),
+        lambda g, x: g.exp(g.scale(g.reshape(x, 5, 3), 2)),
+    ),
+    "top": pair(
+        {"A": (2, 3), "B": (2, 5)},
+        lambda g, a, b: g.max(g.concat(a, b, 1), 1),
+        lambda g, a, b: g.max(g.concat(b, a, 1), 1),
+    ),
 }  # fmt: skip
 
 _ELEMENT = [[0, 1, 0], [0, 1, 1]]
@@ -274,13 +289,44 @@ PROOFS = {
         ],
         "outputs": [[7, 24, []]],
     },
+    "square": {
+        "digits": [2, 3],
+        "bases": [2],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["scale", 0, 12], ["unary", "sqrt", 1], ["scale", 2, "1/2"], ["scale", 0, 3],
+            ["unary", "sqrt", 4],
+        ],
+        "outputs": [[3, 5, []]],
+    },
+    "atom": {
+        "atoms": [[0, 1, 0]],
+        "digits": [5, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 1, [[0], [1]]], ["unary", "exp", 0], ["binary", "mul", 1, 1], ["scale", 0, 2],
+            ["unary", "exp", 3],
+        ],
+        "outputs": [[2, 4, []]],
+    },
+    "top": {
+        "digits": [2, 3, 5],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["max", 0, 1], ["input", 1, [[0], [2]]], ["max", 2, 1],
+            ["binary", "max", 1, 3], ["binary", "max", 3, 1],
+        ],
+        "outputs": [[4, 5, []]],
+    },
 }  # fmt: skip
 
 
 def text(name, *edits):
     """A proof as JSON, with edits: each a path and the value to put there, or a path and a function of the old one."""
-    found = copy.deepcopy(PROOFS[name])
-    found["version"] = 1
+    found = {"version": 2, "atoms": [], "bases": [], **copy.deepcopy(PROOFS[name])}
     for *path, last, new in edits:
         place = found
         for key in path:

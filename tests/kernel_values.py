@@ -8,10 +8,34 @@ from itertools import product
 
 import numpy as np
 
+from mirage_formal.check.kernel.algebra import Ring
+from mirage_formal.check.kernel.elaborate import Elaboration
+from mirage_formal.check.kernel.laws import lemma
+from mirage_formal.check.kernel.reader import Reader
+from mirage_formal.check.kernel.steps import Steps
+from mirage_formal.check.kernel.terms import Terms
+
 
 def at(index, env):
     """The number that an index stands for."""
     return index[0] + sum(stride * env[digit] for digit, stride in index[1])
+
+
+def replayed(program, candidate, tables):
+    """The steps of a proof, after its lemmas."""
+    terms = Terms()
+    graphs = [Elaboration(terms, graph, "graph") for graph in (program, candidate)]
+    reader = Reader(Ring(tuple(tables["digits"]), tuple(tables["bases"])))
+    sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
+    sources += [graphs[graph].piece(number, piece) for graph, number, piece in tables["atoms"]]
+    for raw in tables["factors"]:
+        reader.entry(raw, tuple(terms.shapes[source] for source in sources))
+    for number, raw in enumerate(tables["lemmas"]):
+        lemma(reader, number, raw)
+    steps = Steps(reader, terms, sources)
+    for raw in tables["steps"]:
+        steps.step(raw)
+    return steps
 
 
 class Values:
@@ -55,6 +79,8 @@ class Values:
                 return cmath.exp(self.poly(dict(payload), env))
             case "pow":
                 return self.poly(dict(payload), env)
+            case "top":
+                return max(self.poly(dict(key), env).real for key in payload)
             case "surd":
                 return payload
         argument = self.poly(dict(payload[1]), env).real
@@ -95,7 +121,11 @@ class Numbers:
             }[rest[0]]()
         if kind == "binary":
             a, b = self(rest[1]), self(rest[2])
-            return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[rest[0]](a, b)
+            return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum}[
+                rest[0]
+            ](a, b)
+        if kind == "concat":
+            return np.concatenate([self(part) for part in rest[0]], rest[1])
         x = self(rest[0])
         match kind:
             case "matmul":

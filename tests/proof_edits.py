@@ -58,7 +58,7 @@ NUMBERS = Row((), (R.NUMBER,))
 FACTORS = {
     "in": (R.NUMBER, Row((), (INDEX,))), "sum": (DIGITS, MONO), "max": (DIGITS, POLY), "exp": (POLY,), "pow": (POLY,),
     "pmax": (INDEX, R.DIGIT, DIGITS, POLY), "carry": (INDEX, R.DIGIT, DIGITS, POLY), "surd": (R.NUMBER,),
-    "fn": (R.WORD, POLY),
+    "top": (Row((), (POLY,)),), "fn": (R.WORD, POLY),
 }  # fmt: skip
 LEMMAS = {
     "sum": (DIGITS, MONO, OPENS, PARTS), "max": (DIGITS, POLY, OPENS, R.FACTOR, CHAINS),
@@ -76,7 +76,7 @@ STEPS = {
 }  # fmt: skip
 TABLES = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
-    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu"), ("add", "sub", "mul", "div"), ("erf", "relu"),
+    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu"), ("add", "sub", "mul", "div", "max"), ("erf", "relu"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
     ("exp", "pow"), ("fold", "rename"), ("reshape", "transpose"),
 )  # fmt: skip
@@ -85,6 +85,10 @@ WORDS = (
 def places(proof: Proof) -> Iterator[tuple[Role, Path]]:
     """All places of a proof, with what they hold."""
     yield from ((R.EXTENT, ("digits", number)) for number in range(len(proof["digits"])))
+    yield from ((R.NUMBER, ("bases", number)) for number in range(len(proof["bases"])))
+    for number in range(len(proof["atoms"])):
+        yield R.ENTRY, ("atoms", number)
+        yield from ((R.NUMBER, ("atoms", number, at)) for at in range(3))
     for table in ("factors", "lemmas", "steps", "outputs"):
         for number, raw in enumerate(proof[table]):
             yield R.ENTRY, (table, number)
@@ -188,7 +192,8 @@ class Normal:
     """Normal forms of proofs: numbers of factors and steps, orders of terms, lemmas and classes are gone.
 
     Two proofs with one normal form use the same lemmas, each with the same choices, on the same tensors. What is left
-    out besides is the multiplier at an output: any product of divisors is as good as another.
+    out besides is the multiplier at an output, as any product of divisors is as good as another, and the bases, as any
+    of them are good if the roots come out equal.
     """
 
     def __init__(self) -> None:
@@ -206,7 +211,7 @@ class Normal:
         form = _Form(self._id, proof)
         lemmas = frozenset(form.lemma(raw) for raw in proof["lemmas"])
         outputs = tuple((form.steps[a], form.steps[b]) for a, b, _ in proof["outputs"])
-        return lemmas, outputs
+        return lemmas, outputs, tuple(map(tuple, proof["atoms"]))
 
 
 class _Form:
@@ -255,6 +260,8 @@ class _Form:
                 return "max", self.digits(digits), self.poly(poly)
             case ["pmax" | "carry" as kind, index, u, digits, poly]:
                 return kind, self.index(index), self.digit(u), self.digits(digits), self.poly(poly)
+            case ["top", list(polys)]:
+                return "top", frozenset(map(self.poly, polys))
             case [kind, *names, list(poly)]:
                 return kind, *names, self.poly(poly)
         return tuple(raw)

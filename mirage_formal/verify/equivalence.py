@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from mirage_formal.errors import GraphError
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Equivalent, Unknown
-from mirage_formal.semantics.index.exact import Exact, Pieces, elements
+from mirage_formal.semantics.index.exact import Exact, Pieces
 from mirage_formal.semantics.index.quotients import multiplier
+from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.tensors import Tensor, Tensors
 from mirage_formal.semantics.index.terms import Monomial, Stuck
 from mirage_formal.verify.proof import write
+
+#: How often roots are written anew.
+_ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +31,37 @@ class Closing:
     """Two tensors that should be equal: numbers of their steps, and what shows it.
 
     Attributes:
-        program: Step of the program's output, or of a piece of it.
+        program: Step of the program's output, or of a piece of it; None if it has no exact terms.
         candidate: Step of the candidate's.
         multiplier: Divisors whose product with the difference is 0; None if none were found.
     """
 
-    program: int
-    candidate: int
+    program: int | None
+    candidate: int | None
     multiplier: Monomial | None
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Normal forms of all outputs of two programs, and the steps and lemmas that led to them."""
+    """Normal forms of all outputs of two programs, and the steps and lemmas that led to them.
+
+    Attributes:
+        tensors: The terms, steps and lemmas.
+        closings: What is compared.
+        inputs: Number of inputs of the programs.
+        atoms: For each atom the graph, the tensor and the piece; they are numbered behind the inputs.
+        reasons: Why there are atoms.
+    """
 
     tensors: Tensors
     closings: tuple[Closing, ...]
+    inputs: int
+    atoms: tuple[tuple[int, int, int], ...]
+    reasons: tuple[str, ...]
 
     def needed_steps(self) -> list[int]:
         """The steps that the closings rest on, in order."""
-        roots = (n for closing in self.closings for n in (closing.program, closing.candidate))
+        roots = (n for closing in self.closings for n in (closing.program, closing.candidate) if n is not None)
         return _reached(roots, lambda n: self.tensors.steps[n].operands)
 
     def needed_lemmas(self) -> list[int]:
@@ -63,33 +79,54 @@ def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
+    return derived(program, candidate)[1]
+
+
+def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
+    """The normal forms of both programs' outputs, and what they prove; see ``prove``.
+
+    Roots are written anew where the numbers under them turned out to have common divisors. Where the normal forms say
+    nothing, the two may still consist of the same operators.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    _same_interface(program, candidate)
+    derivation = _derive(program, candidate, Radicals())
+    for _ in range(_ROUNDS):
+        radicals = derivation.tensors.radicals.refined()
+        if radicals is None:
+            break
+        derivation = _derive(program, candidate, radicals)
+    verdict = _written(derivation)
+    if isinstance(verdict, Unknown):
+        same = _derive(program, candidate, Radicals(), blind=True)
+        proved = _written(same)
+        if isinstance(proved, Equivalent):
+            return same, proved
+    return derivation, verdict
+
+
+def _written(derivation: Derivation) -> Equivalent | Unknown:
+    """The proof, if the normal forms are one."""
     try:
-        derivation = derive(program, candidate)
         outputs = [(c.program, c.candidate, c.multiplier) for c in derivation.closings if c.multiplier is not None]
         if len(outputs) != len(derivation.closings):
-            return Unknown("the normal forms differ")
+            return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
         steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
-        return Equivalent(write(derivation.tensors, steps, lemmas, outputs))
+        return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, derivation.atoms))
     except Stuck as reason:
         return Unknown(str(reason))
     except RecursionError:
         return Unknown("the terms are nested too deeply")
 
 
-def derive(program: KernelGraph, candidate: KernelGraph) -> Derivation:
-    """Normal forms of both programs' outputs.
-
-    Raises:
-        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
-        Stuck: Some index does not nest, or an operator has no exact meaning.
-    """
-    _same_interface(program, candidate)
-    domain = Exact()
-    inputs = [domain.input(i, source.tensor.shape) for i, source in enumerate(program.inputs)]
-    expected = elements(domain, program, inputs)
-    got = elements(domain, candidate, inputs)
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals, *, blind: bool = False) -> Derivation:
+    domain = Exact(radicals, blind=blind)
+    inputs = domain.inputs([source.tensor.shape for source in program.inputs])
+    expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
-    return Derivation(domain.tensors, tuple(closings))
+    return Derivation(domain.tensors, tuple(closings), len(inputs), tuple(domain.atoms), tuple(domain.reasons))
 
 
 def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
@@ -106,13 +143,23 @@ def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
 
 def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
     """Pairs of pieces of one output."""
-    return [Closing(p.step, c.step, _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+    return [Closing(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 
-def _multiplier(domain: Exact, p: Tensor, c: Tensor) -> Monomial | None:
-    if p.strings != c.strings:
+def _step(a: Tensor | None) -> int | None:
+    return None if a is None else a.step
+
+
+def _multiplier(domain: Exact, p: Tensor | None, c: Tensor | None) -> Monomial | None:
+    if p is None or c is None or p.strings != c.strings:
         return None
-    return () if p.element == c.element else multiplier(domain.tensors, p.element, c.element)
+    if p.element == c.element:
+        return ()
+    try:
+        return multiplier(domain.tensors, p.element, c.element)
+    except Stuck as reason:
+        domain.reasons.append(str(reason))
+        return None
 
 
 def _reached(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.verdict import Unknown
 from mirage_formal.semantics.index.show import LATEX, TEXT, Writer
-from mirage_formal.semantics.index.terms import Monomial, Polynomial, Stuck
-from mirage_formal.verify.equivalence import Derivation, derive
+from mirage_formal.semantics.index.terms import Monomial, Polynomial
+from mirage_formal.verify.equivalence import Derivation, derived
 
 _LAWS: Final = {
     "sum": "sum: nested sums joined, independent factors taken out, digits regrouped",
@@ -26,10 +27,9 @@ def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
-    try:
-        derivation = derive(program, candidate)
-    except Stuck as reason:
-        return f"unknown: {reason}\n"
+    derivation, verdict = derived(program, candidate)
+    if isinstance(verdict, Unknown) and any(c.program is None or c.candidate is None for c in derivation.closings):
+        return f"unknown: {verdict.reason}\n"
     return _Explanation(program, derivation, latex).text()
 
 
@@ -39,6 +39,7 @@ class _Explanation:
         self.tensors = derivation.tensors
         self.latex = latex
         names = [source.name or f"x{i}" for i, source in enumerate(program.inputs)]
+        names += [f"{('program', 'candidate')[graph]}{at}.{piece}" for graph, at, piece in derivation.atoms]
         self.writer = Writer(self.tensors, names, LATEX if latex else TEXT)
 
     def text(self) -> str:
@@ -57,7 +58,8 @@ class _Explanation:
     def _math(self, formula: str) -> str:
         return f"\\[ {formula} \\]" if self.latex else f"  {formula}"
 
-    def _tensor(self, number: int) -> str:
+    def _tensor(self, number: int | None) -> str:
+        assert number is not None
         step = self.tensors.steps[number]
         inside = ", ".join(self._string(string) for string in step.strings)
         head = rf"t_{{{number}}}[{inside}]" if self.latex else f"t{number}[{inside}]"

@@ -11,43 +11,61 @@ from mirage_formal.semantics.index.changes import Folds
 from mirage_formal.semantics.index.tensors import Tensors
 from mirage_formal.semantics.index.terms import Index, Kind, Monomial, Polynomial, Rational, Stuck
 
-VERSION: Final = 1
+VERSION: Final = 2
 #: What the checker reads at most.
 MAX_BYTES: Final = 1 << 20
 MAX_TABLE: Final = 2_000
+MAX_ENTRIES: Final = 5_000
+MAX_DIGITS: Final = 64
+MAX_EXTENT: Final = 1 << 40
+MAX_BASES: Final = 500
 _NAMES = {kind: kind.name.lower() for kind in Kind} | {Kind.INPUT: "in"}
 
 
 def write(
-    tensors: Tensors, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial]]
+    tensors: Tensors,
+    steps: Sequence[int],
+    lemmas: Sequence[int],
+    outputs: Sequence[tuple[int | None, int | None, Monomial]],
+    inputs: int,
+    atoms: Sequence[tuple[int, int, int]],
 ) -> bytes:
     """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial.
+
+    Inputs are numbered up to ``inputs``, atoms from there.
 
     Raises:
         Stuck: It is larger than the checker reads.
     """
-    writer = _Writer(tensors)
+    writer = _Writer(tensors, inputs, atoms)
     proof = json.dumps(writer.proof(steps, lemmas, outputs), separators=(",", ":")).encode()
     tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
-    if len(proof) > MAX_BYTES or max(tables) > MAX_TABLE:
-        raise Stuck("the proof is larger than the checker reads")
+    _need(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
     return proof
+
+
+def _need(good: bool) -> None:
+    if not good:
+        raise Stuck("the proof is larger than the checker reads")
 
 
 class _Writer:
     """Renumbers digits, factors, lemmas and steps in the order of their first use."""
 
-    def __init__(self, tensors: Tensors) -> None:
+    def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, int, int]]) -> None:
         self.tensors = tensors
+        self.inputs = inputs
+        self.atoms = atoms
+        self.sources: dict[int, int] = {}
         self.digits: dict[int, int] = {}
         self.factors: dict[int, int] = {}
         self.table: list[list[Any]] = []
 
     def proof(
-        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial]]
+        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int | None, int | None, Monomial]]
     ) -> dict[str, Any]:
         """The proof as JSON takes it."""
-        numbers = {step: i for i, step in enumerate(steps)}
+        numbers: dict[int | None, int] = {step: i for i, step in enumerate(steps)}
         return {
             "version": VERSION,
             "lemmas": [self._lemma(self.tensors.lemmas[n].body) for n in lemmas],
@@ -55,11 +73,24 @@ class _Writer:
             "outputs": [[numbers[p], numbers[c], self._monomial(m)] for p, c, m in outputs],
             "factors": self.table,
             "digits": [self.tensors.extent[d] for d in self.digits],
+            "bases": self._bases(),
+            "atoms": [self.atoms[n - self.inputs] for n in self.sources],
         }
+
+    def _bases(self) -> list[int]:
+        bases = list(self.tensors.radicals.table())
+        _need(len(bases) <= MAX_BASES)
+        return bases
+
+    def _source(self, number: int) -> int:
+        if number < self.inputs:
+            return number
+        return self.inputs + self.sources.setdefault(number, len(self.sources))
 
     # --- terms -------------------------------------------------------------------------------------------------
 
     def _digit(self, d: int) -> int:
+        _need(self.tensors.extent[d] <= MAX_EXTENT)
         return self.digits.setdefault(d, len(self.digits))
 
     def _index(self, index: Index) -> list[int]:
@@ -80,7 +111,7 @@ class _Writer:
         name = _NAMES[kind]
         match kind:
             case Kind.INPUT:
-                return [name, payload[0], [self._index(index) for index in payload[1]]]
+                return [name, self._source(payload[0]), [self._index(index) for index in payload[1]]]
             case Kind.SUM:
                 return [name, [self._digit(d) for d in payload[0]], self._monomial(payload[1])]
             case Kind.MAX:
@@ -91,18 +122,23 @@ class _Writer:
                 return [name, self._index(index), self._digit(u), bound, self._polynomial(p)]
             case Kind.EXP | Kind.POW:
                 return [name, self._polynomial(payload)]
+            case Kind.TOP:
+                return [name, [self._polynomial(p) for p in payload]]
             case Kind.SURD:
                 return [name, payload]
             case Kind.FN:
                 return [name, payload[0], self._polynomial(payload[1])]
 
     def _monomial(self, m: Monomial) -> list[int]:
+        _need(2 * len(m) <= MAX_ENTRIES)
         return [x for f, e in m for x in (self._factor(f), e)]
 
     def _polynomial(self, p: Polynomial) -> list[list[Any]]:
+        _need(len(p) <= MAX_ENTRIES)
         return [[rational(c), *self._monomial(m)] for m, c in p]
 
     def _folds(self, folds: Folds) -> list[list[int]]:
+        _need(len(folds) <= MAX_DIGITS and all(len(chain) < MAX_DIGITS for _, chain in folds))
         return [[self._digit(target), *(self._digit(d) for d in chain)] for target, chain in folds]
 
     # --- lemmas and steps --------------------------------------------------------------------------------------
@@ -110,6 +146,7 @@ class _Writer:
     def _lemma(self, body: tuple[Any, ...]) -> list[Any]:
         match body:
             case ("sum", bound, m, opens, parts):
+                _need(max(len(opens), len(parts or ())) <= MAX_DIGITS)
                 folded = None if parts is None else [[self._factor(s), self._folds(f)] for s, f in parts]
                 return ["sum", self._bound(bound), self._monomial(m), self._opens(opens), folded]
             case ("max", bound, p, opens, s, folds):
@@ -124,17 +161,18 @@ class _Writer:
         raise AssertionError(body[0])
 
     def _bound(self, digits: frozenset[int]) -> list[int]:
+        _need(len(digits) <= MAX_DIGITS)
         return [self._digit(d) for d in sorted(digits)]
 
     def _opens(self, opens: Sequence[tuple[int, ...]]) -> list[list[int]]:
         return [[self._factor(f), *(self._digit(d) for d in fresh)] for f, *fresh in opens]
 
-    def _step(self, number: int, numbers: dict[int, int]) -> list[Any]:
+    def _step(self, number: int, numbers: dict[int | None, int]) -> list[Any]:
         step = self.tensors.steps[number]
         operands = [numbers[n] for n in step.operands]
         match step.body:
             case ("input", i):
-                return ["input", i, [[self._digit(d) for d in string] for string in step.strings]]
+                return ["input", self._source(i), [[self._digit(d) for d in string] for string in step.strings]]
             case ("split", *digits):
                 return ["split", *operands, *(self._digit(d) for d in digits)]
             case ("fold", folds):

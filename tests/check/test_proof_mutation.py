@@ -19,18 +19,12 @@ import pytest
 from claims import load
 from decisions import Decision, differs
 from hand_proofs import PAIRS, text
-from kernel_values import Numbers, Values
+from kernel_values import Numbers, Values, replayed
 from mutations import single_mutants
 from proof_edits import Normal, Proof, edited
 from prover_faults import CASES, FAULTS, faulty
 
-from mirage_formal.check.kernel.algebra import Ring
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.reader import Reader
 from mirage_formal.check.kernel.replay import ProofError, replay
-from mirage_formal.check.kernel.steps import Steps
-from mirage_formal.check.kernel.terms import Terms
 from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Equivalent
@@ -78,27 +72,18 @@ def accepts(pair: Pair, proof: Proof | str) -> bool:
 def lines_are_true(pair: Pair, proof: Proof) -> bool:
     """Whether each tensor's element is what its operator term computes, at random inputs and a few positions."""
     _, program, candidate = pair
-    numbers, terms = np.random.default_rng(1), Terms()
-    shapes = tuple(x.tensor.shape for x in program.inputs)
-    arrays = [numbers.uniform(0.3, 1.4, shape) for shape in shapes]
-    for graph in (program, candidate):
-        Elaboration(terms, graph, "graph")
-    reader = Reader(Ring(tuple(proof["digits"])))
-    for raw in proof["factors"]:
-        reader.entry(raw, shapes)
-    for number, raw in enumerate(proof["lemmas"]):
-        lemma(reader, number, raw)
-    steps = Steps(reader, terms, shapes)
-    for raw in proof["steps"]:
-        steps.step(raw)
-    wanted, values = Numbers(terms, arrays), Values(reader.ring, arrays)
+    numbers = np.random.default_rng(1)
+    arrays = [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs]
+    steps = replayed(program, candidate, proof)
+    wanted = Numbers(steps.terms, arrays)
+    values = Values(steps.ring, [wanted(source) for source in steps.sources])
     for tensor in steps.tensors:
         array = wanted(tensor.term)
         for position in list(np.ndindex(array.shape))[:: max(1, array.size // 5)]:
             env: dict[int, int] = {}
             for i, string in zip(position, tensor.strings, strict=True):
                 for digit in reversed(string):
-                    i, env[digit] = divmod(i, reader.ring.extents[digit])
+                    i, env[digit] = divmod(i, steps.ring.extents[digit])
             if not abs(values.poly(tensor.poly, env) - array[position]) < 1e-8 * (1 + abs(array[position])):
                 return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import claims
@@ -81,10 +82,12 @@ def test_an_index_that_does_not_nest_is_unknown_with_a_reason():
     flat = Op(OpKind.RESHAPE, (0,), Attrs(shape=(4, 6)))
     regrouped = program(x, flat, Op(OpKind.SUM, (1,), Attrs(dim=1)))
     assert isinstance(prove(regrouped, regrouped), Unknown | Equivalent)
-    coprime = program({"X": (3, 5)}, Op(OpKind.RESHAPE, (0,), Attrs(shape=(5, 3))))
-    verdict = prove(coprime, coprime)
+    coprime = Op(OpKind.RESHAPE, (0,), Attrs(shape=(5, 3)))
+    one = program({"X": (3, 5)}, coprime, Op(OpKind.SCALE, (1,), Attrs(factor=Fraction(2))))
+    verdict = prove(one, program({"X": (3, 5)}, coprime, unary(OpKind.EXP, 1)))
     assert isinstance(verdict, Unknown)
     assert "nest" in verdict.reason
+    assert isinstance(prove(one, program({"X": (3, 5)}, coprime, Op(OpKind.ADD, (1, 1)))), Equivalent)
 
 
 def test_a_negative_radicand_is_unknown():

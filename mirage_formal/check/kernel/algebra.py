@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from math import gcd, isqrt
+from math import isqrt
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError
@@ -27,9 +27,9 @@ Digits = frozenset[int]
 MAX_EXPONENT: Final = 64
 MAX_MONOMIALS: Final = 20_000
 MAX_DEPTH: Final = 60
-MAX_BITS: Final = 2_000
-#: Products of monomials, factors substituted, trial divisions and so on: about a second.
-BUDGET: Final = 300_000
+MAX_BITS: Final = 26_000
+#: Products of monomials, factors substituted, bits of large numbers and so on: some seconds.
+BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
 _ONE: Final = Fraction(1)
 
@@ -51,22 +51,28 @@ def _exact(value: Fraction) -> Coef:
     return value.numerator if value.denominator == 1 else value
 
 
+def _bits(value: Coef) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
 class Ring:
     """Interned factors and the laws of a field with exp, roots and sums; holds the lemmas that were checked.
 
     Attributes:
         extents: Extent of every digit.
+        bases: Numbers whose squares are taken out of roots.
         kinds: Kind of every factor.
-        payloads: What it is made of: in (input, indices); sum (digits, monomial); max (digits, polynomial); pmax and
-            carry (index, u, digits, polynomial); exp and pow polynomial; surd n; fn (name, polynomial).
+        payloads: What it is made of: in (input or atom, indices); sum (digits, monomial); max (digits, polynomial);
+            pmax and carry (index, u, digits, polynomial); exp and pow polynomial; top polynomials; surd n; fn (name,
+            polynomial).
         free: Its free digits.
-        sums, largest, running, contents: Lemmas by key, as (lemma number, result).
+        lemmas: Lemmas by law and key, as (lemma number, result).
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
     """
 
-    def __init__(self, extents: tuple[int, ...]) -> None:
-        self.extents = extents
+    def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
+        self.extents, self.bases = extents, bases
         self.kinds: list[str] = []
         self.payloads: list[Any] = []
         self.free: list[Digits] = []
@@ -76,11 +82,9 @@ class Ring:
         self._products: dict[tuple[Mono, Mono], Poly] = {}
         self._signs: dict[int, bool] = {}
         self._partial: dict[int, Digits] = {}
+        self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
-        self.sums: dict[tuple[Digits, Mono], tuple[int, Poly]] = {}
-        self.largest: dict[tuple[Digits, Key], tuple[int, int]] = {}
-        self.running: dict[tuple[Index, int, Digits, Key], tuple[int, int]] = {}
-        self.contents: dict[tuple[Key, int], tuple[int, tuple[Mono, Coef, Poly]]] = {}
+        self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in ("sum", "max", "pmax", "content")}
         self.used: set[int] = set()
         self.facts: set[tuple[int, ...]] = set()
 
@@ -119,15 +123,16 @@ class Ring:
             return (), payload[0], [payload[1]]
         if kind in ("pmax", "carry"):
             return (payload[0],), payload[2] | {payload[1]}, [m for m, _ in payload[3]]
+        if kind == "top":
+            return (), NONE, [m for key in payload for m, _ in key]
         body = payload if kind in ("exp", "pow") else payload[1]
         return (), (payload[0] if kind == "max" else NONE), [m for m, _ in body]
 
     def free_of(self, mono: Mono) -> Digits:
         """Free digits of a monomial."""
-        found = self._free_of.get(mono)
-        if found is None:
-            found = self._free_of[mono] = NONE.union(*(self.free[f] for f, _ in mono))
-        return found
+        if mono not in self._free_of:
+            self._free_of[mono] = NONE.union(*(self.free[f] for f, _ in mono))
+        return self._free_of[mono]
 
     def free_in(self, poly: Poly) -> Digits:
         """Free digits of a polynomial."""
@@ -151,20 +156,11 @@ class Ring:
         positive coefficients over such. A root is non-negative, because its argument is (side condition), and an even
         power is.
         """
-        found = self._signs.get(factor)
-        if found is None:
-            payload: Any = self.payloads[factor]
-            match self.kinds[factor]:
-                case "exp" | "surd":
-                    found = True
-                case "sum":
-                    found = self._signed(payload[1])
-                case "pow":
-                    found = all(c > 0 and self._signed(m) for m, c in payload)
-                case _:
-                    found = False
-            self._signs[factor] = found
-        return found
+        if factor not in self._signs:
+            kind, payload = self.kinds[factor], self.payloads[factor]
+            found = kind in ("exp", "surd") or (kind == "sum" and self._signed(payload[1]))
+            self._signs[factor] = found or (kind == "pow" and all(c > 0 and self._signed(m) for m, c in payload))
+        return self._signs[factor]
 
     def _signed(self, mono: Mono) -> bool:
         return all(e % 4 != 2 or self.nonnegative(f) for f, e in mono)
@@ -189,7 +185,7 @@ class Ring:
         out: Poly = {}
         for m, c in a.items():
             for n, d in b.items():
-                self.charge()
+                self.charge(1 + (_bits(c) * _bits(d) >> 20))
                 for mono, coef in self._times(m, n).items():
                     out[mono] = out.get(mono, 0) + (c * d if coef == 1 else c * d * coef)
         return self._bounded({mono: coef for mono, coef in out.items() if coef})
@@ -197,17 +193,17 @@ class Ring:
     def _bounded(self, poly: Poly) -> Poly:
         need(len(poly) <= MAX_MONOMIALS, f"expected at most {MAX_MONOMIALS} monomials, got {len(poly)}")
         for coef in poly.values():
-            if coef.numerator.bit_length() + coef.denominator.bit_length() > MAX_BITS:
-                raise ProofError(f"expected coefficients of at most {MAX_BITS} bits")
+            if (bits := _bits(coef)) >> 9:
+                need(bits <= MAX_BITS, f"expected coefficients of at most {MAX_BITS} bits, got {bits}")
+                self.charge(bits >> 9)
         return poly
 
     def _times(self, m: Mono, n: Mono) -> Poly:
         if not m or not n:
             return {m or n: 1}
-        found = self._products.get((m, n))
-        if found is None:
-            found = self._products[m, n] = self.prod((*m, *n))
-        return found
+        if (m, n) not in self._products:
+            self._products[m, n] = self.prod((*m, *n))
+        return self._products[m, n]
 
     def prod(self, items: Iterable[tuple[int, int]]) -> Poly:
         """The product of factors to half exponents.
@@ -230,9 +226,8 @@ class Ring:
             if kind == "exp":
                 argument = self.add(argument, dict(payload), e // 2 if e % 2 == 0 else Fraction(e, 2))
             elif kind == "surd":
-                common = gcd(surd, payload) if e % 2 else 1
-                scale *= Fraction(payload) ** (e // 2) * common
-                surd = surd * payload // common**2 if e % 2 else surd
+                scale *= Fraction(payload) ** (e // 2)
+                surd *= payload ** (e % 2)
             elif kind == "pow" and e != 1 and (e > 1 or len(payload) == 1):
                 opened.append(self._whole(dict(payload), e // 2))
                 plain += [(f, 1)] * (e % 2)
@@ -240,9 +235,10 @@ class Ring:
                 plain.append((f, e))
         if argument:
             plain.append((self.intern("exp", frozenset(argument.items())), 2))
+        outside, surd = self.squares(surd)
         if surd > 1:
             plain.append((self.intern("surd", surd), 1))
-        out: Poly = {tuple(sorted(plain)): _exact(scale)}
+        out: Poly = {tuple(sorted(plain)): _exact(scale * outside)}
         for poly in opened:
             out = self.mul(out, poly)
         return self._bounded(out)
@@ -276,7 +272,7 @@ class Ring:
             ((mono, coef),) = poly.items()
             return self._whole(poly, e // 2) if e % 2 == 0 else self._root(mono, coef, e)
         key = frozenset(poly.items())
-        found = self.contents.get((key, e))
+        found = self.lemmas["content"].get((key, e))
         if found is None:
             return self.prod([(self.intern("pow", key), e)])
         self.used.add(found[0])
@@ -291,34 +287,39 @@ class Ring:
         sqrt(f^2) is not f.
         """
         need(coef > 0, "expected the root of a positive coefficient")
-        (above, a), (below, b) = self.squares(coef.numerator), self.squares(coef.denominator)
+        k, r = self.squares(coef.numerator * coef.denominator)
         outside = [(f, x // 2 * e) for f, x in mono if self._leaves(f, x)]
         inside = tuple((f, x) for f, x in mono if not self._leaves(f, x))
         if len(inside) == 1 and inside[0][1] == 2:
             outside.append((inside[0][0], e))
         elif inside:
             outside.append((self.intern("pow", frozenset({(inside, 1)})), e))
-        if a * b > 1:
-            outside.append((self.intern("surd", a * b), e))
-        return self.mul({(): _exact(Fraction(above, below * b) ** e)}, self.prod(outside))
+        if r > 1:
+            outside.append((self.intern("surd", r), e))
+        return self.mul({(): _exact(Fraction(k, coef.denominator) ** e)}, self.prod(outside))
 
     def _leaves(self, factor: int, x: int) -> bool:
         return x % 8 == 0 or (x % 2 == 0 and self.nonnegative(factor))
 
     def squares(self, n: int) -> tuple[int, int]:
-        """(k, r) with n = k^2 r and r squarefree."""
-        need(n.bit_length() <= 62, "expected roots of numbers below 2^62")
-        k, r, p = 1, 1, 2
-        while p**3 <= n:
-            while n % (p * p) == 0:
-                n, k = n // (p * p), k * p
-            if n % p == 0:
-                n, r = n // p, r * p
-            p += 1 + p % 2
-        self.charge(1 + p // 8)
-        # What is left has at most two prime factors, so only a square can hide in it.
-        whole = isqrt(n)
-        return (k * whole, r) if whole * whole == n else (k, r * n)
+        """(k, r) with n = k^2 r.
+
+        Sound: whatever the bases are, n = k^2 r holds. That one square root is written in one way, which takes bases
+        without common divisors, is no matter of what is true, but of what can be shown.
+        """
+        if n not in self._squares:
+            need(n.bit_length() <= MAX_BITS, f"expected roots of numbers of at most {MAX_BITS} bits")
+            k, r, rest = 1, 1, n
+            for base in self.bases:
+                while rest % (base * base) == 0:
+                    k, rest = k * base, rest // (base * base)
+                    self.charge()
+                if rest % base == 0:
+                    r, rest = r * base, rest // base
+            self.charge(1 + len(self.bases) * n.bit_length() // 512)
+            whole = isqrt(rest)
+            self._squares[n] = (k * whole, r) if whole * whole == rest else (k, r * rest)
+        return self._squares[n]
 
     # --- binders -----------------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ class Ring:
             used = bound & self.free_of(mono)
             for digit in bound - used:
                 coef = coef * self.extents[digit]
-            found = self.sums.get((used, mono))
+            found = self.lemmas["sum"].get((used, mono))
             if found is not None:
                 self.used.add(found[0])
                 parts.append((found[1], coef))
@@ -341,24 +342,48 @@ class Ring:
         return self.combined(parts)
 
     def maximum(self, bound: Digits, poly: Poly) -> Poly:
-        """The largest value of a polynomial over digits; a digit that does not occur is dropped."""
+        """The largest value of a polynomial over digits; a digit that does not occur is dropped.
+
+        Sound: the largest value of what is the largest of some is the largest of their largest values.
+        """
         used = bound & self.free_in(poly)
         if not used:
             return poly
+        if len(keys := self._tops(poly)) > 1:
+            return self.top(self.maximum(bound, dict(key)) for key in keys)
         key = (used, frozenset(poly.items()))
-        found = self.largest.get(key)
+        found = self.lemmas["max"].get(key)
         if found is not None:
             self.used.add(found[0])
         return {((self.intern("max", key) if found is None else found[1], 2),): 1}
+
+    def alone(self, poly: Poly, kind: str) -> int:
+        """The factor of this kind that a polynomial consists of, or -1."""
+        f = next((f for mono in poly for f, _ in mono), -1)
+        return f if poly == {((f, 2),): 1} and self.kinds[f] == kind else -1
+
+    def _tops(self, poly: Poly) -> frozenset[Key]:
+        f = self.alone(poly, "top")
+        return frozenset({frozenset(poly.items())}) if f < 0 else self.payloads[f]
+
+    def top(self, polys: Iterable[Poly]) -> Poly:
+        """The largest of some polynomials.
+
+        Sound: the largest of the largest of some is that of all, in any order, and however often each is among them.
+        """
+        keys = frozenset(key for poly in polys for key in self._tops(poly))
+        return {((self.intern("top", keys), 2),): 1} if len(keys) > 1 else dict(*keys)
 
     def running_maximum(self, kind: str, index: Index, u: int, bound: Digits, poly: Poly) -> Poly:
         """pmax or carry of a polynomial, its payload named as a lemma says.
 
         Sound: a pmax lemma renames what is bound, so that the largest values are the same at every index, and a carry
-        depends on them only.
+        depends on them only. What is the same in every iteration is largest in the first.
         """
+        if kind == "pmax" and u not in self.free_in(poly):
+            return self.maximum(bound, poly)
         key = (index, u, bound & self.free_in(poly) - {u}, frozenset(poly.items()))
-        found = self.running.get(key)
+        found = self.lemmas["pmax"].get(key)
         if found is not None:
             self.used.add(found[0])
             key = (index, *self.payloads[found[1]][1:])

@@ -11,7 +11,8 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.kernel.algebra import ProofError, need
-from mirage_formal.check.kernel.pieces import Pieces, Value, aligned, at, one_segment, places
+from mirage_formal.check.kernel.pieces import Pieces, Value, aligned, at
+from mirage_formal.check.kernel.reader import integer
 from mirage_formal.check.kernel.terms import LOOP, Terms
 from mirage_formal.errors import GraphError
 from mirage_formal.ir.check import kernel_types
@@ -39,9 +40,14 @@ class Elaboration(Pieces):
         except (GraphError, ProofError) as error:
             raise ProofError(error.what, self._where) from error
 
+    def piece(self, number: object, place: object) -> int:
+        """The term of a piece of a tensor of the graph, by their numbers."""
+        pieces = self.tensors[integer(number, 0, len(self.tensors) - 1)].pieces()
+        return pieces[integer(place, 0, len(pieces) - 1)]
+
     def _kernel(self, graph: KernelGraph, name: str) -> list[Value]:
         shapes = [x.tensor.shape for x in graph.inputs]
-        tensors = [_whole(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
+        tensors = self.tensors = [_whole(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
         for number, op in enumerate(graph.ops):
             self._where = f"{name}, kernel operator {number}"
             operands = [tensors[i] for i in op.operands]
@@ -124,7 +130,7 @@ class Elaboration(Pieces):
             case OpKind.MEAN:
                 return [self._mean(x, dim)]
             case OpKind.MAX:
-                return [self._largest("max", x, dim)]
+                return [self.fold("max", x, dim)]
             case OpKind.SUM_TO_DIMX | OpKind.ACCUM_SUM_TO_DIMX:
                 assert context is not None
                 folded = self.sum(x, dim, context.reduction_dimx)
@@ -152,7 +158,7 @@ class Elaboration(Pieces):
                 return [x]  # over the reals
             case OpKind.RUNNING_MAX:
                 x = self._over_loop(x, times)
-                return [self._largest("running_max", x, dim), self._largest("carry", x, dim)]
+                return [self._so_far("running_max", x, dim), self._so_far("carry", x, dim)]
             case OpKind.ACCUM_SUM:
                 return [self._loop_sum(x, times)]
             case OpKind.ACCUM_SUM_LAST:
@@ -164,7 +170,7 @@ class Elaboration(Pieces):
             case OpKind.ACCUM_CONCAT:
                 return [self._loop_concat(self._over_loop(x, times), dim)]
             case OpKind.ACCUM_MAX:
-                return [self._largest("max", x, LOOP)]
+                return [self.fold("max", x, LOOP)]
             case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
@@ -194,21 +200,19 @@ class Elaboration(Pieces):
         for i in range(lead):
             a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
             b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
+        a, b = self.fewer(a, b)
         a, b = aligned(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
         count = len(a.cuts[axis])
         moved = {at(place, axis, place[axis] + count): term for place, term in b.terms.items()}
         cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])
-        places(cuts)  # not too many
         return Value(cuts, {**a.terms, **moved})
 
-    def _largest(self, kind: str, x: Value, axis: int) -> Value:
-        one_segment(x, *((axis,) if kind == "max" else (axis, LOOP)))
+    def _so_far(self, kind: str, x: Value, axis: int) -> Value:
+        x = self.joined(x if len(x.cuts[axis]) == 1 else self.fold("max", x, axis), LOOP)
         return self.each(x, axis, (1,), lambda term: self.terms.reduce(kind, term, axis))
 
     def _rescaled(self, x: Value, f: Value) -> Value:
-        one_segment(x, LOOP)
-        one_segment(f, LOOP)
-        found = self.paired(x, f, self.terms.rescaled)
+        found = self.paired(self.joined(x, LOOP), self.joined(f, LOOP), self.terms.rescaled)
         return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
     def unary(self, kind: str, x: Value) -> Value:
@@ -218,7 +222,7 @@ class Elaboration(Pieces):
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """add, sub, mul, div; a division needs a condition."""
+        """add, sub, mul, div, max; a division needs a condition."""
         if kind == "div":
             self.conditions.append(f"{self._where}: divisor nonzero")
         return super().binary(kind, a, b)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import NONE, Coef, Digits, Index, Mono, Poly, Ring, need
+from mirage_formal.check.kernel.algebra import NONE, Coef, Digits, Mono, Poly, Ring, need
 from mirage_formal.check.kernel.moves import Move, folding
 from mirage_formal.check.kernel.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
 
 Chains = list[tuple[int, tuple[int, ...]]]
-LENGTHS = {"sum": 5, "max": 6, "pmax": 7, "content": 6}
+#: What a lemma is filed under, and what it says about that.
+Filed = tuple[Any, Any]
 
 
 def lemma(reader: Reader, number: int, raw: Any) -> None:
@@ -19,15 +20,11 @@ def lemma(reader: Reader, number: int, raw: Any) -> None:
     Raises:
         ProofError: It does not hold by its law, or says what an earlier lemma says.
     """
-    ring, law = reader.ring, word(entries(raw, low=1)[0], LENGTHS)
-    laws: dict[str, tuple[Callable[..., tuple[Any, Any]], dict[Any, Any]]] = {
-        "sum": (_sum, ring.sums), "max": (_max, ring.largest), "pmax": (_pmax, ring.running),
-        "content": (_content, ring.contents),
-    }  # fmt: skip
-    check, table = laws[law]
-    key, result = check(reader, *entries(raw, LENGTHS[law], LENGTHS[law])[1:])
-    need(key not in table, "expected a lemma that was not stated before")
-    table[key] = (number, result)
+    ring, law = reader.ring, word(entries(raw, low=1)[0], _LAWS)
+    check, length = _LAWS[law]
+    key, result = check(reader, *entries(raw, length, length)[1:])
+    need(key not in ring.lemmas[law], "expected a lemma that was not stated before")
+    ring.lemmas[law][key] = (number, result)
 
 
 def _opened(reader: Reader, raw: Any, taken: Digits) -> tuple[int, Digits, Move]:
@@ -40,7 +37,7 @@ def _opened(reader: Reader, raw: Any, taken: Digits) -> tuple[int, Digits, Move]
     return f, frozenset(fresh), folding(reader.ring, chains, taken)
 
 
-def _sum(reader: Reader, bound: Any, mono: Any, opens: Any, parts: Any) -> tuple[tuple[Digits, Mono], Poly]:
+def _sum(reader: Reader, bound: Any, mono: Any, opens: Any, parts: Any) -> Filed:
     """The sum of a monomial over digits.
 
     Sound: a product with sums is the sum of the products over fresh digits; a sum is linear; and a sum of a product
@@ -105,7 +102,7 @@ def _folded(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozens
     return frozenset(folding(reader.ring, chains, reader.ring.free_in(poly)).polynomial(poly).items())
 
 
-def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any) -> tuple[tuple[Digits, Any], int]:
+def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any) -> Filed:
     """The largest value of a polynomial over digits.
 
     Sound: the largest of largest values is the largest over all digits together; the largest over t of the largest
@@ -133,9 +130,7 @@ def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any)
     return key, factor
 
 
-def _pmax(
-    reader: Reader, index: Any, u: Any, bound: Any, poly: Any, s: Any, chains: Any
-) -> tuple[tuple[Index, int, Digits, Any], int]:
+def _pmax(reader: Reader, index: Any, u: Any, bound: Any, poly: Any, s: Any, chains: Any) -> Filed:
     """Other names for what a running maximum binds.
 
     Sound: u is renamed only, so that the order of iterations stays; a fold of the rest runs through all values.
@@ -153,9 +148,7 @@ def _pmax(
     return (place, digit, digits, frozenset(body.items())), factor
 
 
-def _content(
-    reader: Reader, poly: Any, e2: Any, mono: Any, q: Any, rest: Any
-) -> tuple[tuple[Any, int], tuple[Mono, Coef, Poly]]:
+def _content(reader: Reader, poly: Any, e2: Any, mono: Any, q: Any, rest: Any) -> Filed:
     """What may be taken out of a power: poly = mono * q * rest.
 
     Sound: the equation is compared after multiplication with mono's divisors, which are divisors of poly and so not 0.
@@ -175,3 +168,7 @@ def _content(
     even = all(e % 2 == 0 and (e % 4 == 0 or ring.nonnegative(f)) for f, e in outside)
     need(power % 2 == 0 or (factor > 0 and even), "expected to take only what is not negative out of a root")
     return (frozenset(whole.items()), power), (outside, factor, inner)
+
+
+_LAWS: dict[str, tuple[Callable[..., Filed], int]]
+_LAWS = {"sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6)}

@@ -86,6 +86,8 @@ class Move:
                 return ring.prod([(ring.intern("exp", frozenset(argument.items())), 2)])
             case "pow":
                 return self.polynomial(dict(payload))
+            case "top":
+                return ring.top(self.polynomial(dict(key)) for key in payload)
             case _:
                 name, body = payload
                 return {((ring.intern("fn", (name, frozenset(self.polynomial(dict(body)).items()))), 2),): 1}

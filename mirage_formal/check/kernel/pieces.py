@@ -1,7 +1,7 @@
 """Values with concatenated axes as grids of pieces, and the primitive operators on them.
 
-A concatenation has no term of its own: a value has, per axis, the lengths of its segments, and a term for each
-combination of segments. Nearly always there is one.
+A value has, per axis, the lengths of its segments, and a term for each combination of segments. Nearly always there is
+one. Where an operator does not work on pieces, they are joined to one term of the concatenation.
 """
 
 from __future__ import annotations
@@ -78,19 +78,22 @@ def aligned(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Valu
     return a, b
 
 
-def one_segment(x: Value, *axes: int) -> None:
-    """Refuses values that are concatenated along one of these axes."""
-    good = all(len(x.cuts[axis]) == 1 for axis in axes)
-    need(good, "expected no largest value, carried state or partial sum along a concatenation")
+def paired(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[tuple[int, int]]:
+    """Terms of the same parts of values that should be equal."""
+    need([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
+    out: list[tuple[int, int]] = []
+    for a, b in zip(left, right, strict=True):
+        a, b = aligned(terms, a, b, range(len(a.cuts)))
+        out += zip(a.pieces(), b.pieces(), strict=True)
+    return out
 
 
 def _broadcast(a: Sequence[Cut], b: Sequence[Cut]) -> tuple[Cut, ...]:
     return tuple(y if sum(x) == 1 else x for x, y in zip(a, b, strict=True))
 
 
-def places(cuts: Sequence[Cut], times: int = 1) -> Iterator[Place]:
-    """The places of a grid of pieces, a bounded number."""
-    need(prod(map(len, cuts)) * times <= MAX_PIECES, f"expected at most {MAX_PIECES} pieces of concatenations")
+def places(cuts: Sequence[Cut]) -> Iterator[Place]:
+    """The places of a grid of pieces."""
     return product(*(range(len(cut)) for cut in cuts))
 
 
@@ -98,7 +101,8 @@ class Pieces:
     """Primitive operators, piece by piece.
 
     Sound: a piece of the result is the operator on the pieces that it needs, cut to equal segments; a contraction or a
-    sum over segments is the sum of its parts.
+    sum over segments is the sum of its parts, the largest value over segments is the largest of theirs. A joined term
+    is the name of the whole.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -110,6 +114,7 @@ class Pieces:
 
     def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
         """Pieces of broadcast operands combined."""
+        a, b = self.fewer(a, b)
         a, b = aligned(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
         return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
@@ -123,33 +128,53 @@ class Pieces:
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.constant(kind, term, q))
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """add, sub, mul, div."""
+        """add, sub, mul, div, max."""
         return self.paired(a, b, lambda x, y: self.terms.binary(kind, x, y))
 
     def matmul(self, a: Value, b: Value) -> Value:
         """The product over the last two axes, added up over the segments of the contracted one."""
+        a, b = self.fewer(a, b)
         rank = len(a.cuts)
         cut = common(a.cuts[-1], b.cuts[-2])
         a, b = aligned(self.terms, a, b, range(rank - 2))
         a, b = refined(self.terms, a, rank - 1, cut), refined(self.terms, b, rank - 2, cut)
         cuts = (*_broadcast(a.cuts[:-2], b.cuts[:-2]), a.cuts[-2], b.cuts[-1])
         out: dict[Place, int] = {}
-        for place in places(cuts, len(cut)):
+        for place in places(cuts):
             *lead, i, j = place
             for k in range(len(cut)):
                 part = self.terms.matmul(a.piece((*lead, i, k)), b.piece((*lead, k, j)))
                 out[place] = self.terms.binary("add", out[place], part) if k else part
         return Value(cuts, out)
 
-    def sum(self, x: Value, axis: int, kept: int = 1) -> Value:
-        """An axis folded to ``kept`` elements, added up over its segments."""
-        if kept > 1:
-            one_segment(x, axis)
+    def joined(self, x: Value, *axes: int) -> Value:
+        """The value with one segment along each of these axes."""
+        for axis in axes:
+            count = range(len(x.cuts[axis]))
+            firsts = (place for place in x.terms if place[axis] == 0)
+            terms = {p: self.terms.concat(tuple(x.terms[at(p, axis, i)] for i in count), axis) for p in firsts}
+            x = Value((*x.cuts[:axis], (x.shape[axis],), *x.cuts[axis + 1 :]), terms)
+        return x
+
+    def fewer(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """Two operands, joined where their common cut could have too many pieces."""
+        if len(a.terms) * (len(b.terms) if a.cuts != b.cuts else 2) <= MAX_PIECES:
+            return a, b
+        return self.joined(a, *range(len(a.cuts))), self.joined(b, *range(len(b.cuts)))
+
+    def fold(self, kind: str, x: Value, axis: int, kept: int = 1) -> Value:
+        """An axis folded to ``kept`` elements by sum, or to one by max, over its segments too."""
+        x = x if kept == 1 else self.joined(x, axis)
         terms: dict[Place, int] = {}
         for place in sorted(x.terms):
-            part, target = self.terms.reduce("sum", x.terms[place], axis, kept), at(place, axis, 0)
-            terms[target] = self.terms.binary("add", terms[target], part) if target in terms else part
+            part, target = self.terms.reduce(kind, x.terms[place], axis, kept), at(place, axis, 0)
+            both = "add" if kind == "sum" else "max"
+            terms[target] = self.terms.binary(both, terms[target], part) if target in terms else part
         return Value((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
+
+    def sum(self, x: Value, axis: int, kept: int = 1) -> Value:
+        """An axis folded to ``kept`` elements by addition."""
+        return self.fold("sum", x, axis, kept)
 
     def repeat(self, x: Value, axis: int, times: int) -> Value:
         """An axis of extent 1, ``times`` times."""
@@ -164,7 +189,7 @@ class Pieces:
         """Row-major elements with other axes.
 
         Sound: a segment of the outermost axis of a group of axes is a run of its elements, and so is a segment of the
-        outermost new axis; other segments are refused.
+        outermost new axis; other segments are joined.
         """
         if shape == x.shape:
             return x
@@ -172,13 +197,13 @@ class Pieces:
         moved: dict[int, int] = {}
         for olds, news in _groups(x.shape, shape):
             inner = [axis for axis in olds if x.shape[axis] > 1]
-            for axis in olds:
-                if len(x.cuts[axis]) > 1:
-                    first = next(i for i in news if shape[i] > 1)
-                    tail = prod(shape[i] for i in news if i > first)
-                    rest = prod(x.shape[i] for i in inner[1:])
-                    good = axis == inner[0] and not any(length * rest % tail for length in x.cuts[axis])
-                    need(good, "expected a reshape that keeps the parts of a concatenation")
+            for axis in inner:
+                first = next(i for i in news if shape[i] > 1)
+                tail = prod(shape[i] for i in news if i > first)
+                rest = prod(x.shape[i] for i in inner[1:])
+                if axis != inner[0] or any(length * rest % tail for length in x.cuts[axis]):
+                    x = self.joined(x, axis)
+                elif len(x.cuts[axis]) > 1:
                     cuts[first], moved[first] = tuple(length * rest // tail for length in x.cuts[axis]), axis
         terms = {}
         for place, term in x.terms.items():

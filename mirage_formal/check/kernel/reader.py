@@ -15,13 +15,14 @@ MAX_NESTING: Final = 12
 MAX_TABLE: Final = 5_000
 MAX_EXTENT: Final = 1 << 40
 MAX_EXPONENT: Final = 64
-_TABLES: Final = ("digits", "factors", "lemmas", "steps", "outputs")
-VERSION: Final = 1
-_RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,99})/([1-9][0-9]{0,99})")
+MAX_NUMBER: Final = 10**4_000
+_TABLES: Final = ("atoms", "bases", "digits", "factors", "lemmas", "steps", "outputs")
+VERSION: Final = 2
+_RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,3999})/([1-9][0-9]{0,3999})")
 
 
 def document(proof: bytes | str) -> dict[str, list[Any]]:
-    """The five tables of a proof.
+    """The tables of a proof.
 
     Raises:
         ProofError: It is not a JSON object with exactly these tables, or exceeds a bound.
@@ -79,7 +80,7 @@ def rational(raw: Any) -> Coef:
         value = Fraction(int(match[1]), int(match[2]))
         if value.denominator > 1 and str(value) == raw:
             return value
-    if type(raw) is int and abs(raw) < 10**100:
+    if type(raw) is int and abs(raw) < MAX_NUMBER:
         return raw
     raise ProofError(f"expected an integer or a text a/b in lowest terms, got {str(raw)[:60]}")
 
@@ -186,9 +187,13 @@ class Reader:
                 need(u not in payload[2], f"expected digit {u} to be bound once")
             case "exp" | "pow":
                 payload = self._body(body[0])
+            case "top":
+                polys = entries(body[0], low=2)
+                payload = frozenset(frozenset(self.polynomial(poly).items()) for poly in polys)
+                need(len(payload) == len(polys), "expected distinct polynomials")
             case "surd":
-                payload = integer(body[0], 2, MAX_EXTENT)
-                need(self.ring.squares(payload)[0] == 1, f"expected a squarefree number, got {payload}")
+                payload = integer(body[0], 2, MAX_NUMBER)
+                need(self.ring.squares(payload)[0] == 1, f"expected a number without squares, got {str(payload)[:60]}")
             case _:
                 payload = (word(body[0], ("erf", "relu")), frozenset(self.polynomial(body[1]).items()))
         need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
@@ -205,19 +210,19 @@ class Reader:
             need(good, f"expected an index below {extent}")
         return source, found
 
-    def _body(self, raw: Any) -> frozenset[tuple[Mono, Coef]]:
-        if not (poly := self.polynomial(raw)):
-            raise ProofError("expected a polynomial that is not 0")
+    def _body(self, raw: Any, zero: bool = False) -> frozenset[tuple[Mono, Coef]]:
+        poly = self.polynomial(raw)
+        need(poly or zero, "expected a polynomial that is not 0")
         return frozenset(poly.items())
 
     def _bound(self, digits: Any, raw: Any, empty: bool = False) -> tuple[frozenset[int], Any]:
-        bound, body = frozenset(self.digits(digits)), self._body(raw)
+        bound, body = frozenset(self.digits(digits)), self._body(raw, zero=empty)
         _all_used(bound, self.ring.free_in(dict(body)), empty)
         return bound, body
 
 
 _LENGTHS: Final = {
-    "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "surd": 2, "fn": 3,
+    "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "top": 2, "surd": 2, "fn": 3,
 }  # fmt: skip
 
 

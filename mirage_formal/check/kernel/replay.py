@@ -9,13 +9,14 @@ from mirage_formal.check.kernel.algebra import ProofError, Ring, need
 from mirage_formal.check.kernel.closing import Closing, closing
 from mirage_formal.check.kernel.elaborate import Elaboration
 from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.pieces import Value, common, refined
-from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, document, entries, integer
+from mirage_formal.check.kernel.pieces import Value, paired
+from mirage_formal.check.kernel.reader import MAX_EXTENT, MAX_NUMBER, Reader, document, entries, integer
 from mirage_formal.check.kernel.steps import Steps
 from mirage_formal.check.kernel.terms import Terms
 from mirage_formal.ir.graph import KernelGraph
 
 MAX_DIGITS = 2_000
+MAX_BASES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,20 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     """
     terms, where = Terms(), "proof"
     graphs = [Elaboration(terms, graph, name) for graph, name in ((program, "program"), (candidate, "candidate"))]
-    shapes = tuple(x.tensor.shape for x in program.inputs)
-    if shapes != tuple(x.tensor.shape for x in candidate.inputs):
+    inputs = tuple(x.tensor.shape for x in program.inputs)
+    if inputs != tuple(x.tensor.shape for x in candidate.inputs):
         raise ProofError("expected the inputs of the program", "candidate")
     try:
         tables = document(proof)
         where = "digits"
         extents = tuple(integer(n, 2, MAX_EXTENT) for n in entries(tables["digits"], high=MAX_DIGITS))
-        ring = Ring(extents)
+        ring = Ring(extents, tuple(integer(n, 2, MAX_NUMBER) for n in entries(tables["bases"], high=MAX_BASES)))
         reader = Reader(ring)
+        where = "atoms"
+        sources = [terms.input(i, shape) for i, shape in enumerate(inputs)]
+        for graph, number, piece in (entries(raw, 3, 3) for raw in tables["atoms"]):
+            sources.append(graphs[integer(graph, 0, 1)].piece(number, piece))
+        shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"
             reader.entry(raw, shapes)
@@ -65,7 +71,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         for number, raw in enumerate(tables["lemmas"]):
             where = f"lemma {number}{_law(raw)}"
             lemma(reader, number, raw)
-        steps = Steps(reader, terms, shapes)
+        steps = Steps(reader, terms, sources)
         for number, raw in enumerate(tables["steps"]):
             where = f"step {number}{_law(raw)}"
             steps.step(raw)
@@ -73,6 +79,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         closings = _outputs(steps, graphs[0].outputs, graphs[1].outputs, tables["outputs"])
         _nothing_unused("lemmas", len(tables["lemmas"]), ring.used)
         _nothing_unused("steps", len(steps.tensors), steps.used)
+        _nothing_unused("atoms", len(tables["atoms"]), {source - len(inputs) for source in steps.read})
         _nothing_unused("factors", len(tables["factors"]), reader.needed_factors())
         _nothing_unused("digits", len(extents), reader.named_digits)
     except ProofError as error:
@@ -98,14 +105,7 @@ def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: li
     Sound: a multiplier is a product of positive powers of divisors, or of what they are divided by themselves, which
     is not 0, so the difference is 0 if its product with the multiplier is.
     """
-    wanted: list[tuple[int, int]] = []
-    need([x.shape for x in program] == [x.shape for x in candidate], "expected the shapes of the program's outputs")
-    for left, right in zip(program, candidate, strict=True):
-        for axis in range(len(left.cuts)):
-            cut = common(left.cuts[axis], right.cuts[axis])
-            left, right = refined(steps.terms, left, axis, cut), refined(steps.terms, right, axis, cut)
-        wanted += zip(left.pieces(), right.pieces(), strict=True)
-    ring, out = steps.ring, []
+    ring, out, wanted = steps.ring, [], paired(steps.terms, program, candidate)
     for entry, pair in zip(entries(raw, len(wanted), len(wanted)), wanted, strict=True):
         a, b = (steps.tensor(number) for number in entries(entry, 3, 3)[:2])
         need((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {entry[:2]}")

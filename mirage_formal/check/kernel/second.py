@@ -2,15 +2,17 @@
 
 Inputs, sums, largest values and functions are opaque: f is the square of a symbol, so that f^(e/2) is its power e.
 exp(c m) is a power of one symbol for each monomial m of arguments. A power of a polynomial is expanded over these; its
-odd half power is a symbol of its own. Square roots of integers are products of symbols for primes.
+odd half power is a symbol of its own. Square roots of integers are products of symbols for numbers without common
+divisors, which Euclid's algorithm finds: nothing is factored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from math import lcm
+from math import gcd, isqrt, lcm
 from typing import Any, Final, NoReturn
 
 from mirage_formal.check.kernel.algebra import Coef, Mono
@@ -45,8 +47,8 @@ class _Undecided(Exception):
     pass
 
 
-class _Prime(tuple[str, int]):
-    """The name of the root of a prime."""
+class _Root(tuple[str, int]):
+    """The name of the root of a number."""
 
 
 def second_opinion(theorem: Theorem) -> tuple[Opinion, ...]:
@@ -74,7 +76,7 @@ class _Field:
     """The factors of a closing identity as quotients of sympy's polynomials."""
 
     def __init__(self, closing: Closing) -> None:
-        from sympy import QQ, factorint
+        from sympy import QQ
         from sympy.polys.rings import ring
 
         self._powers = closing.powers
@@ -85,14 +87,16 @@ class _Field:
         for kind, body in closing.powers.values():
             for mono, coef in body if kind == "exp" else ():
                 self._scale[mono] = lcm(self._scale.get(mono, 1), coef.denominator)
-        self._primes = {f: tuple(factorint(n)) for f, (kind, n) in closing.powers.items() if kind == "surd"}
+        surds = {f: n for f, (kind, n) in closing.powers.items() if kind == "surd"}
+        bases = _coprime(surds.values())
+        self._roots = {f: _exponents(n, bases) for f, n in surds.items()}
         names: dict[object, None] = dict.fromkeys(f for mono in monos for f, _ in mono)
         names.update(dict.fromkeys(self._scale))
-        names.update(dict.fromkeys(_Prime(("prime", p)) for ps in self._primes.values() for p in ps))
+        names.update(dict.fromkeys(_Root(("root", base)) for base in bases))
         made = ring([f"x{i}" for i in range(len(names) + 1)], QQ)
         self._one = made[0].one
         self._symbols = dict(zip(names, made[1:], strict=False))
-        self._squares = {i: name[1] for i, name in enumerate(names) if isinstance(name, _Prime)}
+        self._squares = {i: name[1] for i, name in enumerate(names) if isinstance(name, _Root)}
         self._bases: dict[int, tuple[Any, Any]] = {}
         self._work = 0
 
@@ -142,8 +146,8 @@ class _Field:
         base = self._symbols[f]
         if kind == "surd":
             base = self._one
-            for p in self._primes[f]:
-                base *= self._symbols[_Prime(("prime", p))]
+            for number, times in self._roots[f].items():
+                base *= self._symbols[_Root(("root", number))] ** times
         return (base**e, self._one) if e > 0 else (self._one, base**-e)
 
     def _times(self, a: Any, b: Any) -> Any:
@@ -161,7 +165,7 @@ class _Field:
         return self._reduced(poly)
 
     def _reduced(self, poly: Any) -> Any:
-        """The polynomial with squares of roots of primes replaced."""
+        """The polynomial with squares of roots replaced."""
         if not self._squares:
             return poly
         out = self._one * 0
@@ -171,3 +175,29 @@ class _Field:
                 coef, left[i] = coef * p ** (left[i] // 2), left[i] % 2
             out += poly.ring({tuple(left): coef})
         return out
+
+
+def _coprime(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Numbers without common divisors, none a square, of which the given ones are products and squares."""
+    found: list[int] = []
+    waiting = list(numbers)
+    while waiting:
+        n = waiting.pop()
+        n = isqrt(n) if isqrt(n) ** 2 == n else n
+        clash = next((m for m in found if gcd(m, n) > 1), None)
+        if clash is not None:
+            common = gcd(clash, n)
+            found.remove(clash)
+            waiting += [common, clash // common, n // common]
+        elif n > 1:
+            found.append(n)
+    return tuple(found)
+
+
+def _exponents(n: int, bases: Iterable[int]) -> Mapping[int, int]:
+    """How often each base divides a number."""
+    out: dict[int, int] = {}
+    for base in bases:
+        while n % base == 0:
+            n, out[base] = n // base, out.get(base, 0) + 1
+    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -12,13 +12,13 @@ from mirage_formal.check.kernel.algebra import Poly, ProofError, need
 from mirage_formal.check.kernel.moves import Move, folding, noted, value
 from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, entries, integer, rational, word
 from mirage_formal.check.kernel.terms import LOOP, Terms
-from mirage_formal.ir.types import MAX_RANK, Shape
+from mirage_formal.ir.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
 UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu")
-BINARY = ("add", "sub", "mul", "div")
+BINARY = ("add", "sub", "mul", "div", "max")
 #: The steps, with the least and the greatest length of their entries.
 LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
@@ -43,10 +43,10 @@ class Steps:
     the term and writes the same elements with other digits.
     """
 
-    def __init__(self, reader: Reader, terms: Terms, shapes: tuple[Shape, ...]) -> None:
-        self.reader, self.ring, self.terms, self.shapes = reader, reader.ring, terms, shapes
+    def __init__(self, reader: Reader, terms: Terms, sources: Sequence[int]) -> None:
+        self.reader, self.ring, self.terms, self.sources = reader, reader.ring, terms, sources
         self.tensors: list[Tensor] = []
-        self.used: set[int] = set()
+        self.used, self.read = set[int](), set[int]()
         self._laws: dict[str, Callable[..., Tensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
     def step(self, raw: Any) -> None:
@@ -78,11 +78,15 @@ class Steps:
         return integer(raw, 0, len(a.strings) - 1)
 
     def _input(self, raw: Any, strings: Any) -> Tensor:
-        number = integer(raw, 0, len(self.shapes) - 1)
+        """An input, or an atom, which is a tensor of a graph of which no more is said than that it has elements.
+
+        Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
+        """
+        number = integer(raw, 0, len(self.sources) - 1)
+        self.read.add(number)
         found = tuple(self.reader.digits(string) for string in entries(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
-        term = self.terms.input(number, self.shapes[number])
-        return Tensor(term, found, {((self.ring.intern("in", element), 2),): 1})
+        return Tensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -194,6 +198,8 @@ class Steps:
                 p = self.ring.mul(a.poly, b.poly)
             case "div":
                 p = self.ring.mul(a.poly, self.ring.power(b.poly, -2))
+            case "max":
+                p = self.ring.top((a.poly, b.poly))
             case _:
                 p = self.ring.add(a.poly, b.poly, 1 if name == "add" else -1)
         return Tensor(term, self._aligned(a.strings, b.strings), p)
@@ -276,20 +282,15 @@ class Steps:
         strings = self._aligned(x.strings, f.strings)
         if not loop and not f.strings[LOOP]:
             return Tensor(term, strings, x.poly)
-        number = next((g for mono in f.poly for g, _ in mono), -1)
-        need(
-            f.strings[LOOP] == loop
-            and len(loop) == 1
-            and f.poly == {((number, 2),): 1}
-            and ring.kinds[number] == "carry",
-            "expected a factor that is the carry of a running maximum over the loop",
-        )
+        number = ring.alone(f.poly, "carry")
+        good = f.strings[LOOP] == loop and len(loop) == 1 and number >= 0
+        need(good, "expected a factor that is the carry of a running maximum over the loop")
         index, u, bound, body = ring.payloads[number]
         poly, t = dict(body), loop[0]
         outside = ring.free_in(poly) - bound - {u}
         good = index == (0, ((t, 1),)) and t not in outside and ring.extents[u] == ring.extents[t]
         need(good, "expected the carry of one running maximum at the loop's own iterations")
-        now: Poly = {((ring.intern("pmax", ring.payloads[number]), 2),): 1}
+        now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
         weight = ring.prod([(ring.intern("exp", frozenset(ring.add(now, last, -1).items())), 2)])
         return Tensor(term, _put(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight)))

@@ -39,7 +39,7 @@ class Terms:
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:
-        """add, sub, mul, div; axes of extent 1 broadcast."""
+        """add, sub, mul, div, max; axes of extent 1 broadcast."""
         return self._make(self._joined(self.shapes[a], self.shapes[b]), "binary", kind, a, b)
 
     def matmul(self, a: int, b: int) -> int:
@@ -90,6 +90,13 @@ class Terms:
         need(good, f"slice: expected a part of axis {axis} of {self.shapes[a]}, got {start}, {length}")
         whole = length == self.shapes[a][axis]
         return a if whole else self._make(_at(self.shapes[a], axis, length), "slice", a, axis, start, length)
+
+    def concat(self, parts: tuple[int, ...], axis: int) -> int:
+        """Tensors side by side along an axis."""
+        first, extent = self.shapes[parts[0]], sum(self.shapes[part][axis] for part in parts)
+        good = all(_at(self.shapes[part], axis, extent) == _at(first, axis, extent) for part in parts)
+        need(good, f"concat: expected shapes that differ in axis {axis} only")
+        return parts[0] if len(parts) == 1 else self._make(_at(first, axis, extent), "concat", parts, axis)
 
     def _joined(self, a: Shape, b: Shape) -> Shape:
         found = broadcast(a, b)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from mirage_formal.semantics.index.changes import Change, Changes, Folds, renaming
 from mirage_formal.semantics.index.labels import best_order
+from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.terms import (
     Index,
     Kind,
@@ -38,8 +39,8 @@ class Binders(Changes):
     independent factors, reindexed along bijections of boxes (mixed radix) and renamed; nothing else is done to them.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, radicals: Radicals | None = None) -> None:
+        super().__init__(radicals)
         self._sums: dict[tuple[frozenset[int], Monomial], tuple[Polynomial, frozenset[int]]] = {}
         self._maxima: dict[tuple[frozenset[int], Polynomial], tuple[Polynomial, frozenset[int]]] = {}
         self._prefixes: dict[tuple[Index, int, frozenset[int], Polynomial], tuple[tuple[Any, ...], frozenset[int]]] = {}
@@ -226,6 +227,9 @@ class Binders(Changes):
         used = frozenset(digits) & self.free_of(p)
         if not used:
             return p
+        some = self.alone(p, Kind.TOP)
+        if some is not None:
+            return self.largest_of([self.max(q, digits) for q in self.payload[some]])
         key = (used, p)
         found = self._maxima.get(key)
         if found is None:
@@ -247,14 +251,17 @@ class Binders(Changes):
 
     def _open_max(self, bound: frozenset[int], p: Polynomial) -> tuple[tuple[int, ...], Polynomial, frozenset[int]]:
         """A maximum of maxima, or of all prefixes' maxima, is one maximum."""
-        if len(p) != 1 or p[0][1] != 1 or len(p[0][0]) != 1 or p[0][0][0][1] != 2:
+        f = self.alone(p, Kind.MAX, Kind.PMAX)
+        if f is None:
             return (), p, bound
-        f = p[0][0][0][0]
         if self.kind[f] == Kind.MAX:
             digits, body = self.payload[f]
             wider = bound
-        elif self.kind[f] == Kind.PMAX:
+        else:
             (offset, entries), u, inner, body = self.payload[f]
+            if self.alone(body, Kind.TOP) is not None:
+                # The largest of some would be taken apart, and a lemma says of one maximum that it is another one.
+                return (), p, bound
             if offset or len(entries) != 1 or entries[0][0] != 1 or entries[0][1] not in bound:
                 return (), p, bound
             # Only if nothing else depends on t is the maximum over t of what is largest up to t that over all t.
@@ -262,13 +269,13 @@ class Binders(Changes):
                 return (), p, bound
             digits = (u, *inner)
             wider = bound - {entries[0][1]}
-        else:
-            return (), p, bound
         fresh = tuple(self.fresh(self.extent[d]) for d in digits)
         body = self.change(body, renaming(zip(digits, fresh, strict=True)))
         return (f, *fresh), body, wider | set(fresh)
 
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
+        if kind == Kind.PMAX and u not in self.free_of(p):
+            return self.max(p, digits)
         key = (index, u, frozenset(digits) & self.free_of(p), p)
         found = self._prefixes.get(key)
         if found is None:

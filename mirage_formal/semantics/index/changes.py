@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.terms import (
     Index,
     Kind,
@@ -65,8 +66,8 @@ class Changes(Terms, ABC):
     own height, and the new digits are free ones or names of a greater height).
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, radicals: Radicals | None = None) -> None:
+        super().__init__(radicals)
         self.lemmas: list[Lemma] = []
         self._scope: list[set[int]] = [set()]
         self._changed: dict[tuple[int, Change], tuple[Polynomial, frozenset[int]]] = {}
@@ -161,6 +162,8 @@ class Changes(Terms, ABC):
                 return self.exp(self.change(payload, change))
             case Kind.POW:
                 return self.change(payload, change)
+            case Kind.TOP:
+                return self.largest_of([self.change(p, change) for p in payload])
             case Kind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
             case Kind.SURD:
@@ -187,6 +190,21 @@ class Changes(Terms, ABC):
             stride_of[target] = last
         return make_index(offset, ((s, d) for d, s in stride_of.items()))
 
+    def largest_of(self, polynomials: Iterable[Polynomial]) -> Polynomial:
+        """The largest of some polynomials: a set, into which those of another such set are put."""
+        found: set[Polynomial] = set()
+        for p in polynomials:
+            f = self.alone(p, Kind.TOP)
+            found.update((p,) if f is None else self.payload[f])
+        return single(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
+
+    def alone(self, p: Polynomial, *kinds: Kind) -> int | None:
+        """The factor of one of these kinds that a polynomial consists of."""
+        if len(p) != 1 or p[0][1] != 1 or len(p[0][0]) != 1 or p[0][0][0][1] != 2:
+            return None
+        f = p[0][0][0][0]
+        return f if self.kind[f] in kinds else None
+
     # --- merging -----------------------------------------------------------------------------------------------
 
     def adjacent(self, f: int) -> frozenset[tuple[int, int]]:
@@ -209,6 +227,8 @@ class Changes(Terms, ABC):
                     pairs |= self.adjacent_in(payload[1])
                 case Kind.EXP | Kind.POW:
                     pairs |= self.adjacent_in(payload)
+                case Kind.TOP:
+                    pairs.update(pair for p in payload for pair in self.adjacent_in(p))
                 case Kind.SURD:
                     pass
             found = self._adjacent[f] = frozenset(pairs)

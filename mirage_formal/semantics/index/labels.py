@@ -43,6 +43,8 @@ class _Colours:
                 shape = (self.index(index, colour), self.polynomial(p, inner))
             case Kind.EXP | Kind.POW:
                 shape = self.polynomial(payload, colour)
+            case Kind.TOP:
+                shape = tuple(sorted(self.number(self.polynomial(p, colour)) for p in payload))
             case Kind.FN:
                 shape = (payload[0], self.polynomial(payload[1], colour))
             case Kind.SURD:

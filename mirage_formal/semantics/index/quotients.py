@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from mirage_formal.semantics.index.terms import Kind, Monomial, Polynomial, Terms, add
@@ -16,12 +15,14 @@ def multiplier(terms: Terms, p: Polynomial, q: Polynomial) -> Monomial | None:
 
     Sound: the factors of m occur in denominators, so they are not zero where the programs are defined; then p = q.
     """
-    difference = add(p, q, -1)
+    whole = difference = add(p, q, -1)
     known = divisors(terms, (*p, *q))
     total: dict[int, int] = {}
-    for _ in range(_ROUNDS):
+    for round_ in range(_ROUNDS):
         if not difference:
-            return tuple(sorted(total.items()))
+            found = tuple(sorted(total.items()))
+            # A checker multiplies with all of them at once: as many terms as it has must be few enough.
+            return found if round_ < 2 or not terms.times(whole, found) else None
         needed: dict[int, int] = {}
         for m, _ in difference:
             for f, e in m:
@@ -46,20 +47,5 @@ def divisors(terms: Terms, p: Polynomial) -> set[int]:
                 found.add(f)
             if f not in seen:
                 seen.add(f)
-                stack.extend(_inside(terms, f))
+                stack.extend(terms.inside(terms.kind[f], terms.payload[f]))
     return found
-
-
-def _inside(terms: Terms, f: int) -> Iterable[Monomial]:
-    payload = terms.payload[f]
-    match terms.kind[f]:
-        case Kind.SUM:
-            return (payload[1],)
-        case Kind.MAX | Kind.FN:
-            return (m for m, _ in payload[1])
-        case Kind.PMAX | Kind.CARRY:
-            return (m for m, _ in payload[3])
-        case Kind.EXP | Kind.POW:
-            return (m for m, _ in payload)
-        case Kind.INPUT | Kind.SURD:
-            return ()

@@ -120,6 +120,9 @@ class Writer:
                 return rf"\exp\left({self.polynomial(payload)}\right)" if latex else f"exp({self.polynomial(payload)})"
             case Kind.POW:
                 return rf"\left({self.polynomial(payload)}\right)" if latex else f"({self.polynomial(payload)})"
+            case Kind.TOP:
+                inside = ", ".join(self.polynomial(p) for p in payload)
+                return rf"\max\left({inside}\right)" if latex else f"max({inside})"
             case Kind.SURD:
                 return f"({payload})"
             case Kind.FN:

@@ -18,6 +18,7 @@ from mirage_formal.ir.types import Shape
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.index.binders import Binders
 from mirage_formal.semantics.index.changes import Change, Folds, renaming
+from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.terms import (
     Index,
     Kind,
@@ -59,8 +60,8 @@ class Tensors(Binders):
     the operator's definition; digits are split and merged along mixed-radix bijections only.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, radicals: Radicals | None = None) -> None:
+        super().__init__(radicals)
         self.steps: list[Step] = []
 
     # --- bookkeeping -------------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ class Tensors(Binders):
                 return self.apply("relu", p)
             case OpKind.GELU:
                 half = scaled(p, Fraction(1, 2))
-                inner = self.mul(half, self.surd(2))
+                inner = self.mul(half, single(self.factor(Kind.SURD, self.root(Fraction(2))[1]), 1))
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
                 raise Stuck(f"{kind} has no exact meaning")
@@ -235,6 +236,8 @@ class Tensors(Binders):
                 return self.mul(p, q)
             case OpKind.DIV:
                 return self.mul(p, self.power(q, -2))
+            case OpKind.MAX:
+                return self.largest_of((p, q))
             case _:
                 raise Stuck(f"{kind} has no exact meaning")
 
@@ -275,30 +278,25 @@ class Tensors(Binders):
             element = self.max(a.element, a.strings[axis])
         return self.coarsen(self._made(("max", axis), (a,), strings, element, uses))
 
-    def running(self, a: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """Maximum over a dim and all iterations so far, and what the state is multiplied with before each iteration.
+    def running(self, a: Tensor, axis: int, kind: Kind) -> Tensor:
+        """Maximum over a dim and all iterations so far, or what the state is multiplied with before each iteration.
 
         In a loop of one iteration the second is 0: there is no state yet.
         """
+        name = "running_max" if kind == Kind.PMAX else "carry"
         loop = a.strings[LOOP_AXIS]
         if len(loop) > 1:
             raise Stuck("a running maximum over a loop whose index is split")
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         if not loop:
             with self.scope() as uses:
-                element = self.max(a.element, a.strings[axis])
-            return (
-                self._made(("running_max", axis), (a,), strings, element, uses),
-                self._made(("carry", axis), (a,), strings, ()),
-            )
+                element = self.max(a.element, a.strings[axis]) if kind == Kind.PMAX else ()
+            return self._made((name, axis), (a,), strings, element, uses)
         u = self.fresh(self.extent[loop[0]])
-        results = []
-        for name, kind in (("running_max", Kind.PMAX), ("carry", Kind.CARRY)):
-            with self.scope() as uses:
-                inner = self.change(a.element, renaming(((loop[0], u),)))
-                element = self.prefix(kind, (0, ((1, loop[0]),)), u, a.strings[axis], inner)
-            results.append(self._made((name, axis, u), (a,), strings, element, uses))
-        return results[0], results[1]
+        with self.scope() as uses:
+            inner = self.change(a.element, renaming(((loop[0], u),)))
+            element = self.prefix(kind, (0, ((1, loop[0]),)), u, a.strings[axis], inner)
+        return self._made((name, axis, u), (a,), strings, element, uses)
 
     def rescaled(self, x: Tensor, carry: Tensor) -> Tensor:
         """The state after the loop of s = s * carry + x, by telescoping.
@@ -310,17 +308,14 @@ class Tensors(Binders):
         joined = [s or c for s, c in zip(x.strings, carry.strings, strict=True)]
         if not joined[LOOP_AXIS]:
             return self._made(("rescaled",), (x, carry), joined, x.element)
-        form = carry.element
-        if len(form) != 1 or form[0][1] != 1 or len(form[0][0]) != 1 or form[0][0][0][1] != 2:
-            raise Stuck("the factor of a rescaling accumulator is not that of a running maximum")
-        f = form[0][0][0][0]
+        f = self.alone(carry.element, Kind.CARRY)
         loop = carry.strings[LOOP_AXIS]
-        if self.kind[f] != Kind.CARRY or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
+        if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
             raise Stuck("the factor of a rescaling accumulator is not that of a running maximum")
-        _, u, digits, p = self.payload[f]
+        index, u, digits, p = self.payload[f]
         strings = (*joined[:LOOP_AXIS], (), *joined[LOOP_AXIS + 1 :])
         with self.scope() as uses:
-            now = single(self.factor(Kind.PMAX, self.payload[f]))
+            now = self.prefix(Kind.PMAX, index, u, digits, p)
             last = self.max(p, (u, *digits))
             weight = self.exp(add(now, last, -1))
             element = self.sum(self.mul(x.element, weight), loop)

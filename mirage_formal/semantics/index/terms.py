@@ -13,6 +13,8 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any, Final
 
+from mirage_formal.semantics.index.radicals import Radicals
+
 #: A rational; integers stay ints, which compare and hash like the fractions that they are.
 Rational = int | Fraction
 #: (factor, doubled exponent) pairs, sorted.
@@ -25,8 +27,13 @@ Index = tuple[int, tuple[tuple[int, int], ...]]
 ONE: Final[Monomial] = ()
 #: More monomials than this are not multiplied out.
 MAX_TERMS: Final = 20_000
-#: Products, replacements and comparisons of monomials in one proof: some seconds.
-MAX_WORK: Final = 400_000
+#: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
+#: does, which does not count everything that is counted here.
+MAX_WORK: Final = 250_000
+#: What the checker's kernel reads: bits of a coefficient, half exponents, and nesting of factors.
+MAX_BITS: Final = 13_000
+MAX_EXPONENT: Final = 64
+MAX_DEPTH: Final = 60
 
 
 class Stuck(Exception):
@@ -37,7 +44,8 @@ class Kind(IntEnum):
     """Kinds of factors; payloads are given with each.
 
     INPUT: (input, indices). SUM: (digits, monomial). MAX: (digits, polynomial). PMAX and CARRY: (index, u, digits,
-    polynomial). EXP, POW: polynomial. SURD: squarefree integer. FN: (name, polynomial).
+    polynomial). EXP, POW: polynomial. TOP: polynomials. SURD: integer in the form of radicals.py. FN: (name,
+    polynomial).
     """
 
     INPUT = 0
@@ -49,6 +57,7 @@ class Kind(IntEnum):
     POW = 6
     SURD = 7
     FN = 8
+    TOP = 9
 
 
 _RING: Final = frozenset({Kind.EXP, Kind.POW, Kind.SURD})
@@ -65,6 +74,9 @@ def freeze(terms: Mapping[Monomial, Rational]) -> Polynomial:
 
 
 def _plain(c: Rational) -> Rational:
+    bits = c.numerator.bit_length() + c.denominator.bit_length()
+    if bits > MAX_BITS:
+        raise Stuck(f"a coefficient has more than {MAX_BITS} bits")
     return c.numerator if c.denominator == 1 else c
 
 
@@ -91,23 +103,6 @@ def single(factor: int, e2: int = 2) -> Polynomial:
     return ((((factor, e2),), 1),)
 
 
-def square_part(n: int) -> tuple[int, int]:
-    """(s, r) with n = s^2 * r and r squarefree."""
-    s, p = 1, 2
-    while p * p <= n:
-        while n % (p * p) == 0:
-            n //= p * p
-            s *= p
-        p += 1
-    return s, n
-
-
-def root(value: Fraction) -> tuple[Fraction, int]:
-    """(k, r) with sqrt(value) = k * sqrt(r) and r squarefree; ``value`` is positive."""
-    s, r = square_part(value.numerator * value.denominator)
-    return Fraction(s, value.denominator), r
-
-
 class Terms:
     """Interner of factors, with the ring engine.
 
@@ -115,11 +110,13 @@ class Terms:
     the side conditions hold (divisors nonzero, radicands not negative), as docs/proof.md states them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, radicals: Radicals | None = None) -> None:
+        self.radicals = Radicals() if radicals is None else radicals
         self.kind: list[Kind] = []
         self.payload: list[Any] = []
         self.free: list[frozenset[int]] = []
         self.height: list[int] = []
+        self._depth: list[int] = []
         self.extent: list[int] = []
         self._ids: dict[tuple[Kind, Any], int] = {}
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
@@ -174,11 +171,32 @@ class Terms:
         if number is None:
             number = self._ids[key] = len(self.kind)
             free, height = self._facts(kind, payload)
+            depth = 1 + max((self._depth[f] for m in self.inside(kind, payload) for f, _ in m), default=0)
+            if depth > MAX_DEPTH:
+                del self._ids[key]
+                raise Stuck(f"terms are nested more than {MAX_DEPTH} deep")
+            self._depth.append(depth)
             self.kind.append(kind)
             self.payload.append(payload)
             self.free.append(free)
             self.height.append(height)
         return number
+
+    def inside(self, kind: Kind, payload: Any) -> Iterable[Monomial]:
+        """The monomials that a factor is made of."""
+        match kind:
+            case Kind.SUM:
+                return (payload[1],)
+            case Kind.MAX | Kind.FN:
+                return (m for m, _ in payload[1])
+            case Kind.PMAX | Kind.CARRY:
+                return (m for m, _ in payload[3])
+            case Kind.EXP | Kind.POW:
+                return (m for m, _ in payload)
+            case Kind.TOP:
+                return (m for p in payload for m, _ in p)
+            case Kind.INPUT | Kind.SURD:
+                return ()
 
     def _facts(self, kind: Kind, payload: Any) -> tuple[frozenset[int], int]:
         match kind:
@@ -197,6 +215,8 @@ class Terms:
                 return self.free_of(payload), self.height_of(payload)
             case Kind.SURD:
                 return frozenset(), 0
+            case Kind.TOP:
+                return frozenset().union(*map(self.free_of, payload)), max(map(self.height_of, payload))
             case Kind.FN:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
@@ -208,9 +228,13 @@ class Terms:
         """An opaque function of p."""
         return single(self.factor(Kind.FN, (name, p)))
 
-    def surd(self, n: int) -> Polynomial:
-        """sqrt(n) of a squarefree integer."""
-        return single(self.factor(Kind.SURD, n), 1) if n != 1 else constant(1)
+    def root(self, value: Fraction) -> tuple[Fraction, int]:
+        """(k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
+        n = value.numerator * value.denominator
+        if n.bit_length() > MAX_BITS:
+            raise Stuck(f"the root of a number of more than {MAX_BITS} bits")
+        s, r = self.radicals.split(n)
+        return Fraction(s, value.denominator), r
 
     # --- products ----------------------------------------------------------------------------------------------
 
@@ -233,6 +257,7 @@ class Terms:
     def times(self, p: Polynomial, m: Monomial) -> Polynomial:
         """p * m; equal factors meet before anything is multiplied out, so that divisors in p cancel with m."""
         out: dict[Monomial, Rational] = {}
+        self.charge(len(p))
         for n, c in p:
             for k, d in self._times(n, m):
                 out[k] = out.get(k, 0) + c * d
@@ -249,6 +274,8 @@ class Terms:
     def product(self, items: dict[int, int]) -> Polynomial:
         """The product of factor^(e/2) over ``items`` in normal form; ``items`` is used up."""
         special = [f for f in items if self.kind[f] in _RING]
+        if any(abs(e) > MAX_EXPONENT for e in items.values()):
+            raise Stuck(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
         extra: list[Polynomial] = []
         if special:
@@ -274,7 +301,7 @@ class Terms:
             value = Fraction(1)
             for f in surds:
                 value *= Fraction(self.payload[f]) ** items.pop(f)
-            coefficient, r = root(value)
+            coefficient, r = self.root(value)
             if r != 1:
                 items[self.factor(Kind.SURD, r)] = 1
         for f in special:
@@ -336,7 +363,7 @@ class Terms:
             return scaled(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
         if c < 0:
             raise Stuck("the root of a negative number")
-        k, r = root(value)
+        k, r = self.root(value)
         items: dict[int, int] = {self.factor(Kind.SURD, r): 1} if r != 1 else {}
         rest: list[tuple[int, int]] = []
         for f, x in m:

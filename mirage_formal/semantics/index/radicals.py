@@ -1,0 +1,98 @@
+"""Square roots of rationals in one normal form, without factoring large numbers.
+
+Small primes are divided out. Of what is left only three things are asked: whether it is a square, whether it has a
+divisor in common with another number under a root (Euclid's algorithm says), and whether the square of such a divisor
+divides it. The numbers that come out have no common divisors and are no squares, so the roots of products of different
+ones are linearly independent over the rationals: equal values have one form, as if all numbers had been factored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from math import gcd, isqrt
+from typing import Final
+
+#: Primes below this are divided out.
+SMALL: Final = 1_000
+
+
+class Radicals:
+    """Roots of the numbers of one derivation; collects what is needed to write them all in one form.
+
+    Sound: n = s^2 r for every pair that ``split`` returns, whatever the bases are. Only whether two forms of one number
+    are the same depends on the bases.
+
+    Args:
+        bases: Numbers without common divisors and without small primes whose squares are taken out of roots.
+    """
+
+    def __init__(self, bases: Iterable[int] = ()) -> None:
+        self.bases = tuple(bases)
+        self._found: dict[int, tuple[int, int]] = {}
+        self._small: set[int] = set()
+        self._large: set[int] = set()
+
+    def split(self, n: int) -> tuple[int, int]:
+        """(s, r) with n = s^2 * r."""
+        found = self._found.get(n)
+        if found is None:
+            s, r, rest = self._divided(n)
+            whole = isqrt(rest)
+            if rest > 1:
+                self._large.add(whole if whole * whole == rest else rest)
+            found = self._found[n] = (s * whole, r) if whole * whole == rest else (s, r * rest)
+        return found
+
+    def _divided(self, n: int) -> tuple[int, int, int]:
+        """(s, r, rest) with n = s^2 * r * rest, r a product of different bases and rest without any."""
+        s, r = 1, 1
+        for base in (*primes(), *self.bases):
+            if n % base == 0:
+                if base < SMALL:
+                    self._small.add(base)
+                while n % (base * base) == 0:
+                    n, s = n // (base * base), s * base
+                if n % base == 0:
+                    n, r = n // base, r * base
+            if n == 1:
+                break
+        return s, r, n
+
+    def refined(self) -> Radicals | None:
+        """Radicals with which the same numbers have smaller forms; None if their forms cannot change."""
+        better = Radicals(coprime((*self.bases, *self._large)))
+        changed = any(better.split(n) != found for n, found in self._found.items())
+        return better if changed else None
+
+    def table(self) -> tuple[int, ...]:
+        """All bases that divide a number that was seen, for the proof."""
+        return (*sorted(self._small), *coprime((*self.bases, *self._large)))
+
+
+def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Numbers above 1 without common divisors, none a square, of which the given ones are products."""
+    out: list[int] = []
+    stack = sorted(numbers)
+    while stack:
+        n = stack.pop()
+        whole = isqrt(n)
+        if whole * whole == n:
+            n = whole
+        if n == 1:
+            continue
+        for at, other in enumerate(out):
+            common = gcd(n, other)
+            if common > 1:
+                del out[at]
+                stack += [common, n // common, other // common]
+                break
+        else:
+            out.append(n)
+    return tuple(sorted(out))
+
+
+@cache
+def primes() -> tuple[int, ...]:
+    """The small primes."""
+    return tuple(n for n in range(2, SMALL) if all(n % d for d in range(2, isqrt(n) + 1)))
