@@ -210,7 +210,7 @@ class Normal:
         """
         form = _Form(self._id, proof)
         lemmas = frozenset(form.lemma(raw) for raw in proof["lemmas"])
-        outputs = tuple((form.steps[a], form.steps[b]) for a, b, _ in proof["outputs"])
+        outputs = tuple(tuple(form.steps[step] for step in entry[:2]) for entry in proof["outputs"])
         return lemmas, outputs, tuple(map(tuple, proof["atoms"]))
 
 

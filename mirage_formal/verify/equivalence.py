@@ -13,7 +13,7 @@ from typing import Final
 
 from mirage_formal.errors import GraphError
 from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.graph import KernelGraph, Op
 from mirage_formal.ir.verdict import Equivalent, Unknown
 from mirage_formal.semantics.index.exact import Exact, Pieces
 from mirage_formal.semantics.index.quotients import multiplier
@@ -40,6 +40,18 @@ class Closing:
     candidate: int | None
     multiplier: Monomial | None
 
+    @property
+    def same(self) -> bool:
+        """Whether both are one tensor, so that nothing has to be said."""
+        return self.program is not None and self.program == self.candidate
+
+    @property
+    def line(self) -> tuple[int, int, Monomial] | None:
+        """What the proof says."""
+        if self.same or self.program is None or self.candidate is None or self.multiplier is None:
+            return None
+        return self.program, self.candidate, self.multiplier
+
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
@@ -61,7 +73,7 @@ class Derivation:
 
     def needed_steps(self) -> list[int]:
         """The steps that the closings rest on, in order."""
-        roots = (n for closing in self.closings for n in (closing.program, closing.candidate) if n is not None)
+        roots = (n for closing in self.closings if closing.line is not None for n in closing.line[:2])
         return _reached(roots, lambda n: self.tensors.steps[n].operands)
 
     def needed_lemmas(self) -> list[int]:
@@ -85,35 +97,40 @@ def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
 def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
     """The normal forms of both programs' outputs, and what they prove; see ``prove``.
 
-    Roots are written anew where the numbers under them turned out to have common divisors. Where the normal forms say
-    nothing, the two may still consist of the same operators.
+    Roots are written anew where the numbers under them turned out to have common divisors.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
-    derivation = _derive(program, candidate, Radicals())
+    derivation = _derive(program, candidate, Radicals(_numbers(program, candidate)))
     for _ in range(_ROUNDS):
         radicals = derivation.tensors.radicals.refined()
-        if radicals is None:
+        if radicals is None or all(closing.same for closing in derivation.closings):
             break
         derivation = _derive(program, candidate, radicals)
-    verdict = _written(derivation)
-    if isinstance(verdict, Unknown):
-        same = _derive(program, candidate, Radicals(), blind=True)
-        proved = _written(same)
-        if isinstance(proved, Equivalent):
-            return same, proved
-    return derivation, verdict
+    return derivation, _written(derivation)
+
+
+def _numbers(*graphs: KernelGraph) -> set[int]:
+    """Numerators and denominators of the constants in programs: what is likely to stand under roots."""
+    found: set[int] = set()
+    for graph in graphs:
+        for op in graph.ops:
+            inner = (op,) if isinstance(op, Op) else op.graph.ops
+            for step in (step for one in inner for step in ((one,) if isinstance(one, Op) else one.graph.ops)):
+                constants = (step.attrs.factor, step.attrs.eps)
+                found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
+    return found
 
 
 def _written(derivation: Derivation) -> Equivalent | Unknown:
     """The proof, if the normal forms are one."""
     try:
-        outputs = [(c.program, c.candidate, c.multiplier) for c in derivation.closings if c.multiplier is not None]
-        if len(outputs) != len(derivation.closings):
+        if any(closing.multiplier is None for closing in derivation.closings):
             return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
         steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
+        outputs = [closing.line for closing in derivation.closings]
         return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, derivation.atoms))
     except Stuck as reason:
         return Unknown(str(reason))
@@ -121,8 +138,8 @@ def _written(derivation: Derivation) -> Equivalent | Unknown:
         return Unknown("the terms are nested too deeply")
 
 
-def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals, *, blind: bool = False) -> Derivation:
-    domain = Exact(radicals, blind=blind)
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals) -> Derivation:
+    domain = Exact(radicals)
     inputs = domain.inputs([source.tensor.shape for source in program.inputs])
     expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]

@@ -26,11 +26,12 @@ def write(
     tensors: Tensors,
     steps: Sequence[int],
     lemmas: Sequence[int],
-    outputs: Sequence[tuple[int | None, int | None, Monomial]],
+    outputs: Sequence[tuple[int, int, Monomial] | None],
     inputs: int,
     atoms: Sequence[tuple[int, int, int]],
 ) -> bytes:
-    """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial.
+    """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial; None
+    stands for a pair of one tensor.
 
     Inputs are numbered up to ``inputs``, atoms from there.
 
@@ -62,15 +63,15 @@ class _Writer:
         self.table: list[list[Any]] = []
 
     def proof(
-        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int | None, int | None, Monomial]]
+        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial] | None]
     ) -> dict[str, Any]:
         """The proof as JSON takes it."""
-        numbers: dict[int | None, int] = {step: i for i, step in enumerate(steps)}
+        numbers = {step: i for i, step in enumerate(steps)}
         return {
             "version": VERSION,
             "lemmas": [self._lemma(self.tensors.lemmas[n].body) for n in lemmas],
             "steps": [self._step(step, numbers) for step in steps],
-            "outputs": [[numbers[p], numbers[c], self._monomial(m)] for p, c, m in outputs],
+            "outputs": [[] if o is None else [numbers[o[0]], numbers[o[1]], self._monomial(o[2])] for o in outputs],
             "factors": self.table,
             "digits": [self.tensors.extent[d] for d in self.digits],
             "bases": self._bases(),
@@ -167,7 +168,7 @@ class _Writer:
     def _opens(self, opens: Sequence[tuple[int, ...]]) -> list[list[int]]:
         return [[self._factor(f), *(self._digit(d) for d in fresh)] for f, *fresh in opens]
 
-    def _step(self, number: int, numbers: dict[int | None, int]) -> list[Any]:
+    def _step(self, number: int, numbers: dict[int, int]) -> list[Any]:
         step = self.tensors.steps[number]
         operands = [numbers[n] for n in step.operands]
         match step.body:

@@ -159,6 +159,7 @@ WRONG = [
     ("a scale by something else", "rms", [("steps", 4, 2, "2/3")], "that the graphs compute"),
     ("an operator left out", "exp", [("steps", 8, 2, 6)], "that the graphs compute"),
     # --- outputs
+    ("an output of which nothing is said", "chain", [("outputs", 0, [])], "list of 3..3"),
     ("no output", "chain", [("outputs", [])], "list of 1..1"),
     ("an output too many", "chain", [("outputs", more([4, 8, []]))], "list of 1..1"),
     ("the sides exchanged", "chain", [("outputs", 0, [8, 4, []])], "that the graphs compute"),
@@ -196,6 +197,25 @@ WRONG = [
 def test_a_wrong_proof_is_refused(name: str, edits: list[tuple[object, ...]], words: str) -> None:
     with pytest.raises(ProofError, match=words):
         replay(*PAIRS[name], text(name, *edits))
+
+
+NOTHING = {"version": 2, **{name: [] for name in ("atoms", "bases", "digits", "factors", "lemmas", "steps")}}
+
+
+def test_nothing_has_to_be_said_of_one_operator_on_the_same_tensors_and_of_nothing_else() -> None:
+    graphs = [graph for pair in PAIRS.values() for graph in pair]
+    taken = 0
+    for left in graphs:
+        for right in graphs:
+            for pieces in (1, 2):
+                try:
+                    theorem = replay(left, right, json.dumps({**NOTHING, "outputs": [[]] * pieces}))
+                except ProofError:
+                    continue
+                assert left == right
+                assert (theorem.steps, theorem.closings) == (0, ())
+                taken += 1
+    assert taken == len(graphs)
 
 
 def test_a_proof_of_one_pair_is_no_proof_of_another() -> None:

@@ -98,7 +98,7 @@ def kind(old: Proof, new: Proof) -> str:
 
 
 def _multipliers(proof: Proof) -> list[list[Any]]:
-    return [sorted(zip(m[::2], m[1::2], strict=True)) for _, _, m in proof["outputs"]]
+    return [sorted(zip(m[::2], m[1::2], strict=True)) for entry in proof["outputs"] for m in entry[2:]]
 
 
 @pytest.mark.parametrize("size", ["small", "real"])

@@ -183,7 +183,8 @@ def _coprime(numbers: Iterable[int]) -> tuple[int, ...]:
     waiting = list(numbers)
     while waiting:
         n = waiting.pop()
-        n = isqrt(n) if isqrt(n) ** 2 == n else n
+        while n > 1 and isqrt(n) ** 2 == n:
+            n = isqrt(n)
         clash = next((m for m in found if gcd(m, n) > 1), None)
         if clash is not None:
             common = gcd(clash, n)

@@ -63,14 +63,12 @@ class Exact:
 
     Args:
         radicals: How roots of numbers are written.
-        blind: Whether every result is an atom.
     """
 
     keeps: frozenset[OpKind] = frozenset()
 
-    def __init__(self, radicals: Radicals | None = None, *, blind: bool = False) -> None:
+    def __init__(self, radicals: Radicals | None = None) -> None:
         self.tensors = Tensors(radicals)
-        self.blind = blind
         #: For each atom the graph, the tensor of the kernel graph, and the piece that it is.
         self.atoms: list[tuple[int, int, int]] = []
         #: Why there are pieces without exact terms.
@@ -123,7 +121,7 @@ class Exact:
 
     def _made(self, make: Callable[..., Tensor], *operands: Tensor | None) -> Tensor | None:
         """A tensor, or None where it has no exact terms or an operand has none."""
-        if self.blind or None in operands:
+        if None in operands:
             return None
         try:
             return make(*operands)

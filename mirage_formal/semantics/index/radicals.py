@@ -24,11 +24,11 @@ class Radicals:
     are the same depends on the bases.
 
     Args:
-        bases: Numbers without common divisors and without small primes whose squares are taken out of roots.
+        numbers: Numbers whose squares are taken out of roots, and those of their common divisors.
     """
 
-    def __init__(self, bases: Iterable[int] = ()) -> None:
-        self.bases = tuple(bases)
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self.bases = coprime(map(_rough, numbers))
         self._found: dict[int, tuple[int, int]] = {}
         self._small: set[int] = set()
         self._large: set[int] = set()
@@ -61,13 +61,14 @@ class Radicals:
 
     def refined(self) -> Radicals | None:
         """Radicals with which the same numbers have smaller forms; None if their forms cannot change."""
-        better = Radicals(coprime((*self.bases, *self._large)))
+        better = Radicals((*self.bases, *self._large))
         changed = any(better.split(n) != found for n, found in self._found.items())
         return better if changed else None
 
     def table(self) -> tuple[int, ...]:
         """All bases that divide a number that was seen, for the proof."""
-        return (*sorted(self._small), *coprime((*self.bases, *self._large)))
+        large = coprime((*self.bases, *self._large))
+        return (*sorted(self._small), *(base for base in large if any(n % base == 0 for n in self._found)))
 
 
 def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
@@ -76,9 +77,8 @@ def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
     stack = sorted(numbers)
     while stack:
         n = stack.pop()
-        whole = isqrt(n)
-        if whole * whole == n:
-            n = whole
+        while n > 1 and isqrt(n) ** 2 == n:
+            n = isqrt(n)
         if n == 1:
             continue
         for at, other in enumerate(out):
@@ -90,6 +90,14 @@ def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
         else:
             out.append(n)
     return tuple(sorted(out))
+
+
+def _rough(n: int) -> int:
+    """A number without its small primes."""
+    for p in primes():
+        while n > 1 and n % p == 0:
+            n //= p
+    return n
 
 
 @cache
