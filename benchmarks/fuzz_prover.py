@@ -1,14 +1,17 @@
-"""The prover against the checker and float64: random pairs of programs, and mutants of found candidates.
+"""The prover against the checker and float64: random pairs of programs, changes of programs, mutants of candidates.
 
-Run: .venv/bin/python benchmarks/fuzz_prover.py [--pairs N] [--mutants N] [--seed S] [--jobs J]
+Run: .venv/bin/python benchmarks/fuzz_prover.py [--pairs N] [--graphs N] [--mutants N] [--seed S] [--jobs J]
 
 Every pair is decided as ``verify`` does: proved, or refuted by a counterexample. The checker's kernel replays every
 proof, and the reference confirms every counterexample. float64 decides each pair too; the tables count verdicts against
 what it says. What is drawn depends on the seed and the counts alone, not on the number of jobs.
 
+The programs of --graphs are of all operators, with every layout; each is decided against itself and against a few
+single changes of it.
+
 Exit 1 if float64 tells the two sides of a proved pair apart, if the checker refuses a proof, if anything crashes or
 takes more than LIMIT seconds of processor time, if what right rewrites made is Different, if the reference does not
-confirm a counterexample, or if more than 1 % of the mutants are Unknown.
+confirm a counterexample, if a program is not proved equal to itself, or if more than 1 % of the mutants are Unknown.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 # The generators stand with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import grown
 from decisions import Decision, differs
 from fuzz import Truth, pairs
 from mutants import mutants
@@ -43,6 +47,7 @@ from mirage_formal.ir.text import to_text
 from mirage_formal.ir.verdict import Different, Equivalent, Unknown
 from mirage_formal.verify.counterexample import CLEAR, confirm
 from mirage_formal.verify.decide import decide
+from mirage_formal.verify.equivalence import prove
 
 #: Pairs in one task; each task of random pairs has a seed of its own.
 CHUNK = 200
@@ -136,6 +141,8 @@ def _judge(case: Case, tally: Tally) -> None:
         case Unknown():
             words = "".join("n" if c.isdigit() else c for c in verdict.reason)
             tally.reasons[f"{words[:60]} (float64: {said.value})"] += 1
+    if case.program == case.candidate and isinstance(prove(case.program, case.candidate), Unknown):
+        _fail(tally, "not proved equal to itself", case)
     tally.counts[type(verdict).__name__, said.value] += 1
 
 
@@ -153,6 +160,11 @@ def _fail(tally: Tally, kind: str, case: Case) -> None:
 def judge_pairs(task: tuple[int, int]) -> Tally:
     """A task of random pairs: seed and count."""
     return judge(Case(p.name, p.program, p.candidate, p.truth is Truth.RIGHT) for p in pairs(*task))
+
+
+def judge_graphs(task: tuple[int, int]) -> Tally:
+    """A task of random programs, each with itself and with changes of it: seed and count."""
+    return judge(Case(label, left, right, label == "itself") for label, left, right in grown.pairs(*task))
 
 
 def pair_tasks(seed: int, count: int) -> list[tuple[int, int]]:
@@ -188,12 +200,14 @@ def main() -> int:
     """Runs both parts; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=0, help="random pairs of programs")
+    parser.add_argument("--graphs", type=int, default=0, help="random programs against themselves and changes of them")
     parser.add_argument("--mutants", type=int, default=0, help="mutants of found candidates")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    if arguments.pairs < 0 or arguments.mutants < 0 or arguments.pairs + arguments.mutants == 0:
-        parser.error("expected --pairs or --mutants above 0")
+    counts = (arguments.pairs, arguments.graphs, arguments.mutants)
+    if min(counts) < 0 or not any(counts):
+        parser.error("expected --pairs, --graphs or --mutants above 0")
     console = Console(highlight=False, markup=False)
     good = True
     context = multiprocessing.get_context("spawn")
@@ -201,6 +215,10 @@ def main() -> int:
         if arguments.pairs:
             results = pool.map(judge_pairs, pair_tasks(arguments.seed, arguments.pairs))
             whole = _whole(console, "random pairs", arguments.pairs, results)
+            good &= not whole.failures
+        if arguments.graphs:
+            results = pool.map(judge_graphs, pair_tasks(arguments.seed, arguments.graphs))
+            whole = _whole(console, "programs and changes of them", arguments.graphs, results)
             good &= not whole.failures
         if arguments.mutants:
             results = pool.map(judge, mutant_tasks(arguments.seed, arguments.mutants))

@@ -240,3 +240,48 @@ def a_maximum_over_a_loop(a=16, n=6144, loop=12):
         return kernel(g, (1,), [(x, on(), 1)], lambda t, x: (t.forloop_accum_max(t.max(x, 1)), on()), loop)
 
     return pair({"X": (a, n)}, lambda g, x: g.max(x, 1), candidate)
+
+
+@claim(a=4, n=3, m=5)
+def the_largest_of_two_parts_in_either_order(a=16, n=4096, m=2048):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.max(g.concat(x, y, 1), 1),
+        lambda g, x, y: g.max(g.concat(y, x, 1), 1),
+    )
+
+
+@claim(a=4, n=3, m=5)
+def the_largest_of_both_dims_of_two_parts(a=16, n=4096, m=2048):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.max(g.max(g.concat(x, y, 1), 1), 0),
+        lambda g, x, y: g.max(g.max(g.concat(x, y, 1), 0), 1),
+    )
+
+
+@claim(a=4, n=3, m=5)
+def the_largest_of_rows_side_by_side(a=16, n=4096, m=2048):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.max(g.concat(x, y, 1), 0),
+        lambda g, x, y: g.concat(g.max(x, 0), g.max(y, 0), 1),
+    )
+
+
+@claim(a=4, n=3, m=6, loop=3)
+def the_largest_of_two_parts_of_which_one_is_looped_over(a=16, n=4096, m=2048, loop=16):
+    def candidate(g, x, y):
+        largest = kernel(g, (1,), [(y, on(), 1)], lambda t, y: (t.forloop_accum_max(t.max(y, 1)), on()), loop)
+        return g.max(g.concat(largest, g.max(x, 1), 1), 1)
+
+    return pair({"X": (a, n), "Y": (a, m)}, lambda g, x, y: g.max(g.concat(x, y, 1), 1), candidate)
+
+
+@claim(a=3, b=5)
+def rows_that_no_index_regroups(a=15, b=4096):
+    return pair(
+        {"X": (a, b), "W": (a, b)},
+        lambda g, x, w: g.square(g.exp(g.reshape(x + w, b, a))),
+        lambda g, x, w: g.exp(g.scale(g.reshape(x + w, b, a), 2)),
+    )

@@ -366,3 +366,22 @@ def two_roots_are_one(b=96, k=320):
         return (x * y) / g.sqrt(g.mean(g.square(x), 1) * g.mean(g.square(y), 1))
 
     return pair({"X": (b, k), "Y": (b, k)}, lambda g, x, y: g.rms_norm(x) * g.rms_norm(y), candidate)
+
+
+@claim(b=3, k=4, n=5)
+def a_scale_by_the_root_of_the_head_dim(b=16, k=128, n=4096):
+    return pair(
+        {"X": (b, k), "W": (k, n)},
+        lambda g, x, w: g.rms_norm(g.scale(x, k**-0.5)) @ w,
+        lambda g, x, w: g.scale((x @ w) / rms(g, x), 1),
+    )
+
+
+@claim(b=3, k=4)
+def an_eps_of_float32_scaled_with_its_tensor(b=16, k=4096):
+    eps, third = Fraction("9.999999747378752e-06"), Fraction("0.3333333333333333")
+    return pair(
+        {"X": (b, k)},
+        lambda g, x: g.rms_norm(g.scale(x, third), eps=third**2 * eps),
+        lambda g, x: g.rms_norm(x, eps=eps),
+    )

@@ -230,3 +230,40 @@ def the_last_iteration_only_by_a_maximum(n=4096, loop=64):
         return kernel(g, (1,), [(x, on(), 1)], lambda t, x: (t.forloop_accum_max(t.reduction(x, 1)), on()), loop)
 
     return pair({"X": (2, n)}, lambda g, x: g.reduction(x, 1), candidate)
+
+
+@claim(a=4, n=3, m=5)
+def the_largest_of_one_part(a=16, n=4096, m=2048):
+    return pair({"X": (a, n), "Y": (a, m)}, lambda g, x, y: g.max(g.concat(x, y, 1), 1), lambda g, x, y: g.max(y, 1))
+
+
+@claim(a=4, n=3, m=5)
+def the_largest_of_each_part_added(a=16, n=4096, m=2048):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.max(g.concat(x, y, 1), 1),
+        lambda g, x, y: g.max(x, 1) + g.max(y, 1),
+    )
+
+
+@claim(a=4, n=3, m=5)
+def the_sign_outside_of_the_largest(a=16, n=4096, m=2048):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.max(g.scale(g.concat(x, y, 1), -1), 1),
+        lambda g, x, y: g.scale(g.max(g.concat(x, y, 1), 1), -1),
+    )
+
+
+@claim(a=4, n=3, m=5)
+def a_sum_taken_before_the_largest(a=16, n=96, m=48):
+    return pair(
+        {"X": (a, n), "Y": (a, m)},
+        lambda g, x, y: g.reduction(g.max(g.concat(x, y, 1), 1), 0),
+        lambda g, x, y: g.max(g.reduction(g.concat(x, y, 1), 0), 1),
+    )
+
+
+@claim(a=3, b=5)
+def rows_that_no_index_regroups_as_columns(a=15, b=96):
+    return pair({"X": (a, b)}, lambda g, x: g.exp(g.reshape(x, b, a)), lambda g, x: g.exp(g.transpose(x, 0, 1)))

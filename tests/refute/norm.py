@@ -265,3 +265,22 @@ def a_root_of_a_sum_is_no_sum_of_roots(b=16, k=4096):
         return (x + r) / (rms(g, x) + rms(g, r))
 
     return pair({"X": (b, k), "R": (b, k)}, lambda g, x, r: g.rms_norm(x + r), candidate)
+
+
+@claim(b=3, k=4)
+def an_eps_scaled_once_instead_of_twice(b=16, k=4096):
+    eps, third = Fraction("0.1000000014901161"), Fraction("0.3333333333333333")
+    return pair(
+        {"X": (b, k)},
+        lambda g, x: g.rms_norm(g.scale(x, third), eps=third * eps),
+        lambda g, x: g.rms_norm(x, eps=eps),
+    )
+
+
+@claim(b=3, k=4)
+def a_scale_behind_a_norm(b=16, k=128):
+    return pair(
+        {"X": (b, k)},
+        lambda g, x: g.scale(g.rms_norm(x), 0.08838834764831845),
+        lambda g, x: g.rms_norm(g.scale(x, 0.08838834764831845)),
+    )
