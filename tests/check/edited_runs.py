@@ -25,8 +25,8 @@ SAID: Final = tuple(
         "summary.json": "key wall_s workers status rejected/*/reason rejected/*/kind fingerprint_tests",
         "proof.jsonl": "*/z3/milliseconds */cvc5/milliseconds */digits/*/z3/milliseconds */digits/*/cvc5/milliseconds",
         "verification.json": "fingerprint/attempts fingerprint/confirmation",
-        "kernels/obligations.jsonl": "*/kind */path */subject */claim */means */solvers/* */milliseconds",
-        "kernels/plan.json": "kernels/*/buffers kernels/*/loop/* kernels/*/compiled/*/shared_bytes",
+        "kernels/obligations.jsonl": "*/solvers/* */milliseconds",
+        "kernels/plan.json": "kernels/*/compiled/*/compiler kernels/*/compiled/*/shared_bytes",
         "kernels/numerics.json": "device scales/*/seed scales/*/overflows/* scales/*/outputs/*",
         "kernels/measure.json": "device us low high spread replays calls sets",
     }.items()

@@ -14,9 +14,9 @@ from mirage_formal import limits
 from mirage_formal.check import steps
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.kernels import check_kernels
 from mirage_formal.check.run import read_run
 from mirage_formal.check.steps import CheckFailed, list_files
+from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.pipeline import Settings, run
 from tests.check.edited_runs import (
@@ -145,7 +145,10 @@ UNTRUTHS: dict[str, tuple[str, Change, str]] = {
         KERNELS + "obligations.jsonl", at(0, "solvers", "vampire", value=None), "solvers"
     ),
     "an empty claim": (KERNELS + "obligations.jsonl", at(0, "claim", value=""), "length >= 1"),
-    "another target": (KERNELS + "manifest.json", at("target", value="a100"), "target: expected h200, got a100"),
+    "another target": (KERNELS + "manifest.json", at("target", "name", value="a100"), "target: expected ('h200', "),
+    "another figure of the target": (
+        KERNELS + "manifest.json", at("target", "title", value="another"), "target: expected ('h200', "
+    ),
     "an architecture that is a sentence": (
         KERNELS + "plan.json",
         lambda r: r["kernels"][0]["compiled"].update({"x\nproved": r["kernels"][0]["compiled"].pop("sm_80")}),
@@ -212,7 +215,7 @@ def read_again(root: Path, path: Path) -> None:
     elif place.parent.name == "kernels":
         if path.name not in ("manifest.json", "numerics.json", "measure.json"):
             sign_kernels(place)
-        check_kernels(place)
+        derive_kernels(place)
     else:
         read_run(root)
 

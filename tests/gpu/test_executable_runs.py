@@ -214,7 +214,7 @@ def test_what_a_device_said_is_checked(
     rows = [line for line in output.splitlines() if line.startswith(results[0].directory.name)]
     assert "within (0." in rows[1]
     assert "3.00" in rows[1]
-    assert "numerics: recorded on Interpreter, not run again" in output
+    assert 'numerics: recorded on "Interpreter" (its author\'s words in quotes), not run again' in output
     # Records of other kernels are refused, and so is measuring what the manifest does not list.
     first, second = (root / KERNELS / result.directory.name for result in results[:2])
     for name in ("numerics.json", "measure.json"):
