@@ -20,7 +20,7 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _LONG_NUMBER: Final = re.compile(rb"[-+.0-9eE]{%d}" % (MAX_NUMBER + 1))
 _ESCAPED: Final = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 _NO_CHARACTER: Final = re.compile("[\ud800-\udfff\\0]")
-_HINT: Final = "see docs/run-directory.md"
+_HINT: Final = "the file is not what a search wrote: repeat the search"
 
 
 def load(data: bytes, where: str, *, limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> Any:

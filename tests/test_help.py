@@ -28,8 +28,13 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("reproduce", "workloads"): ("mirage_formal.reproduce", ()),
     ("reproduce", "oracle"): ("mirage_formal.reproduce", ()),
 }
-#: Modules that can be run and are no command: all of them, text for the docs, and what starts a cluster's workers.
-NO_COMMANDS = {"mirage_formal", "mirage_formal.check.kernel.trusted", "mirage_formal.search.cluster_host"}
+#: Modules that can be run and are no command: all of them, text and data of the project, what starts a cluster.
+NO_COMMANDS = {
+    "mirage_formal",
+    "mirage_formal.check.kernel.trusted",
+    "mirage_formal.search.cluster_host",
+    "mirage_formal.semantics.confirmation",
+}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
