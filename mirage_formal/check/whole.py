@@ -6,9 +6,8 @@ is put together here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 
 import msgspec
@@ -107,20 +106,11 @@ def read_whole(root: Path) -> Whole:
         expect("digest of the program", digest(program), record.identity.program)
         if any(isinstance(op, GraphDefined) for op in program.ops):
             raise FormatError("expected predefined operators only, got a graph-defined one")
-    with step(path, "figures"):
-        if bad := [one for one in _figures(record) if not isfinite(one) or one < 0]:
-            raise FormatError(f"expected finite numbers from 0 up, got {bad[0]}")
     with step(path, "partition"):
         pieces = _pieces(program, record.parts)
     whole = Whole(root, record, program, pieces)
     _check_files(whole)
     return whole
-
-
-def _figures(record: WholeRecord) -> Iterator[float]:
-    yield from (record.estimated_us, record.unfused_us, record.wall_s)
-    for part in record.parts:
-        yield from (part.estimated_us, part.unfused_us)
 
 
 def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, ...]:

@@ -124,7 +124,7 @@ def reseal(root: Path) -> None:
                 record = value_of(place / name)
                 record["kernels"] = journal.sha256((place / "manifest.json").read_bytes())
                 write(place / name, record)
-            _seal(place / name)
+            seal_file(place / name)
     _list(root, "summary.json", "manifest", ("kernels/",))
 
 
@@ -138,10 +138,11 @@ def _list(place: Path, name: str, key: str, apart: tuple[str, ...]) -> None:
             if n != name and not n.startswith(tuple(apart) or "/")
         }
         write(place / name, record)
-    _seal(place / name)
+    seal_file(place / name)
 
 
-def _seal(path: Path) -> None:
+def seal_file(path: Path) -> None:
+    """Recompute the seal at the end of a file, if it has one."""
     if path.is_file():
         blank = _TAIL.sub(f'"seal": "{"0" * 64}"\n}}\n'.encode(), path.read_bytes())
         path.write_bytes(_TAIL.sub(f'"seal": "{journal.sha256(blank)}"\n}}\n'.encode(), blank))

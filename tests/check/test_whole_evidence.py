@@ -16,9 +16,10 @@ from mirage_formal import journal
 from mirage_formal.check.__main__ import main
 from mirage_formal.ir.canonical import digest
 from mirage_formal.ir.serialize import from_json
-from mirage_formal.journal.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.journal.whole import WHOLE_FILE
 from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.whole import run_whole
+from tests.check.edited_runs import seal_file, write
 from tests.check.tampering import copy, edit, flip, sign_candidate, sign_run
 
 Record = dict[str, Any]
@@ -37,8 +38,8 @@ def sign_whole(root: Path, change: Callable[[Record], None] = lambda record: Non
     record = json.loads(path.read_bytes())
     change(record)
     record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in record["manifest"]}
-    record["seal"] = "0" * 64
-    path.write_bytes(journal.sealed(journal.decode(json.dumps(record).encode(), WholeRecord, "")))
+    write(path, record)
+    seal_file(path)
 
 
 def renumbered(record: Record) -> None:
@@ -190,7 +191,7 @@ FORGERIES: dict[Callable[[Record], None], str] = {
     no_verdict: "claims about the whole",
     another_seed: "search for a part",
     another_target: "search for a part",
-    less_than_nothing: "figures",
+    less_than_nothing: "read the whole",
     no_search: "part 1: candidate",
 }
 
