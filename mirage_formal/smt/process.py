@@ -35,12 +35,16 @@ T = TypeVar("T")
 _PACKAGES: Final[Mapping[str, str]] = {"z3": "z3-solver", "cvc5": "cvc5"}
 #: Where a dynamic linker looks; nothing else of our environment goes to the process.
 _LINKER: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_BOOT: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[4]); from mirage_formal.smt.child import main; main()"
-)
+#: What the process runs. It does not execute this package's own beginning, which loads what it has no use for.
+_BOOT: Final = """import json, sys, types
+sys.path[:] = json.loads(sys.argv[4])
+package = sys.modules["mirage_formal"] = types.ModuleType("mirage_formal")
+package.__path__ = [sys.argv[5]]
+from mirage_formal.smt.child import main
+main()"""
 _HEADER: Final = struct.Struct("<Q")
 _MAX_REPLY: Final = 1 << 20
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +178,9 @@ class Solvers:
         if self._child is not None and self._child.poll() is None:
             return
         self.close()
-        path = [_ROOT, *(entry for entry in sys.path if os.path.isabs(entry))]
-        arguments = [str(os.getpid()), *(str(bound) for bound in self._bounds), json.dumps(path)]
+        path = [entry for entry in sys.path if os.path.isabs(entry)]
+        bounds = (str(bound) for bound in self._bounds)
+        arguments = [str(os.getpid()), *bounds, json.dumps(path), str(_PACKAGE)]
         environment = {name: os.environ[name] for name in _LINKER if name in os.environ}
         try:
             self._child = subprocess.Popen(

@@ -34,7 +34,7 @@ def z3(script: Script, timeout_ms: int = 10_000) -> Question:
 
 def instead(body: str) -> str:
     """The program of a process whose z3 runs ``body`` where the question is the strange one."""
-    before, main = _BOOT.rsplit(";", 1)
+    before, main = _BOOT.rsplit("\n", 1)
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return (
         f"{before}\nimport os, socket, time\nfrom mirage_formal.smt import child\nreal = child._z3\n"
