@@ -55,7 +55,7 @@ def helped(
     paragraphs: dict[str, list[str]] = {}
     inside: list[str] = []
     for line in text.splitlines():
-        found = re.match(r"  (-h, )?(\S+)", line)
+        found = re.match(r"  (-h, )?([^\s,]+)", line)
         if found is not None and not line.startswith("   "):
             inside = paragraphs.setdefault(found[2], [])
         inside.append(line)
@@ -72,8 +72,9 @@ def test_every_option_has_its_values_and_its_default_and_every_argument_is_there
         if name == "--help":
             continue
         assert re.search(r"\[default: [^\]]+\]", text), text
-        about = text.removeprefix(name).split()
-        flag = "[default: off]" in text or "[default: (off)]" in text
+        about = text.removeprefix(name).strip(" ,").split()
+        pair = about[0] == f"--no-{name.removeprefix('--')}"
+        flag = pair or "[default: off]" in text or "[default: (off)]" in text
         assert flag or re.fullmatch(r"[A-Za-z0-9].*", about[0]), text
         assert flag or about[0] not in ("TEXT", "INTEGER", "FLOAT", "PATH", "VALUE"), text
     for argument in COMMANDS[command][1]:
