@@ -430,7 +430,7 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
     parts = {name.split(".")[1] for name in loaded if "." in name}
     # mirage_formal/verify/__init__ makes the package callable, and loads nothing of it.
     assert not any(name.startswith("mirage_formal.verify.") for name in loaded)
-    # The command is loaded with its options, and without kernels nothing that it derives them with.
+    # The command is loaded (and ``options``, by the package itself), and without kernels nothing that derives them.
     assert {name for name in loaded if ".derive." in name} == {"mirage_formal.derive.command"}
     assert parts - {"verify", "derive", "options"} <= {"check", *BELOW}
     assert "galois" not in loaded
