@@ -121,10 +121,11 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Result ``number`` of an operator that needs an order on the values, which a finite field has not."""
+    """Result ``number`` of an operator along ``axis`` that needs an order on the values, which a field has not."""
 
     kind: OpKind
     operands: tuple[int, ...]
+    axis: int
     number: int
     shape: Shape
 
@@ -213,7 +214,7 @@ class TapeDomain:
             shape = _broadcast(shape, self.shape(other))
         shape = (*shape[:axis], 1, *shape[axis + 1 :])
         results = 2 if kind is OpKind.RUNNING_MAX else 1
-        return tuple(self.add(Ordered(kind, operands, number, shape)) for number in range(results))
+        return tuple(self.add(Ordered(kind, operands, axis, number, shape)) for number in range(results))
 
     def softmax(self, a: int, axis: int, extent: int) -> int:
         """Never called: SOFTMAX is expanded."""
