@@ -76,7 +76,7 @@ def run_many(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArra
         return evaluate(graph, arrays, BatchedDomain())
 
 
-class WatchingDomain(BatchedDomain):
+class _WatchingDomain(BatchedDomain):
     """Notes the largest magnitude that occurs on the way, and how much divisors below 1 magnify, for each trial."""
 
     def __init__(self, trials: int) -> None:
@@ -119,6 +119,6 @@ def run_watched(
     Raises:
         GraphError: The graph is not well-formed.
     """
-    domain = WatchingDomain(len(arrays[0]) if arrays else 1)
+    domain = _WatchingDomain(len(arrays[0]) if arrays else 1)
     with np.errstate(all="ignore"):
         return evaluate(graph, arrays, domain), domain.largest * domain.magnified

@@ -224,9 +224,9 @@ def _reshape_forward(values: Floats, read: Box, box: Box, old: Shape, new: Shape
         if olds:
             for have, places in zip(mine, np.unravel_index(flat, [old[i] for i in olds]), strict=True):
                 where = where * len(have) + np.searchsorted(have, places)
-        merged = values.reshape(*values.shape[:at], prod(map(len, mine)), *values.shape[at + len(olds) :])
+        merged = values.reshape((*values.shape[:at], prod(map(len, mine)), *values.shape[at + len(olds) :]))
         values = np.take(merged, where, axis=at)
-        values = values.reshape(*values.shape[:at], *(len(box[i]) for i in news), *values.shape[at + 1 :])
+        values = values.reshape((*values.shape[:at], *(len(box[i]) for i in news), *values.shape[at + 1 :]))
         at += len(news)
     return values
 

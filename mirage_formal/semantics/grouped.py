@@ -105,9 +105,9 @@ class GroupedDomain:
 
     def softmax(self, a: Grouped, axis: int, extent: int) -> Grouped:
         """See ``Domain.softmax``."""
-        above = np.exp(a.values - a.values.max(axis=axis + 1, keepdims=True))
-        below = self.sum(Grouped(a.shape, a.labels, above), axis, extent, 1)
-        return Grouped(a.shape, a.labels, above / below.values)
+        most = a.values.max(axis=axis + 1, keepdims=True)
+        above = self.unary(OpKind.EXP, Grouped(a.shape, a.labels, self.elements.binary(OpKind.SUB, a.values, most)))
+        return self.binary(OpKind.DIV, above, self.sum(above, axis, extent, 1))
 
     def ordered(self, kind: OpKind, operands: tuple[Grouped, ...], axis: int, extent: int) -> tuple[Grouped, ...]:
         """See ``Domain.ordered``."""
@@ -139,7 +139,7 @@ class GroupedDomain:
             values = values.reshape(*values.shape[:at], number, *values.shape[at + len(olds) :])
             cut, taken = _split([shape[i] for i in news], flat)
             values = np.take(values, taken.reshape(-1), axis=at)
-            values = values.reshape(*values.shape[:at], *taken.shape, *values.shape[at + 1 :])
+            values = values.reshape((*values.shape[:at], *taken.shape, *values.shape[at + 1 :]))
             _moderate(values.shape)
             labels += cut
             at += len(news)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Final
 
@@ -16,18 +17,19 @@ from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.types import Shape
-from mirage_formal.semantics.batched import run_many, run_watched
+from mirage_formal.semantics.batched import run_many
+from mirage_formal.semantics.bounded import run_bounded
 from mirage_formal.semantics.footprint import footprint
 from mirage_formal.semantics.grouped import TooManyClasses
 from mirage_formal.semantics.reference import run
-from mirage_formal.verify.sparse import Places, Sides, Trial, element_of, inputs_of, plain, watched
+from mirage_formal.verify.sparse import Places, Sides, Trial, bounded, element_of, inputs_of, plain
 
 #: Smallest gap that counts, relative to the largest magnitude of the output.
 CLEAR: Final = 1e-6
 #: What extended precision and the reference may be off by together, relative to the gap.
 _SHARE: Final = 0.01
-#: Smallest gap that counts, relative to the magnitude beside which something may have been lost (``run_watched``).
-_LOST: Final = 1e-10
+#: Smallest gap that counts, relative to what rounding may have done to both sides (semantics/bounded).
+_SURE: Final = 16.0
 #: Outputs below this magnitude are not told apart.
 _TINY: Final = 1e-6
 #: Trials evaluated for one default in one attempt.
@@ -179,26 +181,46 @@ class WrittenOut(Arena):
     def settled(self, trial: Trial) -> Counterexample | None:
         """See ``Arena``."""
         arrays, second = self.inputs([trial]), self.inputs([trial], np.longdouble)
-        sides = []
-        beside = 0.0
-        for graph in self.graphs:
-            seen, lost = run_watched(graph, arrays)
-            beside = max(beside, float(lost[0]))
-            readings = [[out[0] for out in found] for found in (seen, run_many(graph, second))]
-            sides.append((*readings, list(run(graph, [array[0] for array in arrays]))))
-        outputs = range(len(self.graphs[0].outputs))
-        for number in outputs:
-            left, right = ([reading[number] for reading in side] for side in sides)
-            if not all(np.isfinite(item).all() for item in (*left, *right)):
-                return None
-        for number in outputs:
-            left, right = ([reading[number] for reading in side] for side in sides)
-            clear = np.argwhere(_clear(left, right, beside))
+        given = [array[0] for array in arrays]
+        sides = [
+            _Side(values, [out[0] for out in run_many(graph, second)], run(graph, given))
+            for graph in self.graphs
+            for values in [run_bounded(graph, given)]
+        ]
+        if not all(side.finite for side in sides):
+            return None
+        for number in range(len(self.graphs[0].outputs)):
+            clear = np.argwhere(_clear(sides[0].readings(number), sides[1].readings(number)))
             if len(clear):
                 index = tuple(int(i) for i in clear[0])
-                expected, got = float(left[2][index]), float(right[2][index])
+                expected, got = (float(side.reference[number][index]) for side in sides)
                 return Counterexample(trial.fills, self.entries(trial), number, index, expected, got)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """All outputs of one graph for one trial: with bounds, in extended precision, and by the reference."""
+
+    bounded: Sequence[NDArray[Any]]
+    extended: Sequence[NDArray[Any]]
+    reference: Sequence[NDArray[Any]]
+
+    @property
+    def finite(self) -> bool:
+        outputs = (*(item[0] for item in self.bounded), *self.extended, *self.reference)
+        return all(bool(np.isfinite(item).all()) for item in outputs)
+
+    def readings(self, number: int) -> _Readings:
+        return _Readings(self.bounded[number], (self.extended[number], self.reference[number]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """One output of one graph: values with bounds, and the same by other roundings; the last is what is reported."""
+
+    bounded: NDArray[Any]
+    others: tuple[NDArray[Any], ...]
 
 
 class Grouped(Arena):
@@ -227,44 +249,42 @@ class Grouped(Arena):
     def settled(self, trial: Trial) -> Counterexample | None:
         """See ``Arena``; the reference computes what the element that differs depends on."""
         try:
-            seen, beside = watched(self.graphs, inputs_of(self.places, [trial], np.float64))
+            inputs = inputs_of(self.places, [trial], np.float64)
+            seen = bounded(self.graphs, inputs)
             second = plain(self.graphs, inputs_of(self.places, [trial], np.longdouble))
         except TooManyClasses:
             return None
-        if not all(np.isfinite(item).all() for side in (*seen, *second) for item in (side.program, side.candidate)):
+        outputs = (item for side in (*seen, *second) for item in (side.program[0], side.candidate[0]))
+        if not all(np.isfinite(item).all() for item in outputs):
             return None
         for number, (one, other) in enumerate(zip(seen, second, strict=True)):
-            left, right = [one.program, other.program], [one.candidate, other.candidate]
-            clear = _clear(left, right, beside)[0]
+            sides = (
+                _Readings(one.program, (other.program[0],)),
+                _Readings(one.candidate, (other.candidate[0],)),
+            )
+            clear = _clear(*sides)
             if clear.any():
-                return self._confirmed(trial, number, one, clear, (left, right), beside)
+                return self._confirmed(trial, number, one, clear, sides)
         return None
 
     def _confirmed(
-        self,
-        trial: Trial,
-        number: int,
-        side: Sides,
-        clear: NDArray[np.bool_],
-        readings: tuple[list[NDArray[Any]], list[NDArray[Any]]],
-        beside: float,
+        self, trial: Trial, number: int, side: Sides, clear: NDArray[np.bool_], sides: tuple[_Readings, _Readings]
     ) -> Counterexample | None:
         """The first element of the classes that differ clearly, if the reference finds the same gap there."""
-        classes = min(
-            map(tuple, np.argwhere(clear)), key=lambda at: [int(f[i]) for f, i in zip(side.first, at, strict=True)]
-        )
-        index = tuple(int(first[i]) for first, i in zip(side.first, classes, strict=True))
+        where = np.argwhere(clear)
+        places = np.stack([first[where[:, axis]] for axis, first in enumerate(side.first)], axis=-1)
+        first = int(np.lexsort(places.T[::-1])[0]) if places.size else 0
+        classes, index = tuple(where[first]), tuple(int(i) for i in places[first])
         found = Counterexample(trial.fills, self.entries(trial), number, index, 0.0, 0.0)
         values = [element_of(graph, self.places, found) for graph in self.graphs]
         if values[0] is None or values[1] is None:
             return None
-        size = max(float(np.abs(item).max()) for item in (readings[0][0], readings[1][0]))
-        at = (0, *classes)
+        size = max(float(np.abs(item.bounded[0]).max()) for item in sides)
         left, right = (
-            [np.asarray(item[at]) for item in side_] + [np.asarray(value)]
-            for side_, value in zip(readings, values, strict=True)
+            _Readings(item.bounded[(slice(None), *classes)], (item.others[0][classes], np.asarray(value)))
+            for item, value in zip(sides, values, strict=True)
         )
-        if not _clear(left, right, beside, size):
+        if not _clear(left, right, size):
             return None
         return Counterexample(found.fills, found.entries, number, index, values[0], values[1])
 
@@ -280,22 +300,24 @@ def _per_trial(array: NDArray[Any], reduce: Any) -> NDArray[Any]:
     return np.asarray(reduce(array.reshape(len(array), -1), axis=1))
 
 
-def _clear(
-    left: Sequence[NDArray[Any]], right: Sequence[NDArray[Any]], beside: float, size: float | None = None
-) -> NDArray[np.bool_]:
-    """Where the last readings of both sides differ clearly, and all readings agree about that.
+def _clear(left: _Readings, right: _Readings, size: float | None = None) -> NDArray[np.bool_]:
+    """Where both sides differ clearly: by more than rounding may have done, and by all readings.
 
     Args:
-        left: The program's output, evaluated in several ways.
+        left: The program's output.
         right: The candidate's.
-        beside: The magnitude beside which something may have been lost.
         size: The largest magnitude of the output, if it is not among the readings.
     """
-    gap = np.abs(left[-1] - right[-1])
-    error = sum(np.abs(side[-1] - other) for side in (left, right) for other in side[:-1])
-    if size is None:
-        size = max(float(np.abs(left[-1]).max()), float(np.abs(right[-1]).max()))
-    found: NDArray[np.bool_] = (gap > max(CLEAR * max(size, _TINY), _LOST * beside)) & (error <= _SHARE * gap)
+    with np.errstate(all="ignore"):
+        gap = np.abs(left.others[-1] - right.others[-1]).astype(np.float64)
+        error = np.zeros_like(gap)
+        for side in (left, right):
+            for other in (side.bounded[0], *side.others[:-1]):
+                error = error + np.abs(side.others[-1] - other).astype(np.float64)
+        if size is None:
+            size = max(float(np.abs(side.others[-1]).max()) for side in (left, right))
+        least = np.maximum(CLEAR * max(size, _TINY), _SURE * (left.bounded[1] + right.bounded[1]))
+        found: NDArray[np.bool_] = np.asarray((gap > least) & (error <= _SHARE * gap))
     return found
 
 

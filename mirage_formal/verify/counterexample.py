@@ -67,9 +67,9 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         not depend on extents. The answer is None where the element that differs depends on more than 2^26 elements.
 
     Sound: a Counterexample is returned only if all outputs are finite; the gap is at least 1e-6 of the largest
-    magnitude of the output and 1e-10 of the magnitude beside which rounding may have lost it; and the reference (on
-    all that the element depends on), float64 with other roundings and extended precision agree within a hundredth of
-    the gap.
+    magnitude of the output and 16 times what rounding may have done to both sides (semantics/bounded); and the
+    reference (on all that the element depends on), float64 with other roundings and extended precision agree within a
+    hundredth of the gap.
     """
     place = arena(program, candidate)
     rng = random.Random(seed)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from mirage_formal.ir.counterexample import Counterexample, Fill
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.types import Shape
-from mirage_formal.semantics.batched import BatchedDomain, WatchingDomain
+from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.semantics.bounded import BoundedDomain, exactly
 from mirage_formal.semantics.element import Box, element
 from mirage_formal.semantics.grouped import Grouped, Labels, joined, run_grouped
 
@@ -111,16 +112,14 @@ class Sides:
     first: tuple[NDArray[np.int64], ...]
 
 
-def both(
-    graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: Sequence[BatchedDomain]
-) -> list[Sides]:
+def both(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain) -> list[Sides]:
     """All outputs of two graphs of equal output shapes, over common classes.
 
     Raises:
         TooManyClasses: See ``run_grouped``.
     """
     found = []
-    outputs = (run_grouped(graph, inputs, domain) for graph, domain in zip(graphs, elements, strict=True))
+    outputs = (run_grouped(graph, inputs, elements) for graph in graphs)
     for a, b in zip(*outputs, strict=True):
         shape, labels, x, y = joined(a, b, range(len(a.shape)))
         size = np.broadcast_shapes(x.shape, y.shape)
@@ -138,14 +137,13 @@ def _first(labels: Labels) -> NDArray[np.int64]:
 
 def plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
     """All outputs of two graphs."""
-    return both(graphs, inputs, (BatchedDomain(), BatchedDomain()))
+    return both(graphs, inputs, BatchedDomain())
 
 
-def watched(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> tuple[list[Sides], float]:
-    """All outputs of two graphs for one trial, and the magnitude beside which anything was lost (``run_watched``)."""
-    domains = (WatchingDomain(1), WatchingDomain(1))
-    found = both(graphs, inputs, domains)
-    return found, max(float((domain.largest * domain.magnified)[0]) for domain in domains)
+def bounded(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+    """All outputs [2, classes...] of two graphs for one trial: values, and how far each is off at most."""
+    given = [Grouped(item.shape, item.labels, exactly(item.values[0])) for item in inputs]
+    return both(graphs, given, BoundedDomain())
 
 
 def element_of(graph: KernelGraph, places: Places, found: Counterexample) -> float | None:
@@ -167,4 +165,4 @@ def element_of(graph: KernelGraph, places: Places, found: Counterexample) -> flo
     return element(graph, source, found.output, found.index)
 
 
-__all__ = ["Places", "Sides", "Trial", "element_of", "inputs_of", "plain", "watched"]
+__all__ = ["Places", "Sides", "Trial", "bounded", "element_of", "inputs_of", "plain"]

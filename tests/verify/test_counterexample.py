@@ -15,6 +15,8 @@ from effort import calls
 from mirage_formal.errors import ShapeError
 from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
 from mirage_formal.semantics import reference
+from mirage_formal.semantics.footprint import footprint
+from mirage_formal.verify.arena import WRITTEN_OUT
 from mirage_formal.verify.counterexample import CLEAR, arrays_of, confirm, find
 
 SEED = 5
@@ -143,14 +145,40 @@ def test_a_difference_of_a_sign_in_a_large_tensor_is_found():
     assert len(item.entries) <= 2
 
 
-def test_what_cannot_be_held_is_not_evaluated():
-    n = 4096
-    # Eight copies of the product: 2^27 elements and more.
-    wide = program(
-        {"X": (n, n), "Y": (n, n)}, lambda g, x, y: g.mean(g.exp(g.repeat(g.reshape(y @ x, n, 1, n), 1, 8)), 1)
-    )
-    narrow = program({"X": (n, n), "Y": (n, n)}, lambda g, x, y: g.reshape(x @ y, n, 1, n))
-    assert find(narrow, wide, seed=SEED) is None
+def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_reference_confirms():
+    """Extents of 4096 and more: what is evaluated are classes of equal elements, and the cone of one element."""
+    for claim in load("refute"):
+        left, right = claim.real()
+        item = find(left, right, seed=SEED)
+        assert item is not None, claim.name
+        assert len(item.entries) <= 12, claim.name
+        value = confirm(left, right, item)
+        assert (value.expected, value.got) == (item.expected, item.got), claim.name
+
+
+def test_right_pairs_at_real_extents_have_none():
+    for claim in load("prove")[::5]:
+        assert find(*claim.real(), seed=SEED, attempts=1) is None, claim.name
+
+
+def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives():
+    """Large enough for classes, small enough to be written out as a whole."""
+    n = 96
+    made = [
+        pair({"X": (n, n), "Y": (n, n)}, lambda g, x, y: g.sub(x @ y, x), lambda g, x, y: g.sub(y @ x, x)),
+        pair({"X": (n, n)}, lambda g, x: g.rms_norm(x), lambda g, x: g.rms_norm(x, dim=0)),
+        pair({"X": (n, n)}, lambda g, x: g.softmax(x, 0), lambda g, x: g.softmax(x, 1)),
+    ]
+    for left, right in made:
+        assert footprint(left) > WRITTEN_OUT
+        item = find(left, right, seed=SEED)
+        assert item is not None
+        inputs = arrays_of(left, item)
+        a, b = (reference.run(side, inputs)[item.output] for side in (left, right))
+        assert item.expected == pytest.approx(a[item.index], rel=1e-12)
+        assert item.got == pytest.approx(b[item.index], rel=1e-12)
+        flat = np.abs(a - b).ravel() > CLEAR * max(np.abs(a).max(), np.abs(b).max())
+        assert not flat[: np.ravel_multi_index(item.index, a.shape)].any()
 
 
 def test_it_is_plain_data_that_json_takes():

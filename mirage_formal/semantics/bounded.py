@@ -1,0 +1,140 @@
+"""Float64 values with a bound on what rounding has done to them.
+
+A value and its bound are two arrays laid one behind the other, so that everything that only moves elements is the
+float reference's. The bounds are worst cases: sums of the terms' bounds, and for every operation its own rounding.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.ops import OpKind
+from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.reference import Floats
+from mirage_formal.semantics.walk import evaluate
+
+#: Relative error of one operation, and of one call of a function of the mathematical library.
+_U: Final = 2.0**-53
+_CALL: Final = 8 * _U
+#: Largest slope of the functions that are not monotone or have no simpler bound.
+_SLOPES: Final = {OpKind.SIGMOID: 0.25, OpKind.SILU: 1.1, OpKind.GELU: 1.13, OpKind.RELU: 1.0}
+
+
+class BoundedDomain(BatchedDomain):
+    """Arrays [2, ...]: values, and how far each is at most from what exact arithmetic gives.
+
+    Sound: to first order in the rounding of the bounds themselves, which are a sum of positive terms. It supports
+    evidence that two numbers are different, and no proof.
+    """
+
+    def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.unary``."""
+        v, e = a
+        y = super().unary(kind, v)
+        match kind:
+            case OpKind.EXP:
+                return np.stack([y, y * np.expm1(np.minimum(e, 700.0)) + _CALL * y])
+            case OpKind.SQRT:
+                below = np.where(v > 0, v, 1.0)
+                passed = np.where(v > 0, np.minimum(e / np.sqrt(below), np.sqrt(e)), np.sqrt(e))
+                return np.stack([y, passed + _U * y])
+            case OpKind.SQUARE:
+                return np.stack([y, (2 * np.abs(v) + e) * e + _U * y])
+            case OpKind.RELU:
+                return np.stack([y, e])
+            case _:
+                # The error function is near -1 where its sum with 1 is small.
+                own = np.abs(v) if kind is OpKind.GELU else np.abs(y)
+                return np.stack([y, _SLOPES[kind] * e + _CALL * own])
+
+    def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.binary``."""
+        (v, e), (w, f) = a, b
+        y = super().binary(kind, v, w)
+        match kind:
+            case OpKind.MUL:
+                passed = np.abs(v) * f + np.abs(w) * e + e * f
+            case OpKind.DIV:
+                room = np.abs(w) - f
+                passed = np.where(room > 0, (e + np.abs(y) * f) / np.where(room > 0, room, 1.0), np.inf)
+            case _:
+                passed = e + f
+        return np.stack([y, passed + _U * np.abs(y)])
+
+    def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
+        """See ``Domain.scale``."""
+        y = super().scale(a[0], factor)
+        return np.stack([y, abs(float(factor)) * a[1] + 2 * _U * np.abs(y)])
+
+    def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
+        """See ``Domain.offset``."""
+        y = super().offset(a[0], constant)
+        return np.stack([y, a[1] + _U * (np.abs(y) + abs(float(constant)))])
+
+    def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
+        """See ``Domain.matmul``."""
+        (v, e), (w, f) = a, b
+        sizes, others = np.abs(v), np.abs(w)
+        # The operands may be sums or products with a count already.
+        own = (v.shape[-1] + 4) * _U
+        passed = super().matmul(sizes, f, inner) + super().matmul(e, others + f, inner)
+        return np.stack([super().matmul(v, w, inner), passed + own * super().matmul(sizes, others, inner)])
+
+    def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
+        """See ``Domain.sum``."""
+        found = super().sum(a, axis, extent, kept)
+        sizes = super().sum(np.abs(a[:1]), axis, extent, kept)[0]
+        return np.stack([found[0], found[1] + (extent // kept + 2) * _U * sizes])
+
+    def ordered(
+        self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
+    ) -> tuple[NDArray[Any], ...]:
+        """See ``Domain.ordered``."""
+        if kind is OpKind.MAX:
+            return (operands[0].max(axis=axis + 1, keepdims=True),)
+        if kind is OpKind.RUNNING_MAX:
+            steps = _iterations(operands[0].max(axis=axis + 1, keepdims=True))
+            maxima, factors = [steps[0]], [np.zeros_like(steps[0])]
+            for step in steps[1:]:
+                maxima.append(np.maximum(maxima[-1], step))
+                factors.append(self.unary(OpKind.EXP, self.binary(OpKind.SUB, maxima[-2], maxima[-1])))
+            return np.concatenate(maxima, LOOP_AXIS + 1), np.concatenate(factors, LOOP_AXIS + 1)
+        assert kind is OpKind.ACCUM_RESCALED_SUM, kind
+        terms, factors = (_iterations(operand) for operand in operands)
+        state = terms[0]
+        for term, factor in zip(terms[1:], factors[1:], strict=True):
+            state = self.binary(OpKind.ADD, self.binary(OpKind.MUL, state, factor), term)
+        return (state,)
+
+    def softmax(self, a: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
+        """See ``Domain.softmax``."""
+        weights = self.unary(OpKind.EXP, a)
+        return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
+
+
+def _iterations(a: NDArray[Any]) -> list[NDArray[Any]]:
+    return [np.take(a, [i], axis=LOOP_AXIS + 1) for i in range(a.shape[LOOP_AXIS + 1])]
+
+
+def exactly(values: Floats) -> NDArray[Any]:
+    """Values without an error."""
+    return np.stack([values, np.zeros_like(values)])
+
+
+def run_bounded(graph: KernelGraph, arrays: list[Floats]) -> tuple[NDArray[Any], ...]:
+    """Outputs [2, ...] of a µGraph on exact inputs: values, and how far each is at most from the exact one.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    with np.errstate(all="ignore"):
+        return evaluate(graph, [exactly(array) for array in arrays], BoundedDomain())
+
+
+__all__ = ["BoundedDomain", "exactly", "run_bounded"]
