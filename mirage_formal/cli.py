@@ -102,6 +102,7 @@ _Seed = Annotated[int, _seeded("Seed of the fingerprints")]
 _Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
 _Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
 _TimeLimit = Annotated[float | None, _measured("--time-limit", "SECONDS", "When the search stops", "no limit")]
+_ProofLimit = Annotated[float, _measured("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
 _Resume = Annotated[bool, _switch("--resume", "Continue the run in the output directory.")]
 _Force = Annotated[bool, _switch("--force", "Replace the run in the output directory.")]
 _Json = Annotated[bool, _switch("--json", "Print the summaries as JSON instead of tables.")]
@@ -120,6 +121,7 @@ _VerdictsOut = Annotated[
 _Explain = Annotated[
     str | None, option("--explain", "text|latex", "Print every proof as formulas as well.", "no formulas")
 ]
+_GraphLimit = Annotated[float, _measured("--time-limit", "SECONDS", "For each graph, which then is unknown", "300")]
 _VerdictsJson = Annotated[bool, _switch("--json", "Print one JSON object instead of a table.")]
 
 
@@ -163,6 +165,7 @@ def search_command(
     seed: _Seed = 0,
     accept: _Accept = "equivalent",
     time_limit: _TimeLimit = None,
+    proof_limit: _ProofLimit = 300.0,
     resume: _Resume = False,
     force: _Force = False,
     json: _Json = False,
@@ -185,6 +188,7 @@ def search_command(
         cluster=cluster,
         worker_memory_gib=worker_memory,
         time_limit_s=time_limit,
+        proof_limit_s=proof_limit,
         resume=resume,
         force=force,
         extents=extents,
@@ -237,13 +241,14 @@ def verify_command(
     seed: _CounterSeed = 0,
     out: _VerdictsOut = None,
     explain: _Explain = None,
+    time_limit: _GraphLimit = 300.0,
     json: _VerdictsJson = False,
 ) -> None:
     """Prove or refute that every graph of GRAPH computes what PROGRAM does; exit code 0 only if all are proved."""
     if explain not in (None, "text", "latex") or (explain and json):
         what = "expected text or latex, and no --json" if json else f"expected text or latex, got {explain!r}"
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
-    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, explain, json))
+    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, explain, json, time_limit))
 
 
 def main() -> NoReturn:
@@ -327,7 +332,14 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
 
 
 def _verify(
-    file: Path, graphs: Path, wanted: str | None, seed: int, out: Path | None, explain: str | None, as_json: bool
+    file: Path,
+    graphs: Path,
+    wanted: str | None,
+    seed: int,
+    out: Path | None,
+    explain: str | None,
+    as_json: bool,
+    time_limit: float,
 ) -> int:
     from mirage_formal.ir.verdict import Equivalent
     from mirage_formal.pipeline.programs import choose, load_programs
@@ -346,17 +358,19 @@ def _verify(
     given = load_graphs(graphs, program)
     judged = []
     title = f"{name}: 0 of {len(given)} graphs"
-    with written(out, name) as keep, Console(stderr=True).status(title) as status:
-        for one in judge(program, given, display_path(graphs), seed=seed):
-            judged.append(one)
-            keep(one)
-            status.update(f"{name}: {len(judged)} of {len(given)} graphs")
-    if as_json:
-        print(verdicts_json(name, judged))
-    else:
-        print_verdicts(name, judged, Console())
+    try:
+        with written(out, name) as keep, Console(stderr=True).status(title) as status:
+            for one in judge(program, given, display_path(graphs), seed=seed, time_limit=time_limit):
+                judged.append(one)
+                keep(one)
+                status.update(f"{name}: {len(judged)} of {len(given)} graphs")
+    finally:  # what was found when an interrupt comes is shown
+        if as_json and (judged or not given):
+            print(verdicts_json(name, judged))
+        elif judged or not given:
+            print_verdicts(name, judged, Console())
     if explain is not None:
-        for text in explanations(program, judged, latex=explain == "latex"):
+        for text in explanations(program, judged, latex=explain == "latex", time_limit=time_limit):
             print(text)
     return 0 if all(isinstance(one.verdict, Equivalent) for one in judged) else 1
 

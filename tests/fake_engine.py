@@ -11,6 +11,7 @@ import signal
 import tempfile
 import time
 from dataclasses import replace
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
@@ -206,3 +207,29 @@ class Eager(FakeEngine):
 
     def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
         return [program] if index == 0 else []
+
+
+def doubled() -> KernelGraph:
+    """2 X, for candidates with conditions that it does not have."""
+    square = DTensor((8, 8), DType.FLOAT16)
+    inputs = (Input("X", square, row_major((8, 8))), Input("W", square, row_major((8, 8))))
+    return KernelGraph(inputs, (Op(OpKind.ADD, (0, 0)),), (2,))
+
+
+def adding() -> KernelGraph:
+    """Of ``doubled``: 2 (X W / W), which needs W to be nowhere 0."""
+    ops = (Op(OpKind.MUL, (0, 1)), Op(OpKind.DIV, (2, 1)), Op(OpKind.ADD, (3, 3)))
+    return replace(doubled(), ops=ops, outputs=(4,))
+
+
+def vacuous() -> KernelGraph:
+    """Of ``doubled``: 2 (X d / d) for d = relu(-exp(W)), which is 0 everywhere."""
+    ops = (
+        Op(OpKind.EXP, (1,)),
+        Op(OpKind.SCALE, (2,), Attrs(factor=Fraction(-1))),
+        Op(OpKind.RELU, (3,)),
+        Op(OpKind.MUL, (0, 4)),
+        Op(OpKind.DIV, (5, 4)),
+        Op(OpKind.ADD, (6, 6)),
+    )
+    return replace(doubled(), ops=ops, outputs=(7,))

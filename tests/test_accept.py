@@ -46,6 +46,13 @@ def test_what_is_not_proved_is_not_reported_and_the_next_takes_its_place(
     assert "conditions: radicand nonnegative (where: proof.jsonl)" in output
 
 
+def test_a_proof_that_takes_too_long_stops_nothing(tmp_path: Path) -> None:
+    report = search("Eager", tmp_path / "run", proof_limit_s=1e-6)
+    assert report.results == ()
+    [rejected] = report.summary.rejected
+    assert (rejected.kind, rejected.reason) == ("unknown", "time limit of 1e-06 s for one proof")
+
+
 def test_on_demand_it_is_reported_as_probable_and_every_output_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

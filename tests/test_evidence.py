@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,20 +12,23 @@ import pytest
 from mirage_formal.ir.canonical import canonical, digest
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import encode
+from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     PROOF_FILE,
+    VERIFICATION_FILE,
     FoundRecord,
     RejectedKind,
     SolverRecord,
     VerdictRecord,
 )
 from mirage_formal.pipeline import Settings
-from mirage_formal.pipeline.evidence import Evidence
+from mirage_formal.pipeline.evidence import Evidence, Verified
 from mirage_formal.pipeline.settings import make_job
+from mirage_formal.pipeline.show import meanings
 from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.search.dispatch import Done, Failed
-from tests.fake_engine import fused, program
+from tests.fake_engine import adding, doubled, fused, program, vacuous
 
 FAILED = Failed(0, "its worker died", 3)
 
@@ -34,15 +39,20 @@ class Inline:
     def __init__(self, **answers: Callable[[Any], object]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.limits: dict[str, set[tuple[float, bool]]] = {}
 
     def run(
-        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, limit_s: float
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, limit_s: float, once: bool = False
     ) -> Iterator[Done[Any] | Failed | None]:
+        self.limits.setdefault(function.__name__, set()).add((limit_s, once))
         for index, task in enumerate(tasks):
             self.asked.append(function.__name__)
             yield None
             answer = self.answers.get(function.__name__, function)(task)
-            yield Failed(index, FAILED.reason, 3) if answer is FAILED else Done(index, answer, 1, 0.0)
+            if isinstance(answer, Failed):
+                yield replace(answer, index=index)
+            else:
+                yield Done(index, answer, 1, 0.0)
 
 
 def record(graph: KernelGraph, cost: float) -> FoundRecord:
@@ -108,6 +118,17 @@ def test_a_failed_task_is_no_verdict(task: str, kind: str) -> None:
     assert len(mine.rejected) == 3
 
 
+def test_one_hopeless_proof_is_given_up_with_its_reason_and_the_next_takes_its_place() -> None:
+    overdue = Failed(0, "its worker hung and was killed", 1, overdue=True)
+    job = make_job(program(), Settings(config="tiny", keep=1))
+    pool = Inline(verify_candidate=on(RANKED[0], overdue, verify_candidate))
+    mine = Evidence(job, pool, 60.0, lambda phase, done, total: None, 2.5)  # type: ignore[arg-type]
+    assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
+    assert [(r.kind, r.reason) for r in mine.rejected.values()] == [("unknown", "time limit of 2.5 s for one proof")]
+    assert pool.limits["verify_candidate"] == {(2.5, True)}
+    assert pool.limits["certify"] == {(60.0, False)}
+
+
 @pytest.mark.parametrize(
     "answers", [("unsat", "sat"), ("sat", "unsat"), ("unknown", "unsat"), ("unsat", "unknown")], ids="-".join
 )
@@ -167,3 +188,35 @@ def test_endless_rejection_ends() -> None:
     mine = evidence(Inline(certify=lambda task: FAILED))
     assert mine.choose(many) == []
     assert 4 < len(mine.rejected) < len(many)
+
+
+def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRecord, Evidence, list[Verified]]:
+    """A candidate of ``doubled``, without certificates: no search would propose it."""
+    job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))
+    pool = Inline(certify=lambda task: [])
+    mine = Evidence(job, pool, 60.0, lambda phase, done, total: None)  # type: ignore[arg-type]
+    found = record(graph, 1.0)
+    return found, mine, mine.choose([found])
+
+
+@pytest.mark.parametrize("accept", ["equivalent", "probable"])
+def test_a_candidate_that_is_defined_nowhere_is_not_reported(accept: str) -> None:
+    found, mine, chosen = of_doubled(vacuous(), accept)
+    assert chosen == []
+    rejected = mine.rejected[found.digest]
+    assert (rejected.kind, rejected.reason) == ("unknown", "its conditions were never met")
+
+
+def test_conditions_that_a_candidate_adds_are_recorded_apart() -> None:
+    _, _, [verified] = of_doubled(adding())
+    added = ["candidate, kernel operator 1: divisor nonzero"]
+    assert json.loads(verified.files[VERIFICATION_FILE])["verdict"]["added"] == added
+    line = json.loads(verified.files[PROOF_FILE].splitlines()[-2])
+    assert (line["conditions"], line["added"]) == (added, added)
+
+
+def test_the_table_of_a_run_says_what_is_added() -> None:
+    added = ("candidate, kernel operator 1: divisor nonzero",)
+    verdicts = [Equivalent(b"", added, added), Equivalent(b"", added)]
+    assert any("CONDITIONS ADDED: 1 of 2 need up to 1" in text for text in meanings(verdicts))
+    assert not any("ADDED" in text for text in meanings(verdicts[1:]))

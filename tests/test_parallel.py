@@ -141,6 +141,13 @@ def test_a_hanging_worker_is_killed_and_its_task_tried_again(executor: Executor[
     assert [(type(o), o.attempts) for o in found.values()] == [(Done, 2), (Done, 2)]
 
 
+def test_a_hanging_task_that_would_hang_again_is_given_up_at_once(executor: Executor[Any], tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    found = {o.index: o for o in executor.run(hang_once, paths, limit_s=3.0, once=True) if isinstance(o, Done | Failed)}
+    assert [(type(o), o.attempts) for o in found.values()] == [(Failed, 1), (Failed, 1)]
+    assert all(isinstance(o, Failed) and o.overdue for o in found.values())
+
+
 def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any]) -> None:
     found = outcomes(executor, die_on_odd, [0, 1, 2, 4, 6])
     poison = found.pop(1)

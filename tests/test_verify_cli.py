@@ -74,7 +74,9 @@ class FakeProver(ModuleType):
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
     monkeypatch.setitem(sys.modules, "mirage_formal.verify.decide", fake)
-    monkeypatch.setattr(verdicts, "replayed", lambda program, graph, verdict: verdict)  # its proofs are none
+    monkeypatch.setattr(verdicts, "replayed", lambda program, graph, verdict, seed: verdict)  # its proofs are none
+    # A process of its own would not know this one.
+    monkeypatch.setattr(verdicts.Deciding, "call", lambda self, function, task: function(*task))
     return fake
 
 
@@ -160,7 +162,8 @@ def test_json(verify: Command, prover: FakeProver) -> None:
     found = json.loads(output)
     assert set(found) == {"program", "graphs"}
     assert found["program"] == "lora"
-    assert [set(one) for one in found["graphs"]] == [{"index", "verdict", "reason", "counterexample", "seconds"}] * 3
+    fields = {"index", "verdict", "reason", "conditions", "added", "counterexample", "seconds"}
+    assert [set(one) for one in found["graphs"]] == [fields] * 3
     assert [one["index"] for one in found["graphs"]] == [0, 1, 2]
     assert [one["verdict"] for one in found["graphs"]] == ["equivalent", "different", "unknown"]
     point = {"seed": 0, "output": 0, "index": [1, 2], "expected": 3, "got": 4}
@@ -312,7 +315,8 @@ def test_what_is_said_of_every_verdict() -> None:
 def test_the_counterexample_of_a_verdict_is_plain_data() -> None:
     witness = Counterexample((Fill(0, 1), Fill(0, 0)), (Entry(1, (0, 2), -3),), 0, (1,), 1 / 3, 2.0)
     found = said(Judged(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5))
-    assert found.reason == "output 0 at (1): expected 0.333333, got 2"
+    inputs = "x0 = 0 (1 where the sum of the coordinates is odd); x1 = 0 but x1[0, 2] = -3"
+    assert found.reason == f"{inputs}; output 0 at (1): expected 0.333333, got 2"
     assert json.loads(verdicts_json("p", [Judged(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5)])) == {
         "program": "p",
         "graphs": [
@@ -320,6 +324,8 @@ def test_the_counterexample_of_a_verdict_is_plain_data() -> None:
                 "index": 0,
                 "verdict": "different",
                 "reason": found.reason,
+                "conditions": [],
+                "added": [],
                 "counterexample": {
                     "fills": [{"even": 0, "odd": 1}, {"even": 0, "odd": 0}],
                     "entries": [{"input": 1, "index": [0, 2], "value": -3}],
@@ -409,3 +415,100 @@ def test_the_proof_as_formulas(verify: Command) -> None:
     assert "The two are the same term." in output
     _, output = verify("lora.py", "right.json", "--explain", "latex")
     assert r"\sum_{" in output
+
+
+VACUOUS = """
+import mirage_formal as mf
+
+same = mf.new_kernel_graph()
+X = same.new_input(dims=(4, 8), name="X")
+Y = same.new_input(dims=(4, 8), name="Y")
+same.mark_output(same.scale(Y, 1))
+"""
+
+
+def _same(body) -> KernelGraph:
+    """A candidate for the program of VACUOUS."""
+    graph = mf.new_kernel_graph()
+    x, y = (graph.new_input(dims=(4, 8), name=name) for name in "XY")
+    graph.mark_output(body(graph, x, y))
+    return graph.freeze()
+
+
+def test_what_is_defined_nowhere_is_not_equivalent(verify: Command) -> None:
+    def by_zero(g, x, y):
+        d = g.relu(g.scale(g.exp(x), -1))
+        return y * d / d
+
+    Path("same.py").write_text(VACUOUS)
+    Path("graphs.json").write_text(listed(_same(by_zero), _same(lambda g, x, y: y * x / x)))
+    code, output = verify("same.py", "graphs.json", "--json")
+    assert code == 1
+    first, second = json.loads(output)["graphs"]
+    assert (first["verdict"], first["reason"]) == ("unknown", "its conditions were never met")
+    assert second["verdict"] == "equivalent"
+    assert second["added"] == second["conditions"] == ["candidate, kernel operator 1: divisor nonzero"]
+    _, output = verify("same.py", "graphs.json", "--explain", "text")
+    assert "ADDED, for the program does not need it" in " ".join(output.replace("│", " ").split())
+    after = output[output.index("Conditions that the program does not have") :]
+    assert "candidate, kernel operator 1: divisor nonzero" in after
+
+
+def test_a_wrong_graph_s_inputs_are_printed_first(verify: Command) -> None:
+    Path("same.py").write_text(VACUOUS)
+    Path("graph.json").write_text(to_json(_same(lambda g, x, y: y * x)))
+    code, output = verify("same.py", "graph.json")
+    assert code == 1
+    said = " ".join(output.replace("│", " ").split())
+    assert said.index("X = 0") < said.index("Y = 0 but Y[") < said.index("output 0 at (") < said.index("expected")
+
+
+def _hopeless(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -> Verdict:
+    """Stands for a proof inside a call that never comes back to Python."""
+    if graph == WRONG:
+        pow(3, 10**9)
+    return Equivalent(b"{}", ())
+
+
+def test_a_graph_that_takes_too_long_is_unknown_and_the_others_are_judged(
+    verify: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "_decided", _hopeless)
+    Path("several.json").write_text(listed(RIGHT, WRONG, RIGHT))
+    code, output = verify("lora.py", "several.json", "--time-limit", "2", "--json", "--out", "judged")
+    assert code == 1
+    found = json.loads(output)["graphs"]
+    assert [one["verdict"] for one in found] == ["equivalent", "unknown", "equivalent"]
+    assert found[1]["reason"] == "time limit of 2 s"
+    assert json.loads(Path("judged/verdicts.json").read_text())["graphs"] == found
+    assert sorted(path.name for path in Path("judged").iterdir()) == ["0", "1", "2", "verdicts.json"]
+
+
+def test_what_was_judged_before_an_interrupt_is_printed_and_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(program, graph, seed, where):
+        if graph == WRONG:
+            raise KeyboardInterrupt
+        return Unknown("too hard")
+
+    monkeypatch.setattr(verdicts, "_decided", interrupted)
+    monkeypatch.setattr(verdicts.Deciding, "call", lambda self, function, task: function(*task))
+    Path("several.json").write_text(listed(RIGHT, WRONG, RIGHT))
+    monkeypatch.setattr(sys, "argv", ["mirage_formal.verify", "lora.py", "several.json", "--out", "judged"])
+    with pytest.raises(SystemExit) as ended:
+        cli.verify_main()
+    assert ended.value.code == cli.INTERRUPTED
+    assert "too hard" in capsys.readouterr().out
+    assert len(json.loads(Path("judged/verdicts.json").read_text())["graphs"]) == 1
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_a_limit_that_is_none_is_refused(verify: Command, limit: str) -> None:
+    assert "--time-limit" in verify.refused("lora.py", "right.json", "--time-limit", limit)
+
+
+def test_the_function_has_a_time_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_decided", _hopeless)
+    assert mf.verify(PROGRAM, WRONG, time_limit=2.0) == Unknown("time limit of 2 s")
+    assert isinstance(mf.verify(PROGRAM, RIGHT, time_limit=100.0), Equivalent)

@@ -64,6 +64,7 @@ class Established:
         obligations: Distinct texts that z3 and cvc5 refuted just now, digit lemmas included.
         steps: Tensor steps of the proof, 0 without one.
         conditions: What program and candidate need to be defined; an equivalent one is equal wherever these hold.
+        added: Those of the candidate that the program has not.
         opinions: What sympy says about the proof's closing identities; None without a proof.
         seed: Of its fingerprint.
         rounds: Fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
@@ -81,6 +82,7 @@ class Established:
     obligations: int
     steps: int
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
     opinions: Opinions | None
     seed: int
     rounds: int
@@ -141,6 +143,7 @@ def check_candidate(root: Path) -> Established:
         obligations=len(files.obligations),
         steps=0 if proved is None else proved.theorem.steps,
         conditions=() if proved is None else proved.conditions,
+        added=() if proved is None else proved.added,
         opinions=None if proved is None else _second(root, proved),
         seed=draws.seed,
         rounds=draws.rounds if draws.verdict == "probable" else 0,
@@ -310,6 +313,7 @@ def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
         expect("sha256 of the proof", sha256(files.equivalence), record.sha256)
         expect("steps and lemmas", (found.theorem.steps, found.theorem.lemmas), (record.steps, record.lemmas))
         expect("conditions", found.conditions, record.conditions)
+        expect("conditions that the program has not", found.added, record.added)
         needed = [
             (one.extents, one.lemma, digits_file(number), sha256(one.text.encode()))
             for number, one in enumerate(found.obligations, 1)
@@ -346,7 +350,7 @@ def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> N
     record = files.fingerprint
     with step(root / VERIFICATION_FILE, "verdict"):
         if proved is not None:
-            verdict = VerdictRecord(kind="equivalent", conditions=proved.conditions)
+            verdict = VerdictRecord(kind="equivalent", conditions=proved.conditions, added=proved.added)
         elif record.verdict != "probable":
             raise FormatError("expected a fingerprint that agrees for the verdict probable, got none")
         else:

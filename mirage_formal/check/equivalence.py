@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mirage_formal.check.kernel.conditions import split
 from mirage_formal.check.kernel.digits import obligations
 from mirage_formal.check.kernel.elaborate import Elaboration
 from mirage_formal.check.kernel.replay import Theorem, replay
@@ -38,11 +39,15 @@ class Replayed:
     Attributes:
         theorem: What the kernel says.
         conditions: What program and candidate need to be defined: the equality holds wherever these hold.
+        added: Those of the candidate that the program has not.
+        doubtful: Whether a condition does not show by its form that it always holds.
         obligations: In the order of extents and lemma.
     """
 
     theorem: Theorem
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
+    doubtful: bool
     obligations: tuple[Obligation, ...]
 
 
@@ -61,7 +66,8 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
         halves = obligations(extents)
         texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
-    return Replayed(theorem, theorem.conditions, tuple(texts))
+    found = split(theorem)
+    return Replayed(theorem, theorem.conditions, found.added, bool(found.doubtful), tuple(texts))
 
 
 def own_conditions(program: KernelGraph) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import msgspec
 
 from mirage_formal.check.cubin import Resources
 from mirage_formal.check.device import Numerics, check_measure, check_numerics
-from mirage_formal.check.equivalence import replayed
+from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.launches import check_launches, check_plans
 from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.check.steps import check_manifest, expect, step
@@ -67,6 +67,8 @@ class EstablishedKernels:
         program: Digest of its program.
         target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
         stabilized: Whether they compute the running-maximum form, whose own proof was replayed.
+        conditions: Of that proof: what program and running-maximum form need to be defined.
+        added: Those that the program has not.
         kernels: Generated kernels that are launched.
         products: Predefined products that cuBLAS computes.
         conditions: Where the proof of the running-maximum form holds; none for the candidate's own form, whose proof
@@ -90,6 +92,7 @@ class EstablishedKernels:
     target_digest: str
     stabilized: bool
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
     kernels: int
     products: int
     obligations: int
@@ -150,13 +153,12 @@ def check_kernels(root: Path) -> BoundKernels:
         launch = decode(read(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)
         graph, program = from_json(bytes(launch.graph), "graph"), from_json(bytes(launch.program), "program")
     _check_graphs(root, manifest, launch, graph, program)
-    conditions = _check_form(root, manifest, graph, program)
-    stabilized = conditions is not None
+    form = _check_form(root, manifest, graph, program)
     check_launches(root, launch, graph)
     with step(root / PLAN_FILE, "read the plans", corrupt=True):
         plans = decode(read(root / PLAN_FILE), PlanRecord, PLAN_FILE)
     code = check_plans(root, plans, launch.launches, graph)
-    _check_names(root, manifest, launch, stabilized)
+    _check_names(root, manifest, launch, form is not None)
     kernels = {x.name: x for x in launch.launches if isinstance(x, KernelLaunch)}
     obligations, questions = _check_obligations(root, kernels)
     bound = sha256(read(path))
@@ -166,8 +168,9 @@ def check_kernels(root: Path) -> BoundKernels:
         program=manifest.program,
         target=manifest.target.name,
         target_digest=sha256(msgspec.json.encode(manifest.target)),
-        stabilized=stabilized,
-        conditions=conditions or (),
+        stabilized=form is not None,
+        conditions=() if form is None else form.conditions,
+        added=() if form is None else form.added,
         kernels=len(kernels),
         products=len(launch.launches) - len(kernels),
         obligations=len(obligations),
@@ -198,8 +201,8 @@ def _check_graphs(
 
 def _check_form(
     root: Path, manifest: KernelManifestRecord, graph: KernelGraph, program: KernelGraph
-) -> tuple[str, ...] | None:
-    """Where another µGraph than the candidate's, which the kernels compute, equals the program; None if it is its own.
+) -> Replayed | None:
+    """What the proof of the kernels' µGraph shows, where that is not the candidate's own.
 
     Sound: the kernel of the checker replays the proof for the µGraph of the launches, and both solvers refute the
     digit lemmas that it used.
@@ -216,7 +219,7 @@ def _check_form(
         found = replayed(program, graph, read(root / STABILIZED_PROOF_FILE))
         for one in found.obligations:
             expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
-    return found.conditions
+    return found
 
 
 def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecord, stabilized: bool) -> None:

@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mirage_formal.check.field import Undefined
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.journal import confined, read, sha256
 from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
+
+R = TypeVar("R")
 
 
 class CheckFailed(Exception):
@@ -44,6 +47,7 @@ def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None
 
     Sound: whatever goes wrong inside, the step has not been established.
     """
+    _tell("step", (str(file), name))
     try:
         yield
     except CheckFailed:
@@ -55,6 +59,48 @@ def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None
     except Exception as error:
         what = f"cannot be established: {type(error).__name__}: {str(error)[:300]}"
         raise CheckFailed(str(file), name, what, corrupt=corrupt) from error
+    finally:
+        _tell("step", None)
+
+
+#: Where a process says which step it is in and what it has established; None where nobody listens.
+_listener: Listener | None = None
+
+
+class Listener:
+    """One end of a pipe that several processes write to; what is said is written before the process goes on."""
+
+    def __init__(self, pipe: Any, lock: Any) -> None:
+        self._pipe = pipe
+        self._lock = lock
+
+    def say(self, event: tuple[object, ...]) -> None:
+        """Send an event."""
+        with self._lock:
+            self._pipe.send(event)
+
+
+def watch(listener: Listener | None) -> None:
+    """Say, from now on, which steps this process enters and leaves and what it has established."""
+    global _listener
+    _listener = listener
+
+
+def listening() -> Listener | None:
+    """Whom this process says so to, for the processes that it starts."""
+    return _listener
+
+
+def _tell(kind: str, about: object) -> None:
+    if _listener is not None:
+        _listener.say((kind, os.getpid(), about))
+
+
+def established(result: R) -> R:
+    """Tell that something has been established, so that it is known even if the rest takes too long."""
+    if _listener is not None:
+        _listener.say(("told", result))
+    return result
 
 
 def expect(what: str, expected: object, got: object) -> None:

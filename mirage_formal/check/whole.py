@@ -69,6 +69,7 @@ class EstablishedWhole:
         kernels: Kernels of the whole.
         unfused: Kernels of the program.
         conditions: What the whole needs to be defined.
+        added: Those of them that the parts' own operators do not need.
     """
 
     name: str
@@ -77,6 +78,7 @@ class EstablishedWhole:
     kernels: int
     unfused: int
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
 
 
 def read_whole(root: Path) -> Whole:
@@ -203,12 +205,15 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
             _check_search(record, run)
     graphs: list[KernelGraph] = []
     needs: list[tuple[str, ...]] = []
+    more: list[tuple[str, ...]] = []
     for number, piece in enumerate(whole.pieces, 1):
-        graph, conditions = _replacement(whole, number, piece, found)
+        graph, conditions, added = _replacement(whole, number, piece, found)
         graphs.append(graph)
         needs.append(conditions)
+        more.append(added)
         with step(path, f"part {number}: claims"):
             expect("conditions", conditions, piece.record.conditions)
+            expect("conditions that its operators have not", added, piece.record.added)
             expect("kernels", (graph.kernels, len(piece.program.ops)), _kernels(piece.record))
     with step(path, "the whole is put together from the parts"):
         together = _composed(whole, graphs)
@@ -218,12 +223,18 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
         expect("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
     with step(path, "claims about the whole"):
         expect("verdict", "equivalent", record.verdict)
-        every = dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(needs, 1) for one in conditions)
-        expect("conditions", tuple(every), record.conditions)
+        expect("conditions", _numbered(needs), record.conditions)
+        expect("conditions that the parts' operators have not", _numbered(more), record.added)
         expect("kernels", (together.kernels, len(whole.program.ops)), _kernels(record))
     replaced = sum(bool(piece.record.candidate) for piece in whole.pieces)
     kernels, unfused = _kernels(record)
-    return EstablishedWhole(whole.root.name, len(whole.pieces), replaced, kernels, unfused, record.conditions)
+    about = (record.conditions, record.added)
+    return EstablishedWhole(whole.root.name, len(whole.pieces), replaced, kernels, unfused, *about)
+
+
+def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The conditions of all parts, each with its part's number."""
+    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
 def _check_search(record: WholeRecord, run: Run) -> None:
@@ -240,8 +251,8 @@ def _kernels(record: PartRecord | WholeRecord) -> tuple[int, int]:
 
 def _replacement(
     whole: Whole, number: int, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
-) -> tuple[KernelGraph, tuple[str, ...]]:
-    """What takes a part's place, and what it needs to be defined."""
+) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
+    """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
     path, part = whole.root / WHOLE_FILE, piece.record
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of part {number}"):
@@ -251,7 +262,7 @@ def _replacement(
     if not part.candidate:
         with step(path, f"part {number}: operators that stay"):
             expect("directory", "", part.directory)
-            return piece.program, own_conditions(piece.program)
+            return piece.program, own_conditions(piece.program), ()
     with step(path, f"part {number}: candidate"):
         if not part.run:
             raise FormatError("expected the search that found the candidate, got none")
@@ -270,7 +281,7 @@ def _replacement(
         expect("digest", part.candidate, digest(graph))
         expect("inputs", piece.program.inputs, graph.inputs)
         expect("outputs", 1, len(graph.outputs))
-    return graph, held.conditions
+    return graph, held.conditions, held.added
 
 
 def _composed(whole: Whole, graphs: Sequence[KernelGraph]) -> KernelGraph:

@@ -17,13 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
 from mirage_formal.check.kernels import SOLVERS, EstablishedKernels
+from mirage_formal.check.limit import LIMIT_S, OutOfTime, Within
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
-from mirage_formal.check.steps import CheckFailed, list_files
+from mirage_formal.check.steps import CheckFailed, Listener, established, list_files, listening, watch
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded
@@ -65,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check a directory; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
     parser.add_argument("path", type=Path, help="directory of a run, of several runs, or of one candidate")
+    parser.add_argument(
+        "--time-limit", type=float, default=LIMIT_S, help="seconds for all of it [default: %(default)g]"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes [default: processors]")
     parser.add_argument(
         "--recompile",
@@ -80,12 +84,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.jobs < 1:
             hint = "one process for each processor is the default"
             raise RunError(f"expected at least 1, got {options.jobs}", where="--jobs", hint=hint)
-        solvers.begin()
-        list_files(options.path)  # a directory beyond the bounds is refused before anything in it is read
-        found = _check(options.path, _How(options.jobs, options.recompile))
-        kernels = _kernel_report(found.kernels) if found.kernels else []
-        report = [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *solvers.unconfined()]
-        print("\n".join(plain(text, _SCREEN) for text in report))
+        if not 0 < options.time_limit < float("inf"):
+            hint = "as in --time-limit 600"
+            raise RunError(f"expected seconds above 0, got {options.time_limit:g}", where="--time-limit", hint=hint)
+        how = _How(options.jobs, options.recompile)
+        found, kept = Within(options.time_limit, _established, options.path, how).result()
+        _print([*_reports(found), *kept])
+    except OutOfTime as over:
+        done = _Found(
+            [one for one in over.established if isinstance(one, Established)],
+            [one for one in over.established if isinstance(one, EstablishedKernels)],
+        )
+        about = f"{len(done.candidates)} candidates and kernels of {len(done.kernels)} were established before"
+        if done.candidates:
+            _print(["NOT the whole directory: established before the time was over", *_reports(done)])
+        where, at = plain(over.file or str(options.path)), plain(over.step)
+        _complain(
+            f"error: {where}: time limit of {options.time_limit:g} s\n  step: {at}\n"
+            f"  {about}; nothing is said about the rest\n  hint: --time-limit gives more"
+        )
+        return 1
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote: repeat the search"
@@ -105,6 +123,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
+    """What holds about a directory, and what solvers' processes could not give up on the way."""
+    solvers.begin()
+    list_files(path)  # a directory beyond the bounds is refused before anything in it is read
+    return _check(path, how), solvers.unconfined()
+
+
+def _reports(found: _Found) -> list[str]:
+    kernels = _kernel_report(found.kernels) if found.kernels else []
+    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes)]
+
+
+def _print(report: Sequence[str]) -> None:
+    print("\n".join(plain(text, _SCREEN) for text in report))
+
+
 def _complain(text: str) -> None:
     print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
@@ -122,7 +156,7 @@ def _check(path: Path, how: _How) -> _Found:
         hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
         raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
     if (path / MANIFEST_FILE).is_file():
-        return _Found([check_candidate(path)], [])
+        return _Found([established(check_candidate(path))], [])
     inside = sorted(path.iterdir()) if path.is_dir() else []
     runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
     if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
@@ -177,20 +211,20 @@ def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list
     """Every directory, in order, so that the first failure is always the same one."""
     jobs = min(jobs, len(directories))
     if jobs <= 1:
-        return [check(directory) for directory in directories]
+        return [established(check(directory)) for directory in directories]
     # Matrix products of one process each: the processes share the processors.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     with (
         solvers.shared() as time,
-        ProcessPoolExecutor(jobs, context, initializer=solvers.take_part, initargs=(time,)) as pool,
+        ProcessPoolExecutor(jobs, context, initializer=_take_part, initargs=(time, listening())) as pool,
     ):
         with shielded():
             futures = [pool.submit(check, directory) for directory in directories]
         results: list[R] = []
         for directory, future in zip(directories, futures, strict=True):
             try:
-                results.append(future.result())
+                results.append(established(future.result()))
             except BrokenProcessPool as error:
                 what = "the process that checked it died; try --jobs 1"
                 raise CheckFailed(str(directory), "check in a process of its own", what) from error
@@ -198,6 +232,12 @@ def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list
                 pool.shutdown(cancel_futures=True)
                 raise
     return results
+
+
+def _take_part(time: Any, listener: Listener | None) -> None:
+    """What a process does first: share the solvers' time, and say which steps it is in."""
+    solvers.take_part(time)
+    watch(listener)
 
 
 def _report(results: Sequence[Established]) -> list[str]:
@@ -235,6 +275,7 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
             f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
             f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
+            *_added([(one.name, one.added)]),
         ]
     return lines
 
@@ -263,6 +304,8 @@ def _meaning(results: Sequence[Established]) -> list[str]:
             "equivalent: equal over the reals for all inputs on which the conditions hold. The kernel replayed the",
             "proof, z3 and cvc5 refuted its digit lemmas; fingerprints were drawn again, the verdict rests on none.",
             f"conditions: {_conditions(proved)}",
+            *_added([(item.name, item.added) for item in proved]),
+            "That some input meets them all was tried, in float64, when it was accepted; it is not tried here.",
             "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
         ]
     if none := sum(not item.rounds for item in results):
@@ -282,6 +325,14 @@ def _conditions(proved: Sequence[Established]) -> str:
     """The conditions of all candidates by kind; each is named with its operator in proof.jsonl."""
     kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
+
+
+def _added(each: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """The conditions that the program has not, by what has them."""
+    found = [f"  {plain(name, 80)}: {'; '.join(added)}" for name, added in each if added]
+    return (
+        ["conditions that the program does not have:", *found] if found else ["None is one that the program has not."]
+    )
 
 
 def _kernel_report(results: Sequence[EstablishedKernels]) -> list[str]:
@@ -318,7 +369,10 @@ def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
     if not any(item.stabilized for item in results):
         return []
     held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
-    return [f"conditions of the proofs of running maxima: {', '.join(held) or 'none'} (where: equivalence.json)."]
+    return [
+        f"conditions of the proofs of running maxima: {', '.join(held) or 'none'} (where: equivalence.json).",
+        *_added([(item.name, item.added) for item in results if item.stabilized]),
+    ]
 
 
 def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[EstablishedKernels]) -> list[str]:

@@ -24,10 +24,13 @@ class Equivalent(NoTruth):
     Attributes:
         proof: The proof object (docs/proof.md), which ``check`` replays.
         conditions: What both programs need to be defined: divisors that are not zero, radicands that are not negative.
+            Some input met them all, as far as float64 can tell.
+        added: Those of the candidate that the program does not have.
     """
 
     proof: bytes
     conditions: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,13 @@ from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Verdict
 
 
-def verify(program: Graph | KernelGraph, graph: Graph | KernelGraph | str | PathLike[str], *, seed: int = 0) -> Verdict:
+def verify(
+    program: Graph | KernelGraph,
+    graph: Graph | KernelGraph | str | PathLike[str],
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Verdict:
     """Whether a graph computes the same as a program over the reals: a proof, a counterexample, or neither.
 
     Args:
@@ -20,6 +26,8 @@ def verify(program: Graph | KernelGraph, graph: Graph | KernelGraph | str | Path
         graph: The graph; or a file with one graph, in our format or a checkpoint of Mirage. Its inputs and outputs
             stand in the order of the program's.
         seed: Seed of the search for a counterexample.
+        time_limit: Seconds after which the verdict is Unknown; it is then sought in a process of its own, which is
+            killed. None seeks it here, for as long as it takes.
 
     Returns:
         Equivalent with a proof and its side conditions, Different with a counterexample, or Unknown with a reason. A
@@ -35,5 +43,5 @@ def verify(program: Graph | KernelGraph, graph: Graph | KernelGraph | str | Path
     # The pipeline loads solvers and numerical packages: only a call that verifies pays for them.
     run = import_module("mirage_formal.pipeline.verdicts").verify
     given = Path(graph) if isinstance(graph, str | PathLike) else graph
-    verdict: Verdict = run(program, given, seed=seed)
+    verdict: Verdict = run(program, given, seed=seed, time_limit=time_limit)
     return verdict

@@ -224,6 +224,7 @@ class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", ta
         steps: Tensor steps of the proof.
         lemmas: Lemmas of the proof.
         conditions: What program and candidate need to be defined; the equality holds wherever these hold.
+        added: Those of the candidate that the program has not.
         digits: Obligations of the proof, by extents and lemma.
     """
 
@@ -233,6 +234,7 @@ class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", ta
     steps: Count
     lemmas: Count
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
     digits: tuple[DigitRecord, ...]
 
 
@@ -273,6 +275,7 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
     bound_log2: Log2 | None = None
     reason: str = ""
     conditions: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 class VerificationRecord(Record, frozen=True, kw_only=True):
@@ -345,10 +348,11 @@ class RejectedRecord(Record, frozen=True, kw_only=True):
 
     Attributes:
         digest: Digest of the graph.
-        kind: "different": refuted, a bug of the search. "unknown": neither a fingerprint nor a proof, or a task or a
-            solver failed. "certificate": a tensor's certificate is missing or not refuted by both solvers. "unproved":
-            the prover knows no proof. "proof-refused": the checker's kernel refused the proof, or a solver found one of
-            its obligations satisfiable, a bug of the prover.
+        kind: "different": refuted, a bug of the search. "unknown": neither a fingerprint nor a proof, a proof whose
+            conditions no input met or that took too long, or a task or a solver failed. "certificate": a tensor's
+            certificate is missing or not refuted by both solvers. "unproved": the prover knows no proof.
+            "proof-refused": the checker's kernel refused the proof, or a solver found one of its obligations
+            satisfiable, a bug of the prover.
         reason: What was found.
     """
 

@@ -35,6 +35,7 @@ class PartRecord(Record, frozen=True, kw_only=True):
         kernels, estimated_us: Of what takes its place.
         unfused_kernels, unfused_us: Of its own operators, one kernel each.
         conditions: What it needs to be defined, by its own operators' numbers.
+        added: Those that its own operators do not need.
     """
 
     operators: Ops
@@ -46,6 +47,7 @@ class PartRecord(Record, frozen=True, kw_only=True):
     unfused_kernels: Count
     unfused_us: Figure
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
 
 
 class WholeRecord(Record, frozen=True, kw_only=True):
@@ -67,6 +69,7 @@ class WholeRecord(Record, frozen=True, kw_only=True):
         kernels, estimated_us: Of the whole.
         unfused_kernels, unfused_us: Of the program, one kernel for each operator.
         conditions: Those of all parts, each with its part's number.
+        added: Those of them that the parts' own operators do not need.
         wall_s: Seconds of the session that wrote this.
         manifest: Relative path to sha256 of every part's summary.json, which lists the part's other files.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
@@ -88,6 +91,7 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     unfused_kernels: Count
     unfused_us: Figure
     conditions: tuple[str, ...]
+    added: tuple[str, ...]
     wall_s: Figure
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL

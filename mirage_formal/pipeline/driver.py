@@ -211,7 +211,9 @@ class _Run:
         except KeyboardInterrupt:
             self.status = "interrupted"
         ranked = rank(self.store.units.values())
-        evidence = Evidence(self.job, self.executor, self.settings.unit_limit_s, self._show)
+        evidence = Evidence(
+            self.job, self.executor, self.settings.unit_limit_s, self._show, self.settings.proof_limit_s
+        )
         try:
             verified = evidence.choose(ranked)
         except KeyboardInterrupt:
@@ -349,7 +351,7 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
 
 def _verdict(v: Verified) -> Equivalent | Probable:
     if v.proof is not None:
-        return Equivalent(v.proof, v.verdict.conditions)
+        return Equivalent(v.proof, v.verdict.conditions, v.verdict.added)
     return Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)
 
 

@@ -81,12 +81,20 @@ class Evidence:
         tests: Final fingerprints computed.
     """
 
-    def __init__(self, job: Job, pool: Executor[Any], limit_s: float, show: Callable[[Phase, int, int], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        pool: Executor[Any],
+        limit_s: float,
+        show: Callable[[Phase, int, int], None],
+        proof_limit_s: float | None = None,
+    ) -> None:
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
         self._job = job
         self._pool = pool
         self._limit_s = limit_s
+        self._proof_limit_s = limit_s if proof_limit_s is None else proof_limit_s
         self._show = show
         self._verified: dict[str, Verified] = {}
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
@@ -129,13 +137,16 @@ class Evidence:
         accepted: list[tuple[FoundRecord, Accepted]] = []
         tasks = [CandidateTask(self._job, found.graph) for found in left]
         try:
-            for index, result in self._outcomes(Phase.PROVE, verify_candidate, tasks):
+            for index, result in self._outcomes(Phase.PROVE, verify_candidate, tasks, self._proof_limit_s):
                 self.tests += 1
                 match result:
                     case Accepted():
                         accepted.append((left[index], result))
                     case Rejected(kind, reason):
                         self._reject(left[index], kind, reason)
+                    case Failed(overdue=True):
+                        reason = f"time limit of {self._proof_limit_s:g} s for one proof"
+                        self._reject(left[index], "unknown", reason)
                     case Failed(reason=reason):
                         self._reject(left[index], "unknown", reason)
         finally:  # what is accepted when an interrupt comes is not lost
@@ -146,12 +157,13 @@ class Evidence:
                     self._verified[found.digest] = self._files(found, claims[found.digest], result)
 
     def _outcomes(
-        self, phase: Phase, function: Callable[[P], R], tasks: Sequence[P]
+        self, phase: Phase, function: Callable[[P], R], tasks: Sequence[P], limit_s: float | None = None
     ) -> Iterator[tuple[int, R | Failed]]:
-        """Outcomes of tasks as they come, with progress shown."""
+        """Outcomes of tasks as they come, with progress shown; one that takes longer than a limit is not repeated."""
         done = 0
         self._show(phase, done, len(tasks))
-        for outcome in self._pool.run(function, tasks, limit_s=self._limit_s):
+        most = self._limit_s if limit_s is None else limit_s
+        for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None):
             match outcome:
                 case Done(index, value):
                     yield index, value
@@ -283,6 +295,7 @@ class Evidence:
             steps=proof.steps,
             lemmas=proof.lemmas,
             conditions=verdict.conditions,
+            added=verdict.added,
             digits=tuple(digits),
         )
 

@@ -52,6 +52,7 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "worker_memory_gib": options.optional(options.amount),
     "time_limit_s": options.optional(options.amount),
     "unit_limit_s": options.amount,
+    "proof_limit_s": options.amount,
     **dict.fromkeys(("resume", "force"), options.switch),
     "extents": options.optional(partial(options.word, allowed=EXTENTS)),
     **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
@@ -60,7 +61,7 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep"), options.optional(_COUNT)),
 }
 #: What fields are called where users give them, if it is another name.
-_SHOWN: Final = {"time_limit_s": "time_limit", "worker_memory_gib": "worker_memory"}
+_SHOWN: Final = {"time_limit_s": "time_limit", "proof_limit_s": "proof_limit", "worker_memory_gib": "worker_memory"}
 
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
@@ -85,6 +86,7 @@ class Settings:
         worker_memory_gib: Memory that a task may use; one that uses more is killed and tried again, and fails then.
         time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
+        proof_limit_s: Seconds after which the proof of one candidate is given up; it is then not reported.
         resume: Continue the run that is in the output directory.
         force: Replace the run that is in the output directory; without either, one that is there is left alone.
         extents: "free" or "paper"; None leaves the space's own.
@@ -104,6 +106,7 @@ class Settings:
     worker_memory_gib: float | None = None
     time_limit_s: float | None = None
     unit_limit_s: float = 1800.0
+    proof_limit_s: float = 300.0
     resume: bool = False
     force: bool = False
     extents: str | None = None

@@ -150,6 +150,11 @@ def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
         if any(verdict.conditions for verdict in proved):
             where = " on which the conditions in its proof.jsonl hold (no divisor is 0, no radicand negative)"
         said.append(f"verdict equivalent: proved equal to the program over the reals, for all inputs{where}")
+        if more := [len(verdict.added) for verdict in proved if verdict.added]:
+            said.append(
+                f"CONDITIONS ADDED: {len(more)} of {len(proved)} need up to {max(more)} that the program does not, "
+                "listed as added in their proof.jsonl"
+            )
     probable = [verdict for verdict in verdicts if isinstance(verdict, Probable)]
     if probable:
         many = f"{len(probable)} of {len(verdicts)}"

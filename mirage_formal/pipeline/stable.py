@@ -10,7 +10,7 @@ from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.ir.verdict import Equivalent, Unknown
 
 
 class NotProved(MirageError):
@@ -25,12 +25,14 @@ class Stable:
         graph: The stabilised µGraph; the given one if nothing is to be stabilised or can be.
         proof: Proof of its equality with the program; None if it is the given one, which has its own.
         conditions: Where the proof holds.
+        added: Those of the form that the program has not.
         note: Why a µGraph that sums exponentials stays as it is, or "".
     """
 
     graph: KernelGraph
     proof: bytes | None = None
     conditions: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -38,7 +40,7 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
     """The form of a candidate of which no summed exponential overflows, if there is one.
 
     Sound: a µGraph other than the given one is returned only with a proof that it equals the program; the checker's
-    kernel has replayed it, and z3 and cvc5 refute what it leaves to them.
+    kernel has replayed it, z3 and cvc5 refute what it leaves to them, and some input meets its conditions.
 
     Args:
         graph: A µGraph, proved equal to the program.
@@ -66,7 +68,10 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
         if answers := _answers(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
             raise NotProved(what, where="running maxima")
-    return Stable(found, verdict.proof, shown.conditions)
+    never: Unknown | None = import_module("mirage_formal.verify.witness").unmet(program, found, shown.doubtful)
+    if never is not None:
+        raise NotProved(f"expected an input at which it is defined: {never.reason}", where="running maxima")
+    return Stable(found, verdict.proof, shown.conditions, shown.added)
 
 
 @lru_cache(maxsize=4096)

@@ -207,8 +207,8 @@ def _session(job: Job) -> FingerprintSession:
 def verdict_record(verdict: Verdict) -> VerdictRecord:
     """A verdict as data."""
     match verdict:
-        case Equivalent(conditions=conditions):
-            return VerdictRecord(kind="equivalent", conditions=conditions)
+        case Equivalent(conditions=conditions, added=added):
+            return VerdictRecord(kind="equivalent", conditions=conditions, added=added)
         case Probable(rounds, bound_log2, reason):
             return VerdictRecord(kind="probable", rounds=rounds, bound_log2=bound_log2, reason=reason)
         case Different(seed=seed, output=output, index=index, expected=expected, got=got):

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final, Self, assert_never
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError
+from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
 from mirage_formal.guard import orderly
 from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.counterexample import Counterexample
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.mirage_json import graphs_of, is_mirage, match_inputs
 from mirage_formal.ir.serialize import MAX_BYTES, from_value, load_json, to_json
@@ -29,6 +30,8 @@ from mirage_formal.pipeline.settings import as_program, display_path
 from mirage_formal.text import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
+#: Seconds that a process may take to start.
+_START_S: Final = 120.0
 _CELL: Final = 400  # characters of a reason in a table
 
 
@@ -38,8 +41,10 @@ class GraphVerdict(msgspec.Struct, frozen=True):
     Attributes:
         index: Its place in the file.
         verdict: equivalent, probable, different or unknown.
-        reason: The conditions under which it is equivalent, the first difference, why nothing is known, or "ill-formed"
-            and what is wrong.
+        reason: The conditions under which it is equivalent; inputs and the first difference; why nothing is known; or
+            "ill-formed" and what is wrong.
+        conditions: Of an equivalent one: what program and graph need to be defined.
+        added: Those of the graph that the program does not have.
         counterexample: For different: inputs and the values in which the outputs differ; null otherwise.
         seconds: Time that deciding took.
     """
@@ -47,6 +52,8 @@ class GraphVerdict(msgspec.Struct, frozen=True):
     index: int
     verdict: str
     reason: str
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
     counterexample: Any
     seconds: float
 
@@ -60,15 +67,24 @@ class ProgramVerdicts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A graph with its verdict; a graph that is ill-formed or does not fit the program has the error instead."""
+    """A graph with its verdict; a graph that is ill-formed or does not fit the program has the error instead.
+
+    Attributes:
+        index: Its place in the file.
+        graph: The graph; None if it could not be read.
+        verdict: What is said about it.
+        seconds: Time that deciding took.
+        names: The program's names for its inputs.
+    """
 
     index: int
     graph: KernelGraph | None
     verdict: Verdict | MirageError
     seconds: float
+    names: tuple[str, ...] = ()
 
 
-def verify(program: Any, graph: Any, *, seed: int = 0) -> Verdict:
+def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None = None) -> Verdict:
     """The verdict on one graph; see ``mirage_formal.verify``.
 
     Raises:
@@ -76,17 +92,97 @@ def verify(program: Any, graph: Any, *, seed: int = 0) -> Verdict:
     """
     wanted = as_program(program)
     if not isinstance(graph, str | Path):
-        return _decided(wanted, as_program(graph), seed, "graph")
+        return _one(wanted, as_program(graph), seed, "graph", time_limit)
     where = display_path(Path(graph))
     found = load_graphs(Path(graph), wanted)
     if len(found) != 1:
         hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several"
         raise FormatError(f"expected one graph, got {len(found)}", where=where, hint=hint)
-    return _decided(wanted, found[0], seed, where)
+    return _one(wanted, found[0], seed, where, time_limit)
+
+
+def _one(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str, limit: float | None) -> Verdict:
+    with Deciding(limit) as deciding:
+        return deciding.verdict(program, graph, seed, where)
+
+
+class Deciding:
+    """Decides graphs, each within a time limit in a process that is killed when the limit is over.
+
+    Sound: what took too long is Unknown.
+
+    Args:
+        limit_s: Seconds for each graph; None decides here, without a limit.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        if limit_s is not None and not 0 < limit_s < float("inf"):
+            hint = "as in --time-limit 300"
+            raise SpaceError(f"expected a number of seconds above 0, got {limit_s}", where="--time-limit", hint=hint)
+        self._limit_s = limit_s
+        self._pool: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def verdict(self, program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str) -> Verdict:
+        """The verdict on one graph.
+
+        Raises:
+            MirageError: The graph is one, is ill-formed or does not fit the program.
+        """
+        if isinstance(graph, MirageError):
+            raise graph
+        verdict: Verdict = self.call(_decided, (program, graph, seed, where))
+        return verdict
+
+    def call(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+        """What a function of a module returns, or Unknown if it takes too long.
+
+        Raises:
+            MirageError: The function does.
+        """
+        if self._limit_s is None:
+            return function(*task)
+        if self._pool is None:
+            from mirage_formal.search.parallel import Pool
+
+            self._pool = Pool(1, ("mirage_formal.pipeline.verdicts", "mirage_formal.verify.decide"))
+            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of the limit
+                pass
+        from mirage_formal.search.dispatch import Done, Failed
+
+        for outcome in self._pool.run(_in_child, [(function, task)], limit_s=self._limit_s, tries=1):
+            match outcome:
+                case Done(value=value):
+                    return value
+                case Failed(overdue=True):
+                    return Unknown(f"time limit of {self._limit_s:g} s")
+                case Failed(reason=reason):
+                    return Unknown(reason)
+        raise AssertionError("the task had no outcome")
+
+
+def _ready(_: None) -> None:
+    """What a fresh process is asked first."""
+
+
+def _in_child(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    function, task = call
+    return function(*task)
 
 
 def judge(
-    program: KernelGraph, graphs: Sequence[KernelGraph | MirageError], where: str, *, seed: int = 0
+    program: KernelGraph,
+    graphs: Sequence[KernelGraph | MirageError],
+    where: str,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
 ) -> Iterator[Judged]:
     """Graph after graph with its verdict, in order.
 
@@ -95,21 +191,24 @@ def judge(
         graphs: Graphs, or why they could not be read.
         where: Name of their file, for messages.
         seed: Seed of the search for counterexamples.
+        time_limit: Seconds for each graph; None is no limit.
 
     Raises:
         MirageError: The only graph is ill-formed or does not fit the program; of several, the others are still judged.
     """
-    for index, graph in enumerate(graphs):
-        start = time.perf_counter()
-        verdict: Verdict | MirageError
-        try:
-            verdict = _decided(program, graph, seed, where)
-        except MirageError as error:
-            if len(graphs) == 1:
-                raise
-            verdict = error
-        given = None if isinstance(graph, MirageError) else graph
-        yield Judged(index, given, verdict, time.perf_counter() - start)
+    names = tuple(source.name or f"x{i}" for i, source in enumerate(program.inputs))
+    with Deciding(time_limit) as deciding:
+        for index, graph in enumerate(graphs):
+            start = time.perf_counter()
+            verdict: Verdict | MirageError
+            try:
+                verdict = deciding.verdict(program, graph, seed, where)
+            except MirageError as error:
+                if len(graphs) == 1:
+                    raise
+                verdict = error
+            given = None if isinstance(graph, MirageError) else graph
+            yield Judged(index, given, verdict, time.perf_counter() - start, names)
 
 
 def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageError]:
@@ -152,10 +251,12 @@ def said(judged: Judged) -> GraphVerdict:
     """A verdict in plain data, as it is printed."""
     verdict = judged.verdict
     name, reason, counterexample = "unknown", "", None
+    conditions, added = tuple[str, ...](), tuple[str, ...]()
     match verdict:
         case Equivalent():
             name = "equivalent"
-            reason = f"where {'; '.join(verdict.conditions)}" if verdict.conditions else ""
+            conditions, added = verdict.conditions, verdict.added
+            reason = f"where {'; '.join(conditions)}" if conditions else ""
         case Probable():
             name = "probable"
             reason = verdict.reason or f"agreed at {verdict.rounds} random points of a finite field"
@@ -165,6 +266,8 @@ def said(judged: Judged) -> GraphVerdict:
             reason = (
                 f"output {verdict.output} at ({at}): expected {_value(verdict.expected)}, got {_value(verdict.got)}"
             )
+            if verdict.counterexample is not None:
+                reason = f"{_inputs(verdict.counterexample, judged.names)}; {reason}"
             counterexample = _counterexample(verdict)
         case Unknown():
             reason = verdict.reason
@@ -172,7 +275,7 @@ def said(judged: Judged) -> GraphVerdict:
             reason = f"ill-formed: {verdict.what}"
         case _:
             assert_never(verdict)
-    return GraphVerdict(judged.index, name, reason, counterexample, round(judged.seconds, 6))
+    return GraphVerdict(judged.index, name, reason, conditions, added, counterexample, round(judged.seconds, 6))
 
 
 def verdicts_json(name: str, judged: Sequence[Judged]) -> str:
@@ -193,8 +296,10 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
     for row in map(said, judged):
         reason = plain(row.reason, _CELL)
         if row.verdict == "equivalent" and reason:
-            count = row.reason.count(";") + 1
+            count = len(row.conditions)
             reason = f"where no divisor is 0 and no radicand negative ({count} places; --json lists them)"
+            if row.added:
+                reason += f"; ADDED, for the program does not need it: {plain('; '.join(row.added), _CELL)}"
         table.add_row(str(row.index), row.verdict, Text(reason), f"{row.seconds:.3f}")
     console.print(table)
 
@@ -245,9 +350,7 @@ def _write_graph(out: Path, one: Judged) -> None:
         write_atomic(directory / PROOF_FILE, one.verdict.proof)
 
 
-def _decided(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str) -> Verdict:
-    if isinstance(graph, MirageError):
-        raise graph
+def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -> Verdict:
     try:
         kernel_types(graph)
         matched = match_inputs(graph, program)
@@ -256,34 +359,72 @@ def _decided(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, 
     # The prover is loaded by the first graph: a file at fault is refused without it.
     from mirage_formal.verify.decide import decide
 
-    return replayed(program, matched, decide(program, matched, seed=seed))
+    return replayed(program, matched, decide(program, matched, seed=seed), seed)
 
 
-def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict) -> Verdict:
+def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
     """A verdict whose proof, if it has one, the checker's kernel has replayed, with the conditions that it read.
 
-    Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then.
+    Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then, and where no input is
+    found that meets the conditions.
     """
     if not isinstance(verdict, Equivalent):
         return verdict
     from mirage_formal.check.kernel.algebra import ProofError
+    from mirage_formal.check.kernel.conditions import split
     from mirage_formal.check.kernel.replay import replay
+    from mirage_formal.verify.witness import unmet
 
     try:
         theorem = replay(program, graph, verdict.proof)
     except ProofError as error:
         return Unknown(f"the checker refuses the proof, which is a bug of the prover: {error.what}")
-    return Equivalent(verdict.proof, tuple(str(condition) for condition in theorem.conditions))
+    found = split(theorem)
+    never = unmet(program, graph, bool(found.doubtful), seed=seed)
+    return Equivalent(verdict.proof, theorem.conditions, found.added) if never is None else never
 
 
-def explanations(program: KernelGraph, judged: Sequence[Judged], *, latex: bool) -> Iterator[str]:
-    """For each graph that could be read, the formulas of its proof, or how far the prover came."""
+def explanations(
+    program: KernelGraph, judged: Sequence[Judged], *, latex: bool, time_limit: float | None = None
+) -> Iterator[str]:
+    """For each graph that could be read, the formulas of its proof and its conditions, or how far the prover came."""
+    with Deciding(time_limit) as deciding:
+        for one in judged:
+            if one.graph is not None and not isinstance(one.verdict, MirageError):
+                title = f"graph {one.index}"
+                text = deciding.call(_explained, (program, one.graph, latex))
+                said = f"unknown: {text.reason}\n" if isinstance(text, Unknown) else text
+                yield f"{title}\n{'=' * len(title)}\n{said}{_conditions(one.verdict)}"
+
+
+def _explained(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
     from mirage_formal.verify.explain import explain
 
-    for one in judged:
-        if one.graph is not None and not isinstance(one.verdict, MirageError):
-            title = f"graph {one.index}"
-            yield f"{title}\n{'=' * len(title)}\n{explain(program, match_inputs(one.graph, program), latex=latex)}"
+    return explain(program, match_inputs(graph, program), latex=latex)
+
+
+def _conditions(verdict: Verdict) -> str:
+    """The conditions of a proof, those that the program does not have apart."""
+    if not isinstance(verdict, Equivalent):
+        return ""
+    lines = ["", "Conditions", *(f"  {one}" for one in verdict.conditions if one not in verdict.added)]
+    lines += ["Conditions that the program does not have", *(f"  {one}" for one in verdict.added or ("none",))]
+    return "\n".join(lines) + "\n"
+
+
+def _inputs(found: Counterexample, names: Sequence[str]) -> str:
+    """The inputs of a counterexample: what each is everywhere, and the elements at which it is something else."""
+    said = []
+    for number, fill in enumerate(found.fills):
+        name = names[number] if number < len(names) else f"x{number}"
+        text = f"{name} = {fill.even}"
+        if fill.even != fill.odd:
+            text += f" ({fill.odd} where the sum of the coordinates is odd)"
+        but = [
+            f"{name}[{', '.join(map(str, one.index))}] = {one.value}" for one in found.entries if one.input == number
+        ]
+        said.append(f"{text} but {', '.join(but)}" if but else text)
+    return "; ".join(said)
 
 
 def _value(number: float) -> str:

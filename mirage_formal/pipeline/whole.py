@@ -6,6 +6,7 @@ Every search is an ordinary run with its own directory; whole.json ties them tog
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -340,10 +341,10 @@ class _Whole:
         unfused = estimate(one.part.program, self.target)
         chosen = one.chosen
         searched = "" if one.report is None else one.report.directory.relative_to(self.root).as_posix()
-        conditions = own_conditions(one.part.program)
+        conditions, added = own_conditions(one.part.program), tuple[str, ...]()
         if chosen is not None:
             assert isinstance(chosen.verdict, Equivalent)
-            conditions = chosen.verdict.conditions
+            conditions, added = chosen.verdict.conditions, chosen.verdict.added
         return PartRecord(
             operators=one.part.operators,
             run=searched,
@@ -354,12 +355,12 @@ class _Whole:
             unfused_kernels=one.part.program.kernels,
             unfused_us=unfused.us,
             conditions=conditions,
+            added=added,
         )
 
     def _write(self, found: tuple[WholePart, ...], whole: KernelGraph | None, status: Status) -> WholeRecord:
         unfused = estimate(self.program, self.target)
         parts = tuple(self._part_record(one) for one in found)
-        conditions = dict.fromkeys(f"part {n}: {c}" for n, part in enumerate(parts, 1) for c in part.conditions)
         record = WholeRecord(
             program=self.name,
             source=readable(self.source),
@@ -375,7 +376,8 @@ class _Whole:
             estimated_us=0.0 if whole is None else estimate(whole, self.target).us,
             unfused_kernels=self.program.kernels,
             unfused_us=unfused.us,
-            conditions=tuple(conditions),
+            conditions=_numbered([part.conditions for part in parts]),
+            added=_numbered([part.added for part in parts]),
             wall_s=round(time.monotonic() - self.begin, 3),
             manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
         )
@@ -387,7 +389,7 @@ class _Whole:
         from mirage_formal.pipeline.kernels import Alternatives  # as in a single run, not before there is a result
 
         alternatives = Alternatives(((record.graph_digest[:12], encode(whole)),), self.program, self.target)
-        verdict = Equivalent(read(self.root / WHOLE_FILE), record.conditions)
+        verdict = Equivalent(read(self.root / WHOLE_FILE), record.conditions, record.added)
         return Result(whole, record.graph_digest, 1, verdict, record.estimated_us, self.root, alternatives)
 
 
@@ -405,6 +407,11 @@ def _nothing(one: WholePart) -> bool:
         and report.summary.units_failed == 0
         and not any(isinstance(result.verdict, Equivalent) for result in report.results)
     )
+
+
+def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The conditions of all parts, each with its part's number."""
+    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
 def _raw(graph: KernelGraph) -> msgspec.Raw:

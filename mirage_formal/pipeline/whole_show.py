@@ -85,6 +85,7 @@ def notes(report: WholeReport) -> list[str]:
         lines += [
             "verdict equivalent: the whole is proved equal to the program over the reals, part by part, for all inputs "
             f"on which its {len(record.conditions)} conditions hold (no divisor is 0, no radicand negative)",
+            f"conditions that the program's own operators do not have: {'; '.join(record.added) or 'none'}",
             f"kernels: {record.kernels} instead of {record.unfused_kernels}, of which {moves} only copy; est. us: "
             f"{record.estimated_us:.1f} instead of {record.unfused_us:.1f}",
         ]

@@ -52,8 +52,8 @@ def compute(order: Order) -> Event:
             match outcome:
                 case Done(value=value, milliseconds=wall, cpu_milliseconds=cpu):
                     return Answer(value, wall, cpu)
-                case Failed(reason=reason):
-                    return Lost(reason)
+                case Failed(reason=reason, overdue=overdue):
+                    return Lost(reason, overdue)
             if _given_up(worker, order.key):
                 return Lost("its client gave it up")
     except MirageError as error:

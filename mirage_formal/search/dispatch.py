@@ -53,11 +53,19 @@ class Done(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A task given up: its worker died, hung, grew too large or raised in every try; ``reason`` is the last one's."""
+    """A task given up: its worker died, hung, grew too large or raised in every try; ``reason`` is the last one's.
+
+    Attributes:
+        index: Position among the tasks.
+        reason: Of the last try.
+        attempts: Workers that it was given to.
+        overdue: Whether the last try took longer than it was given.
+    """
 
     index: int
     reason: str
     attempts: int
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +96,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A try that came to nothing: the worker died, hung or raised."""
+    """A try that came to nothing: the worker died, hung (``overdue``) or raised."""
 
     reason: str
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +133,10 @@ S = TypeVar("S", bound=Slot)
 class _Book:
     """Where every task of one ``run`` stands."""
 
-    def __init__(self, count: int, tries: int) -> None:
+    def __init__(self, count: int, tries: int, once: bool) -> None:
         self.left = count
         self.tries = tries
+        self.once = once
         self.waiting = deque(range(count))
         self.starts = [0] * count
         self.failures = [0] * count
@@ -196,6 +206,7 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tick_s: float = 0.2,
         tries: int = TRIES,
+        once: bool = False,
     ) -> Iterator[Done[R] | Failed | Slow | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
@@ -206,11 +217,12 @@ class Executor(ABC, Generic[S]):
             deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
             tick_s: None is yielded when nothing has happened for so many seconds, for progress displays.
             tries: Times that a task may fail before it is given up.
+            once: Whether a task that took too long is given up at once: another try would take as long.
 
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
-        book = _Book(len(tasks), tries)
+        book = _Book(len(tasks), tries, once)
         try:
             while book.left:
                 now = time.monotonic()
@@ -279,15 +291,15 @@ class Executor(ABC, Generic[S]):
                 book.seconds.append(seconds)
                 book.settle(index)
                 return Done(index, value, book.starts[index], milliseconds, cpu_milliseconds)
-            case Lost(reason):
+            case Lost(reason, overdue):
                 book.failures[index] += 1
                 if any(other.task == index for other in self._slots):
                     return None
-                if book.failures[index] < book.tries:
+                if book.failures[index] < book.tries and not (overdue and book.once):
                     book.waiting.append(index)
                     return None
                 book.settle(index)
-                return Failed(index, reason, book.starts[index])
+                return Failed(index, reason, book.starts[index], overdue)
 
     def _slow_ones(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> Iterator[Slow]:
         """Tasks that have become slow, and those that are now computed a second time; each once."""

@@ -145,7 +145,7 @@ class Pool(Executor[_Worker]):
         """Kill a busy worker that has taken too long or too much."""
         if time.monotonic() >= worker.until:
             self._stop(worker)
-            return Lost("its worker hung and was killed")
+            return Lost("its worker hung and was killed", overdue=True)
         if self._memory is not None and (used := _resident(worker.process.pid)) > self._memory:
             self._stop(worker)
             most = f"{used / _GIB:.2f} GiB of at most {self._memory / _GIB:.2f}"

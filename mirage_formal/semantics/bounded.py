@@ -22,6 +22,8 @@ from mirage_formal.semantics.walk import evaluate
 #: Relative error of one operation, and of one call of a function of the mathematical library.
 _U: Final = 2.0**-53
 _CALL: Final = 8 * _U
+#: Below this, results lose digits, or are 0 though the exact ones are not.
+_LEAST: Final = 2.0**-1022
 #: Largest slope of the functions that are not monotone or have no simpler bound.
 _SLOPES: Final = {OpKind.SIGMOID: 0.25, OpKind.SILU: 1.1, OpKind.GELU: 1.13, OpKind.RELU: 1.0}
 
@@ -39,13 +41,13 @@ class BoundedDomain(BatchedDomain):
         y = super().unary(kind, v)
         match kind:
             case OpKind.EXP:
-                return np.stack([y, y * np.expm1(np.minimum(e, 700.0)) + _CALL * y])
+                return np.stack([y, y * np.expm1(np.minimum(e, 700.0)) + _CALL * y + _LEAST])
             case OpKind.SQRT:
                 below = np.where(v > 0, v, 1.0)
                 passed = np.where(v > 0, np.minimum(e / np.sqrt(below), np.sqrt(e)), np.sqrt(e))
                 return np.stack([y, passed + _U * y])
             case OpKind.SQUARE:
-                return np.stack([y, (2 * np.abs(v) + e) * e + _U * y])
+                return np.stack([y, (2 * np.abs(v) + e) * e + _U * y + _lost(y, v != 0)])
             case OpKind.RELU:
                 return np.stack([y, e])
             case _:
@@ -59,10 +61,11 @@ class BoundedDomain(BatchedDomain):
         y = super().binary(kind, v, w)
         match kind:
             case OpKind.MUL:
-                passed = np.abs(v) * f + np.abs(w) * e + e * f
+                passed = np.abs(v) * f + np.abs(w) * e + e * f + _lost(y, (v != 0) & (w != 0))
             case OpKind.DIV:
                 room = np.abs(w) - f
                 passed = np.where(room > 0, (e + np.abs(y) * f) / np.where(room > 0, room, 1.0), np.inf)
+                passed = passed + _lost(y, v != 0)
             case _:
                 passed = e + f
         return np.stack([y, passed + _U * np.abs(y)])
@@ -70,7 +73,7 @@ class BoundedDomain(BatchedDomain):
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
         """See ``Domain.scale``."""
         y = super().scale(a[0], factor)
-        return np.stack([y, abs(float(factor)) * a[1] + 2 * _U * np.abs(y)])
+        return np.stack([y, abs(float(factor)) * a[1] + 2 * _U * np.abs(y) + _lost(y, a[0] != 0)])
 
     def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
         """See ``Domain.offset``."""
@@ -84,7 +87,9 @@ class BoundedDomain(BatchedDomain):
         # The operands may be sums or products with a count already.
         own = (v.shape[-1] + 4) * _U
         passed = super().matmul(sizes, f, inner) + super().matmul(e, others + f, inner)
-        return np.stack([super().matmul(v, w, inner), passed + own * super().matmul(sizes, others, inner)])
+        return np.stack(
+            [super().matmul(v, w, inner), passed + own * super().matmul(sizes, others, inner) + v.shape[-1] * _LEAST]
+        )
 
     def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
         """See ``Domain.sum``."""
@@ -116,6 +121,11 @@ class BoundedDomain(BatchedDomain):
         """See ``Domain.softmax``."""
         weights = self.unary(OpKind.EXP, a)
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
+
+
+def _lost(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:
+    """What is lost where a result is too small, though it is not 0."""
+    return np.where(nonzero & (np.abs(y) < _LEAST), _LEAST, 0.0)
 
 
 def _iterations(a: NDArray[Any]) -> list[NDArray[Any]]:

@@ -12,6 +12,7 @@ from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession
 from mirage_formal.verify.policy import Policy
 from mirage_formal.verify.record import FingerprintRecord
+from mirage_formal.verify.witness import unmet
 
 
 class Replayed(Protocol):
@@ -20,6 +21,14 @@ class Replayed(Protocol):
     @property
     def conditions(self) -> tuple[str, ...]:
         """What program and candidate need to be defined."""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Those of the candidate that the program has not."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether one of them does not show by its form that it always holds."""
 
 
 T = TypeVar("T", bound=Replayed)
@@ -52,7 +61,8 @@ class Refused:
     Attributes:
         graph: The candidate.
         kind: "different" and "unknown" are the fingerprint's verdict, "unproved" is the prover's Unknown where the
-            policy asks for a proof, "proof-refused" is a proof that the kernel does not accept.
+            policy asks for a proof, "proof-refused" is a proof that the kernel does not accept. "unknown" is also a
+            proof whose conditions no input is known to meet.
         verdict: The verdict that was not enough.
         reason: Why there is no better one.
         record: The fingerprint's log.
@@ -72,7 +82,8 @@ def certify(
 
     Sound: Equivalent rests on a proof that ``replay`` accepts and on nothing else: no number of a finite field and no
     floating-point number is a part of it. A fingerprint alone is accepted only where the policy says so, as Probable;
-    that it has no answer refuses nothing that is proved. A proof that is refused is believed by no policy.
+    that it has no answer refuses nothing that is proved. A proof that is refused is believed by no policy, nor is one
+    whose conditions no input met.
 
     Raises:
         GraphError: The candidate is not well-formed or has other inputs or outputs than the program.
@@ -87,7 +98,10 @@ def certify(
         theorem = replay(session.program, candidate, proved.proof)
         if isinstance(theorem, Unknown):
             return Refused(candidate, "proof-refused", theorem, theorem.reason, record)
-        return Verified(candidate, replace(proved, conditions=theorem.conditions), theorem, record)
+        if (never := unmet(session.program, candidate, theorem.doubtful, seed=record.seed)) is not None:
+            return Refused(candidate, "unknown", never, never.reason, record)
+        verdict = replace(proved, conditions=theorem.conditions, added=theorem.added)
+        return Verified(candidate, verdict, theorem, record)
     match policy, seen:
         case Policy.PROBABLE, Probable():
             return Verified(candidate, seen, None, record)

@@ -71,9 +71,7 @@ def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Group
     made = []
     for number, shape in enumerate(places.shapes):
         even = all(trial.fills[number].even == trial.fills[number].odd for trial in trials)
-        axes = [
-            _classes(extent, chosen, parity=not even) for extent, chosen in zip(shape, touched[number], strict=True)
-        ]
+        axes = [classes(extent, chosen, parity=not even) for extent, chosen in zip(shape, touched[number], strict=True)]
         parity = sum(
             (
                 np.reshape(first % 2, [-1 if d == axis else 1 for d in range(len(shape))])
@@ -94,7 +92,7 @@ def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Group
     return made
 
 
-def _classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDArray[np.int64]]:
+def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDArray[np.int64]]:
     """Labels of one axis, with the first coordinate of every class."""
     numbers = np.arange(extent) % 2 if parity else np.zeros(extent, dtype=np.int64)
     for rank, i in enumerate(sorted(chosen)):
@@ -165,4 +163,4 @@ def element_of(graph: KernelGraph, places: Places, found: Counterexample) -> flo
     return element(graph, source, found.output, found.index)
 
 
-__all__ = ["Places", "Sides", "Trial", "bounded", "element_of", "inputs_of", "plain"]
+__all__ = ["Places", "Sides", "Trial", "bounded", "classes", "element_of", "inputs_of", "plain"]

@@ -14,6 +14,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.kernel.second import Answer, Opinion
+from mirage_formal.check.limit import Within
 from mirage_formal.ir.serialize import from_json
 from mirage_formal.pipeline import Settings, run
 from tests.check.known_engine import PROGRAMS
@@ -154,6 +155,7 @@ def test_a_digit_lemma_too_many_is_refused(candidate: Callable[..., Path]) -> No
         (lambda record: record.update(steps=record["steps"] + 1), "steps and lemmas"),
         (lambda record: record.update(lemmas=0), "steps and lemmas"),
         (lambda record: record["conditions"].pop(), "conditions"),
+        (lambda record: record["added"].append(record["conditions"][0]), "conditions that the program has not"),
         (lambda record: record["conditions"].append("and nothing else"), "conditions"),
         (lambda record: record.update(sha256="0" * 64), "sha256 of the proof"),
         (lambda record: record["digits"][0]["extents"].reverse(), "digit lemmas"),
@@ -243,6 +245,7 @@ def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(
     root = candidate("rms_norm")
     undecided = (Opinion(Answer.UNDECIDED, "too large"), Opinion(Answer.CONFIRMED))
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: undecided)
+    monkeypatch.setattr(Within, "result", lambda self: self._function(*self._arguments))  # in this process
     assert main([str(root)]) == 0
     assert " 1/2 " in capsys.readouterr().out
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (Opinion(Answer.REFUTED),))

@@ -21,6 +21,8 @@ from mirage_formal.ir.ops import BlockContext, OpKind
 from mirage_formal.ir.types import Shape
 
 LEADING: Final = LOOP + 1
+#: A condition, whether it is about a divisor, and the terms of the divisor or radicand.
+Need = tuple[str, bool, tuple[int, ...]]
 
 
 class Elaboration(Pieces):
@@ -32,7 +34,7 @@ class Elaboration(Pieces):
 
     def __init__(self, terms: Terms, graph: KernelGraph, name: str) -> None:
         super().__init__(terms)
-        self.conditions: list[str] = []
+        self.needs: list[Need] = []
         self._where = name
         try:
             kernel_types(graph)
@@ -218,14 +220,19 @@ class Elaboration(Pieces):
     def unary(self, kind: str, x: Value) -> Value:
         """An elementwise operator; a root needs a condition."""
         if kind == "sqrt":
-            self.conditions.append(f"{self._where}: radicand nonnegative")
+            self.needs.append((f"{self._where}: radicand nonnegative", False, tuple(x.pieces())))
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
         """add, sub, mul, div, max; a division needs a condition."""
         if kind == "div":
-            self.conditions.append(f"{self._where}: divisor nonzero")
+            self.needs.append((f"{self._where}: divisor nonzero", True, tuple(b.pieces())))
         return super().binary(kind, a, b)
+
+    @property
+    def conditions(self) -> list[str]:
+        """What the graph needs to be defined, in the order of its operators."""
+        return [text for text, _, _ in self.needs]
 
 
 def _whole(term: int, shape: Shape) -> Value:

@@ -29,6 +29,7 @@ class Theorem:
         lemmas: Lemmas replayed.
         digit_facts: Extents of digits that were split or folded; digits.obligations states each as SMT-LIB.
         closings: The identities at the outputs.
+        read: Both graphs, with the terms that their conditions are about, and the steps, with what terms are equal to.
     """
 
     conditions: tuple[str, ...]
@@ -36,6 +37,7 @@ class Theorem:
     lemmas: int
     digit_facts: frozenset[tuple[int, ...]]
     closings: tuple[Closing, ...]
+    read: tuple[list[Elaboration], Steps]
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
@@ -86,8 +88,8 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         raise ProofError(error.what, error.where or where) from error
     except RecursionError as error:
         raise ProofError("expected terms nested less deep", where) from error
-    conditions = tuple(dict.fromkeys(graphs[0].conditions + graphs[1].conditions))
-    return Theorem(conditions, len(steps.tensors), len(tables["lemmas"]), frozenset(ring.facts), closings)
+    held = tuple(dict.fromkeys(graphs[0].conditions + graphs[1].conditions))
+    return Theorem(held, len(steps.tensors), len(tables["lemmas"]), frozenset(ring.facts), closings, (graphs, steps))
 
 
 def _law(raw: Any) -> str:

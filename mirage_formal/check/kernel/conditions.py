@@ -1,0 +1,240 @@
+"""Which of a candidate's conditions its program has as well, and which hold by their form.
+
+No part of a proof: the equality holds where all conditions of both graphs hold. This says what of that is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage_formal.check.kernel.algebra import NONE, Digits, Index, Mono, Poly, ProofError, Ring
+from mirage_formal.check.kernel.elaborate import Need
+from mirage_formal.check.kernel.replay import Theorem
+
+#: What must not be 0 or not be negative, for all values of its digits; equal ones say the same.
+Atom = tuple[Any, ...]
+#: A name of a digit: a number, its extent, and the number of the sum or maximum that binds it, 0 for none.
+Name = tuple[int, int, int]
+#: The binder of each bound digit, and its name once it has occurred.
+Scope = Mapping[int, tuple[int, list[Name]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The conditions of a theorem, sorted.
+
+    Attributes:
+        added: Those of the candidate that the program has not.
+        doubtful: Those of both that do not show by their form that they always hold, as a sum of exponentials does.
+    """
+
+    added: tuple[str, ...]
+    doubtful: tuple[str, ...]
+
+
+def split(theorem: Theorem) -> Split:
+    """Sort the conditions of a theorem.
+
+    Sound: a condition is not added only if each of its terms is one of the program's, or what its normal form needs
+    (factors that are not 0, a polynomial that is not negative) shows by its form or is needed by the program too, for
+    digits of the same extents. What cannot be told counts as added, and as doubtful.
+    """
+    (graphs, steps) = theorem.read
+    program, candidate = (graph.needs for graph in graphs)
+    polys = {tensor.term: tensor.poly for tensor in steps.tensors}
+    found: dict[tuple[bool, int], frozenset[Atom] | None] = {}
+    for _, divisor, terms in (*program, *candidate):
+        for term in terms:
+            if (divisor, term) not in found:
+                found[divisor, term] = _atoms(steps.ring, polys.get(term), divisor=divisor)
+    known = {(divisor, term) for _, divisor, terms in program for term in terms}
+    atoms = frozenset[Atom]().union(*(found[key] or () for key in known))
+
+    def had(need: Need) -> bool:
+        keys = [(need[1], term) for term in need[2]]
+        return all(key in known or ((own := found[key]) is not None and own <= atoms) for key in keys)
+
+    def certain(need: Need) -> bool:
+        return all(found[need[1], term] == frozenset() for term in need[2])
+
+    added = dict.fromkeys(need[0] for need in candidate if not had(need))
+    doubtful = dict.fromkeys(need[0] for need in (*program, *candidate) if not certain(need))
+    return Split(tuple(added), tuple(doubtful))
+
+
+def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:
+    """What has to hold so that a value is not 0, or not negative; None if that is not known.
+
+    Sound: the inverse of a divisor is a product of powers; the factors with negative exponents must not be 0, those
+    with positive ones are divisors of divisors, of which there are conditions of their own.
+    """
+    if not poly:
+        return None if poly is None or divisor else frozenset()
+    if not divisor:
+        if all(coef > 0 and _signed(ring, mono) for mono, coef in poly.items()):
+            return frozenset()
+        scale = max(abs(Fraction(coef)) for coef in poly.values())
+        scaled = ((mono, coef / scale) for mono, coef in poly.items())
+        return frozenset({("radicand", *_Naming(ring, poly).polynomial(scaled))})
+    try:
+        inverse = ring.power(poly, -2)
+    except ProofError:  # too much work, or no content lemma
+        return None
+    if len(inverse) != 1:
+        return None
+    below = (f for mono in inverse for f, e in mono if e < 0 and not _positive(ring, f))
+    return frozenset(("divisor", _Naming(ring, [((f, 2),)]).factor(f, {})) for f in below)
+
+
+def _signed(ring: Ring, mono: Mono) -> bool:
+    """Whether a product shows by its form that it is not negative."""
+    return all(e % 4 != 2 or ring.nonnegative(f) for f, e in mono)
+
+
+def _positive(ring: Ring, factor: int) -> bool:
+    """Whether a factor shows by its form that it is above 0.
+
+    Sound: exp and roots of numbers are; so are sums of products of such, and sums of values that are not negative one
+    of which is such a product.
+    """
+    payload: Any = ring.payloads[factor]
+    match ring.kinds[factor]:
+        case "exp" | "surd":
+            return True
+        case "sum":
+            return all(_positive(ring, f) for f, _ in payload[1])
+        case "pow":
+            signed = all(coef > 0 and _signed(ring, mono) for mono, coef in payload)
+            return signed and any(all(_positive(ring, f) for f, _ in mono) for mono, _ in payload)
+    return False
+
+
+class _Naming:
+    """Terms with digits named in the order in which they occur: equal names, equal terms but for names of digits.
+
+    Free digits that always stand side by side in an index, as one number, count as one digit.
+    """
+
+    def __init__(self, ring: Ring, monos: Iterable[Mono]) -> None:
+        self._ring = ring
+        self._names: dict[int, Name] = {}
+        self._next = 0
+        self._binders = 0
+        self._dropped: set[int] = set()
+        self._extents = dict(enumerate(ring.extents))
+        monos = list(monos)
+        self._fold(NONE.union(*map(ring.free_of, monos)), list(_indices(ring, monos)))
+
+    def _fold(self, free: Digits, indices: Sequence[Mapping[int, int]]) -> None:
+        """Merge neighbours until there are none."""
+        left = set(free)
+        while True:
+            pairs = ((hi, lo) for hi in sorted(left) for lo in sorted(left) if hi != lo)
+            pair = next((pair for pair in pairs if self._adjacent(*pair, indices)), None)
+            if pair is None:
+                return
+            hi, lo = pair
+            self._extents[lo] *= self._extents[hi]
+            self._dropped.add(hi)
+            left.remove(hi)
+            indices = [{d: s for d, s in index.items() if d != hi} for index in indices]
+
+    def _adjacent(self, hi: int, lo: int, indices: Sequence[Mapping[int, int]]) -> bool:
+        own = [index for index in indices if hi in index or lo in index]
+        return bool(own) and all(
+            hi in index and lo in index and index[hi] == index[lo] * self._extents[lo] for index in own
+        )
+
+    def polynomial(self, poly: Iterable[tuple[Mono, Any]], scope: Scope | None = None) -> tuple[Any, ...]:
+        """Coefficients and products."""
+        scope = {} if scope is None else scope
+        items = sorted(poly, key=lambda item: (_form(self._ring, item[0]), item[1]))
+        return tuple((coef, self._monomial(mono, scope)) for mono, coef in items)
+
+    def _monomial(self, mono: Mono, scope: Scope) -> tuple[Any, ...]:
+        items = sorted(mono, key=lambda item: (_form_of(self._ring, item[0]), item[1]))
+        return tuple((self.factor(f, scope), e) for f, e in items)
+
+    def factor(self, f: int, scope: Scope) -> tuple[Any, ...]:
+        """One factor; ``scope`` has the names of bound digits."""
+        kind, payload = self._ring.kinds[f], self._ring.payloads[f]
+        match kind:
+            case "in":
+                return (kind, payload[0], *(self._index(index, scope) for index in payload[1]))
+            case "sum":
+                inside = self._bound(payload[0], scope)
+                return (kind, self._monomial(payload[1], inside), self._listed(payload[0]))
+            case "max":
+                inside = self._bound(payload[0], scope)
+                return (kind, self.polynomial(payload[1], inside), self._listed(payload[0]))
+            case "pmax" | "carry":
+                index, u, digits, poly = payload
+                inside = self._bound(digits | {u}, scope)
+                named = self.polynomial(poly, inside)
+                return (kind, self._index(index, scope), named, self._digit(u, inside), self._listed(digits))
+            case "top":
+                polys = sorted(payload, key=lambda poly: "+".join(sorted(_form(self._ring, m) for m, _ in poly)))
+                return (kind, *(self.polynomial(poly, scope) for poly in polys))
+            case "fn":
+                return (kind, payload[0], self.polynomial(payload[1], scope))
+            case "exp" | "pow":
+                return (kind, self.polynomial(payload, scope))
+        return (kind, payload)
+
+    def _bound(self, digits: Iterable[int], scope: Scope) -> Scope:
+        self._binders += 1
+        return {**scope, **{d: (self._binders, []) for d in digits}}
+
+    def _listed(self, digits: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(self._ring.extents[d] for d in digits))
+
+    def _index(self, index: Index, scope: Scope) -> tuple[Any, ...]:
+        offset, terms = index
+        kept = sorted(((s, d) for d, s in terms if d in scope or d not in self._dropped), key=lambda item: item[0])
+        return (offset, *((stride, self._digit(d, scope)) for stride, d in kept))
+
+    def _digit(self, d: int, scope: Scope) -> Name:
+        """The name of a digit; a bound one has its own in every scope."""
+        if d in scope:
+            binder, names = scope[d]
+            if not names:
+                names.append(self._fresh(self._ring.extents[d], binder))
+            return names[0]
+        if d not in self._names:
+            self._names[d] = self._fresh(self._extents[d], 0)
+        return self._names[d]
+
+    def _fresh(self, extent: int, binder: int) -> Name:
+        self._next += 1
+        return self._next, extent, binder
+
+
+def _indices(ring: Ring, monos: Iterable[Mono]) -> Iterable[dict[int, int]]:
+    """All indices in some products, at any depth."""
+    seen: set[int] = set()
+    stack = [f for mono in monos for f, _ in mono]
+    while stack:
+        f = stack.pop()
+        if f not in seen:
+            seen.add(f)
+            indices, _, inner = ring.inside(f)
+            yield from (dict(terms) for _, terms in indices)
+            stack += [g for mono in inner for g, _ in mono]
+
+
+def _form(ring: Ring, mono: Mono) -> str:
+    """A product without its digits, to sort by."""
+    return "*".join(sorted(f"{_form_of(ring, f)}^{e}" for f, e in mono))
+
+
+def _form_of(ring: Ring, factor: int) -> str:
+    kind, payload = ring.kinds[factor], ring.payloads[factor]
+    _, _, inner = ring.inside(factor)
+    name = f"{payload[0]}" if kind in ("in", "fn") else f"{payload}" if kind == "surd" else ""
+    return f"{kind}{name}({'+'.join(sorted(_form(ring, mono) for mono in inner))})"
+
+
+__all__ = ["Split", "split"]

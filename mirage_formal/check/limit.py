@@ -1,0 +1,140 @@
+"""A check in a process of its own, which is killed when its time is over; what it had established by then is kept.
+
+The limit holds whatever the check is doing: a call that never comes back to Python cannot outlive its process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+from mirage_formal.check.steps import CheckFailed, Listener, watch
+
+R = TypeVar("R")
+
+#: Seconds for the whole of a directory, unless the user says otherwise.
+LIMIT_S: Final = 3600.0
+#: Seconds that a process whose pipe is closed may take to be gone.
+_END_S: Final = 10.0
+
+
+class OutOfTime(Exception):
+    """The time is over.
+
+    Attributes:
+        established: What had been told by then, in that order.
+        file: What was being looked at longest.
+        step: What was being established about it.
+    """
+
+    def __init__(self, established: list[Any], file: str, step: str) -> None:
+        super().__init__(file, step)
+        self.established = established
+        self.file = file
+        self.step = step
+
+
+class _Steps:
+    """The steps that processes are in: each has its own, one inside another."""
+
+    def __init__(self) -> None:
+        self._inside: dict[int, list[tuple[float, str, str]]] = {}
+
+    def note(self, process: int, step: tuple[str, str] | None) -> None:
+        inside = self._inside.setdefault(process, [])
+        if step is not None:
+            inside.append((time.monotonic(), *step))
+        elif inside:
+            inside.pop()
+
+    def longest(self) -> tuple[str, str]:
+        """File and name of the innermost step, of all processes, that has taken longest."""
+        now = min((inside[-1] for inside in self._inside.values() if inside), default=None)
+        return ("", "start") if now is None else now[1:]
+
+
+class Within(Generic[R]):
+    """Runs a check, ``function(*arguments)`` of a module, within a time limit.
+
+    Sound: an answer is what the function returned; everything else is raised.
+    """
+
+    def __init__(self, limit_s: float, function: Callable[..., R], *arguments: Any) -> None:
+        self._limit_s = limit_s
+        context = multiprocessing.get_context("spawn")
+        self._function = function
+        self._arguments = arguments
+        self._events, self._theirs = context.Pipe(duplex=False)
+        self._listener = Listener(self._theirs, context.Lock())  # held here: its name goes with the last reference
+        self._process = context.Process(target=_serve, args=(self._listener, function, arguments))
+        self._established: list[Any] = []
+        self._steps = _Steps()
+
+    def result(self) -> R:
+        """What the check returns.
+
+        Raises:
+            OutOfTime: It took too long.
+            CheckFailed: It failed, or its process died.
+            Exception: What else it raised.
+        """
+        deadline = time.monotonic() + self._limit_s
+        self._process.start()
+        self._theirs.close()
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if not self._events.poll(left):
+                    break
+                try:
+                    kind, *about = self._events.recv()
+                except (EOFError, OSError):  # nobody is left who could say something
+                    self._process.join(_END_S)
+                    what = f"its process died with exit code {self._process.exitcode}"
+                    raise CheckFailed(*self._steps.longest(), what) from None
+                if kind == "returned":
+                    value: R = about[0]
+                    return value
+                if kind == "raised":
+                    raise about[0]
+                if kind == "told":
+                    self._established.append(about[0])
+                else:
+                    self._steps.note(*about)
+            raise OutOfTime(self._established, *self._steps.longest())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Kill what is left of the process and of those that it started."""
+        if self._process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(listener: Listener, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.setsid()  # so that all its processes can be killed together
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    watch(listener)
+    try:
+        answer = ("returned", function(*arguments))
+    except Exception as error:
+        answer = ("raised", error)
+    listener.say(answer)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
+
+
+__all__ = ["LIMIT_S", "OutOfTime", "Within"]
