@@ -71,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes [default: processors]")
     parser.add_argument(
-        "--recompile",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compile kernels again, where the NVRTC is here that compiled them, and compare [default: --recompile]",
+        "--no-recompile",
+        dest="recompile",
+        action="store_false",
+        help="do not compile kernels again, to compare them, where the NVRTC is here that compiled them [default: off]",
     )
     try:
         options = parser.parse_args(arguments)
