@@ -60,6 +60,7 @@ class Kind(IntEnum):
     TOP = 9
 
 
+_WORD: Final = 1 << 63
 _RING: Final = frozenset({Kind.EXP, Kind.POW, Kind.SURD})
 
 
@@ -74,6 +75,8 @@ def freeze(terms: Mapping[Monomial, Rational]) -> Polynomial:
 
 
 def _plain(c: Rational) -> Rational:
+    if type(c) is int and -_WORD < c < _WORD:
+        return c
     bits = c.numerator.bit_length() + c.denominator.bit_length()
     if bits > MAX_BITS:
         raise Stuck(f"a coefficient has more than {MAX_BITS} bits")
@@ -274,7 +277,7 @@ class Terms:
     def product(self, items: dict[int, int]) -> Polynomial:
         """The product of factor^(e/2) over ``items`` in normal form; ``items`` is used up."""
         special = [f for f in items if self.kind[f] in _RING]
-        if any(abs(e) > MAX_EXPONENT for e in items.values()):
+        if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
             raise Stuck(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
         extra: list[Polynomial] = []
