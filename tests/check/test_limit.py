@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mirage_formal.check.directory import Found
 
-from mirage_formal.check import __main__ as command
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.limit import OutOfTime, Within
 from mirage_formal.check.steps import CheckFailed, established, expect, step
+from mirage_formal.derive import command
 from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.driver import run
 from tests.fake_engine import roots
@@ -138,8 +137,8 @@ def test_conditions_that_the_program_has_not_are_reported_apart(
     assert "None is one that the program has not." in capsys.readouterr().out
     (one,) = (made / "candidates").iterdir()
     needs = ("candidate, kernel operator 1: divisor nonzero",)
-    found = Found([replace(check_candidate(one), conditions=needs, added=needs)], [])
-    monkeypatch.setattr(Within, "result", lambda self: found)
+    found = command._Found([replace(check_candidate(one), conditions=needs, added=needs)], [])
+    monkeypatch.setattr(Within, "result", lambda self: (found, []))
     assert command.main([str(made)]) == 0
     output = capsys.readouterr().out
     assert f"conditions that the program does not have:\n  {one.name}: {needs[0]}\n" in output
