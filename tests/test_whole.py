@@ -83,7 +83,7 @@ def test_a_part_for_which_nothing_is_found_is_cut_again(report: WholeReport) -> 
 
 def test_the_directory_is_established_again(report: WholeReport, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([str(report.directory), "--jobs", "1"]) == 0
-    assert "whole program layers: equivalent" in capsys.readouterr().out
+    assert 'whole program "layers": equivalent' in capsys.readouterr().out
 
 
 def test_what_is_printed(report: WholeReport) -> None:

@@ -20,7 +20,8 @@ from mirage_formal.guard import orderly
 from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.counterexample import Counterexample
 from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.mirage_json import graphs_of, is_mirage, match_inputs
+from mirage_formal.ir.matching import match_inputs
+from mirage_formal.ir.mirage_json import graphs_of, is_mirage
 from mirage_formal.ir.serialize import MAX_BYTES, from_value, load_json, to_json
 from mirage_formal.ir.types import DType
 from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict

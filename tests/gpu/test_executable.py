@@ -93,7 +93,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another schema": (lambda r: r.update(schema="x"), "mirage_formal.launch"),
     "an unknown field": (lambda r: r.update(shell="rm"), "unknown field"),
     "no such value": (lambda r: _argument(r, 0, 0, value=99), "values below"),
-    "a negative value": (lambda r: _argument(r, 0, 0, value=-1), "values below"),
+    "a negative value": (lambda r: _argument(r, 0, 0, value=-1), "arguments.0..value"),
     "another value": (lambda r: _argument(r, 0, 0, value=1), "elements of value 1"),
     "fewer elements": (lambda r: _argument(r, 0, 0, elements=8), "elements of value 0"),
     "an odd alignment": (lambda r: _argument(r, 0, 0, align=3), "aligned to 3"),
@@ -101,9 +101,9 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "reads before writes": (lambda r: r["launches"].reverse(), "nothing has written"),
     "no launch": (lambda r: r["launches"].pop(), "no launch writes output"),
     "too many threads": (lambda r: r["launches"][0].update(threads=4096), "launch dimensions"),
-    "an empty grid": (lambda r: r["launches"][0].update(grid=[0, 1, 1]), "launch dimensions"),
-    "a name with code": (lambda r: r["launches"][0].update(name="k<int>()"), "name of a kernel"),
-    "a path": (lambda r: r["launches"][0].update(source="../x.cu"), "file of this directory"),
+    "an empty grid": (lambda r: r["launches"][0].update(grid=[0, 1, 1]), "grid.0."),
+    "a name with code": (lambda r: r["launches"][0].update(name="k<int>()"), "launches.0..name"),
+    "a path": (lambda r: r["launches"][0].update(source="../x.cu"), "launches.0..source"),
     "a missing file": (lambda r: r["launches"][0].update(source="none.cu"), "file of this directory"),
     "another digest": (lambda r: r["launches"][0].update(sha256="0" * 64), "launch.json was written with"),
     "an output too many": (lambda r: r["outputs"].append(3), "value for each output"),
@@ -138,5 +138,5 @@ def test_links_and_missing_directories_are_refused(tmp_path: Path, split: Execut
     with pytest.raises(MirageError, match="file of this directory"):
         load(tmp_path)
     (tmp_path / LAUNCH_FILE).write_text("{")
-    with pytest.raises(FormatError, match="launch record"):
+    with pytest.raises(FormatError, match="expected JSON"):
         load(tmp_path)

@@ -20,8 +20,9 @@ from random_graphs import random_graph
 from mirage_formal.errors import FormatError, GraphError, UnsupportedError
 from mirage_formal.ir.check import faults
 from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, ThreadDefined
+from mirage_formal.ir.matching import match_inputs
 from mirage_formal.ir.mirage_export import to_mirage
-from mirage_formal.ir.mirage_json import from_mirage, graphs_of, is_mirage, match_inputs
+from mirage_formal.ir.mirage_json import from_mirage, graphs_of, is_mirage
 from mirage_formal.ir.mirage_names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED
 from mirage_formal.ir.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.ir.types import DType

@@ -1,0 +1,54 @@
+"""Whether a graph from anywhere stands for a program: the same inputs, in the same places, and the same outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_formal.errors import GraphError
+from mirage_formal.ir.check import kernel_types
+from mirage_formal.ir.graph import Input, KernelGraph
+from mirage_formal.ir.types import Shape
+
+
+def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:
+    """The graph with the program's names for its inputs, which stand in the program's order.
+
+    Names that only one of the two has say nothing about the pairing; a name that both have must stand for the same
+    input. Element types are not compared: a verdict is about the reals.
+
+    Raises:
+        GraphError: Number, shapes or strides of inputs or shapes of outputs differ, or a name of the program stands in
+            another place.
+    """
+    names = [item.name for item in graph.inputs]
+    wanted = [item.name for item in program.inputs]
+    moved = [name for name, want in zip(names, wanted, strict=False) if name != want and name in wanted]
+    if moved and len(names) == len(wanted):
+        what = f"expected inputs in the program's order {', '.join(wanted)}, got {', '.join(names)}"
+        hint = f"inputs are paired by place, and {moved[0]} stands in another one: write them in the program's order"
+        raise GraphError(what, where=where, hint=hint)
+    hint = "the graph must stand for this program: the same inputs and outputs, in the same order"
+    for name, want, got in (
+        ("inputs", [item.tensor.shape for item in program.inputs], [item.tensor.shape for item in graph.inputs]),
+        ("outputs", _output_shapes(program), _output_shapes(graph)),
+    ):
+        if want != got:
+            what = f"expected {name} of shapes {[list(s) for s in want]}, got {[list(s) for s in got]}"
+            raise GraphError(what, where=where, hint=hint)
+    for mine, item in zip(graph.inputs, program.inputs, strict=True):
+        if _steps(mine) != _steps(item):
+            what = f"expected input {item.name} with strides {list(item.strides)}, got {list(mine.strides)}"
+            hint = f"give the program's {item.name} these strides, or write the graph for the program's"
+            raise GraphError(what, where=where, hint=hint)
+    named = (replace(mine, name=item.name) for mine, item in zip(graph.inputs, program.inputs, strict=True))
+    return replace(graph, inputs=tuple(named))
+
+
+def _steps(item: Input) -> list[int]:
+    """Strides that matter: along a dim of extent 1 nothing is ever stepped over."""
+    return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
+
+
+def _output_shapes(graph: KernelGraph) -> list[Shape]:
+    types = kernel_types(graph)
+    return [types[number].shape for number in graph.outputs]
