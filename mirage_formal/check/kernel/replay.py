@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_formal.check.kernel.algebra import ProofError, Ring, need
@@ -37,7 +37,7 @@ class Theorem:
     lemmas: int
     digit_facts: frozenset[tuple[int, ...]]
     closings: tuple[Closing, ...]
-    read: tuple[list[Elaboration], Steps]
+    read: tuple[list[Elaboration], Steps] = field(compare=False, repr=False)
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
