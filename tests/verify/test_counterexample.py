@@ -163,7 +163,7 @@ def test_right_pairs_at_real_extents_have_none():
 
 def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives():
     """Large enough for classes, small enough to be written out as a whole."""
-    n = 128
+    n = 160
     made = [
         pair({"X": (n, n), "Y": (n, n)}, lambda g, x, y: g.sub(x @ y, x), lambda g, x, y: g.sub(y @ x, x)),
         pair({"X": (n, n)}, lambda g, x: g.rms_norm(x), lambda g, x: g.rms_norm(x, dim=0)),
