@@ -33,8 +33,10 @@ check: $(READY)  ## lint, format, types and the layer rule
 
 FUZZ_PAIRS ?= 50000
 FUZZ_MUTANTS ?= 10000
+ATTACKS ?= 50000
 
-fuzz: $(READY)  ## prover against checker and float64: random pairs, mutants of candidates
+fuzz: $(READY)  ## an adversary against the checker; prover against checker and float64: random pairs, mutants
+	$(BIN)/python benchmarks/attack.py --trials $(ATTACKS) --jobs $(WORKERS)
 	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --mutants $(FUZZ_MUTANTS) --jobs $(WORKERS)
 
 reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
@@ -46,7 +48,7 @@ emulate-sanitized: $(READY)  ## every example's kernels on the emulator, with AS
 	$(BIN)/python benchmarks/emulate_examples.py
 
 trusted: $(READY)  ## count the lines that have to be trusted
-	$(BIN)/python -m mirage_formal.check.kernel.trusted
+	$(BIN)/python -m mirage_formal.check.trusted
 
 # The examples' runs, with kernels; made where the solvers are, used where the GPU is (the three targets below need
 # CuPy, torch, NumPy and msgspec of $(GPU_PYTHON), and what gpu-runs has made).

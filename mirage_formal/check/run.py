@@ -81,6 +81,9 @@ def read_run(root: Path) -> Run:
         unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     empty = () if run.summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/", *empty])
+    with step(root / SUMMARY_FILE, "manifest"):
+        own = [name for name in run.summary.manifest if not name.startswith(f"{CANDIDATES}/")]
+        expect("files beside the candidates", [RUN_FILE, SEARCH_FILE], sorted(own))
     _check_kernel_names(run)
     _check_identity(run)
     _check_units(run)

@@ -12,16 +12,14 @@ import json
 import random
 from collections import Counter
 from functools import cache
-from typing import Any
 
-import numpy as np
 import pytest
 from claims import load
 from decisions import Decision, differs
 from hand_proofs import PAIRS, text
-from kernel_values import Numbers, Values, replayed
 from mutations import single_mutants
-from proof_edits import Normal, Proof, edited
+from proof_edits import Normal, edited
+from proof_judge import Pair, accepts, kind, lines_are_true
 from prover_faults import CASES, FAULTS, faulty
 
 from mirage_formal.check.kernel.replay import ProofError, replay
@@ -30,7 +28,6 @@ from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.verify.equivalence import prove
 
-Pair = tuple[str, KernelGraph, KernelGraph]
 EDITS = 2000
 
 
@@ -59,46 +56,6 @@ def _false_proofs() -> tuple[tuple[Pair, str], ...]:
                 if written is not None:
                     found.append(((f"{label}, {name}", program, candidate), written.decode()))
     return tuple(found)
-
-
-def accepts(pair: Pair, proof: Proof | str) -> bool:
-    try:
-        replay(pair[1], pair[2], proof if isinstance(proof, str) else json.dumps(proof))
-    except ProofError:
-        return False
-    return True
-
-
-def lines_are_true(pair: Pair, proof: Proof) -> bool:
-    """Whether each tensor's element is what its operator term computes, at random inputs and a few positions."""
-    _, program, candidate = pair
-    numbers = np.random.default_rng(1)
-    arrays = [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs]
-    steps = replayed(program, candidate, proof)
-    wanted = Numbers(steps.terms, arrays)
-    values = Values(steps.ring, [wanted(source) for source in steps.sources])
-    for tensor in steps.tensors:
-        array = wanted(tensor.term)
-        for position in list(np.ndindex(array.shape))[:: max(1, array.size // 5)]:
-            env: dict[int, int] = {}
-            for i, string in zip(position, tensor.strings, strict=True):
-                for digit in reversed(string):
-                    i, env[digit] = divmod(i, steps.ring.extents[digit])
-            if not abs(values.poly(tensor.poly, env) - array[position]) < 1e-8 * (1 + abs(array[position])):
-                return False
-    return True
-
-
-def kind(old: Proof, new: Proof) -> str:
-    """What an accepted edit did."""
-    normal = Normal()
-    if normal(old) != normal(new):
-        return "other lines"
-    return "other order" if _multipliers(old) == _multipliers(new) else "other multiplier"
-
-
-def _multipliers(proof: Proof) -> list[list[Any]]:
-    return [sorted(zip(m[::2], m[1::2], strict=True)) for entry in proof["outputs"] for m in entry[2:]]
 
 
 @pytest.mark.parametrize("size", ["small", "real"])

@@ -1,0 +1,116 @@
+"""An adversary against the checker: edited proofs, invented lemmas, wrong graphs, resealed directories, hostile texts.
+
+Run: .venv/bin/python benchmarks/attack.py [--trials N] [--seed S] [--jobs J] [--only FAMILY] [--number N]
+
+Exit 1 if anything false was accepted, an exception that is no refusal came out, a trial took more than 60 s of
+processor time, or a process more than 1 GiB of memory. A trial is named by its family, seed and number, and --only with
+--number makes it again alone. The trials do not depend on the number of jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import multiprocessing
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import Progress
+
+# The generators stand with the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.attack.families import FAMILIES
+from tests.attack.trial import Family, Tally, campaign
+
+CHUNK = 250
+#: Bytes that a process may hold at most.
+MEMORY = 1 << 30
+#: Seconds of wall time after which a process that does not even take signals is ended.
+STUCK = 1800
+
+
+def part(family: int, seed: int, first: int, count: int) -> tuple[Tally, int]:
+    """Some trials of a family, and the most memory that this process has held."""
+    faulthandler.dump_traceback_later(STUCK, exit=True)
+    try:
+        tally = campaign(FAMILIES[family], seed, range(first, first + count))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    # Kilobytes; on macOS bytes, where this is only too strict.
+    return tally, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def chunks(counts: dict[int, int]) -> Iterator[tuple[int, int, int]]:
+    """Family, first number and count of each part."""
+    for family, count in counts.items():
+        for first in range(0, count, CHUNK):
+            yield family, first, min(CHUNK, count - first)
+
+
+def main() -> int:
+    """Run a campaign; returns the exit code."""
+    names = [family.name for family in FAMILIES]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=50_000, help="of all families together [default: 50000]")
+    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [default: processors]")
+    parser.add_argument("--only", choices=names, help="one family alone")
+    parser.add_argument("--number", type=int, help="one trial alone, with --only")
+    options = parser.parse_args()
+    if options.number is not None:
+        if options.only is None:
+            parser.error("--number needs --only")
+        tally = campaign(FAMILIES[names.index(options.only)], options.seed, range(options.number, options.number + 1))
+        print(*tally.failures or tally.said, sep="\n")
+        return 1 if tally.failures else 0
+    chosen = {i: family for i, family in enumerate(FAMILIES) if options.only in (None, family.name)}
+    counts = {i: max(1, round(options.trials * family.share)) for i, family in chosen.items()}
+    begin, most = perf_counter(), 0
+    tallies = {i: Tally() for i in counts}
+    console = Console(stderr=True)
+    with (
+        ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
+        Progress(console=console, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("trials", total=sum(counts.values()))
+        futures: dict[Future[tuple[Tally, int]], tuple[int, int, int]] = {
+            pool.submit(part, family, options.seed, first, count): (family, first, count)
+            for family, first, count in chunks(counts)
+        }
+        for future in as_completed(futures):
+            family, first, count = futures[future]
+            try:
+                tally, memory = future.result()
+            except BrokenProcessPool:
+                tally, memory = Tally(), 0
+                tally.failures.append(f"{FAMILIES[family].name} {options.seed}:{first}+{count}: the process died")
+            tallies[family].add(tally)
+            most = max(most, memory)
+            progress.advance(task, count)
+    return report({FAMILIES[i]: tally for i, tally in tallies.items()}, perf_counter() - begin, most)
+
+
+def report(tallies: dict[Family, Tally], seconds: float, most: int) -> int:
+    """Print what became of the trials; returns the exit code."""
+    for family, tally in tallies.items():
+        print(f"{family.name}: {sum(tally.said.values())} trials")
+        for said, count in tally.said.most_common():
+            print(f"  {count:7,}  {said}")
+    failures = [failure for tally in tallies.values() for failure in tally.failures]
+    print(*failures[:20], sep="\n")
+    done = sum(sum(tally.said.values()) for tally in tallies.values())
+    print(f"{done + len(failures):,} trials, {len(failures)} failures, {seconds:.0f} s, at most {most / 2**20:.0f} MiB")
+    return 1 if failures or most > MEMORY else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""An adversary against the checker: a seeded 3 % of the trials of ``make fuzz``, and what shows that it is awake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirage_formal.check.kernel import laws, moves, replay
+from tests.attack import lemmas, proofs
+from tests.attack.families import FAMILIES
+from tests.attack.trial import Family, campaign
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIALS = 1500
+
+
+def test_the_shares_add_up() -> None:
+    assert sum(family.share for family in FAMILIES) == pytest.approx(1)
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+
+
+@pytest.mark.slow
+def test_nothing_false_is_accepted_and_nothing_breaks() -> None:
+    """In processes of its own, whose memory is measured."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "attack.py"), "--trials", str(TRIALS), "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert ", 0 failures, " in done.stdout
+
+
+def blind(monkeypatch: pytest.MonkeyPatch, module: object, words: str) -> None:
+    """Make a part of the kernel not look at one thing: what is refused with these words is accepted."""
+    right = module.need  # type: ignore[attr-defined]
+
+    def need(condition: object, what: str) -> None:
+        right(words in what or condition, what)
+
+    monkeypatch.setattr(module, "need", need)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (laws, "expected fresh digits"),
+        (laws, "expected a class to be what factor"),
+        (laws, "to be the largest value"),
+        (laws, "expected the polynomial to be the product"),
+        (laws, "to be the running maximum"),
+        (moves, ""),
+    ],
+)
+def test_the_adversary_finds_a_kernel_that_does_not_look(
+    monkeypatch: pytest.MonkeyPatch, module: object, words: str
+) -> None:
+    blind(monkeypatch, module, words)
+    family = Family("lemmas", 1, lemmas.from_nothing)
+    parts = (campaign(family, 3, range(first, first + 50)) for first in range(0, 6000, 50))
+    assert any("WRONG ACCEPT" in failure for tally in parts for failure in tally.failures)
+
+
+def test_the_adversary_finds_a_replay_that_does_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    blind(monkeypatch, replay, "expected equal elements")
+    tally = campaign(Family("proofs", 1, proofs.edited_false_proof), 3, range(300))
+    assert any("WRONG ACCEPT" in failure for failure in tally.failures)
