@@ -74,7 +74,7 @@ def test_the_layer_rule() -> None:
 
 
 def test_the_checker_imports_only_what_it_may() -> None:
-    below = ("check", "ir", "smt", "journal", "resources", "guard", "errors", "limits", "strict_json", "text")
+    below = ("check", "ir", "smt", "journal", "resources", "guard", "errors", "files", "limits", "strict_json", "text")
     own = {f"mirage_formal.{name}" for name in below}
     for path in sources(PACKAGE / "check"):
         for name in imports(path):

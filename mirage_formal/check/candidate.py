@@ -8,7 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from mirage_formal.check.equivalence import Opinions, Replayed, opinions, replayed
+from mirage_formal.check.equal import equal
+from mirage_formal.check.equivalence import Opinions, Replayed, described, opinions
 from mirage_formal.check.expression import expressions, targets
 from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
 from mirage_formal.check.solvers import directory, expect_unsat
@@ -296,8 +297,9 @@ def _check_certificate(text: str, e: Expr, target: Expr) -> None:
 def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
     """What the proof shows, if the verdict needs one.
 
-    Sound: the kernel replays the proof for the very graphs that were read, and its obligations are those that the
-    kernel names, written anew here, compared with the files and refuted by both solvers.
+    Sound: ``equal`` reads both graphs and the proof from the files itself, and the kernel replays it for these graphs;
+    they are the ones that everything else here is about. The obligations are those that the kernel names, written anew
+    here, compared with the files and refuted by both solvers.
     """
     kind = files.verification.verdict.kind
     with step(root / PROOF_FILE, "equivalence proof for the verdict"):
@@ -307,7 +309,9 @@ def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
         return None
     (record,) = files.equivalences
     with step(root / EQUIVALENCE_FILE, "replay the proof"):
-        found = replayed(files.program, files.graph, files.equivalence)
+        proved = equal(root)
+        expect("graphs", (files.program, files.graph), (proved.program, proved.candidate))
+        found = described(proved.theorem)
     with step(root / PROOF_FILE, "claim of the proof"):
         expect("file", EQUIVALENCE_FILE, record.file)
         expect("sha256 of the proof", sha256(files.equivalence), record.sha256)

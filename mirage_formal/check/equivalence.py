@@ -60,7 +60,11 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
     Raises:
         ProofError: A step does not hold; names it.
     """
-    theorem = replay(program, candidate, proof)
+    return described(replay(program, candidate, proof))
+
+
+def described(theorem: Theorem) -> Replayed:
+    """What a theorem of the kernel needs of the solvers, and what its conditions say."""
     texts: list[Obligation] = []
     for extents in sorted(theorem.digit_facts):
         halves = obligations(extents)

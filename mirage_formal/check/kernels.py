@@ -51,7 +51,7 @@ from mirage_formal.journal import (
     unpack_texts,
     unsealed,
 )
-from mirage_formal.smt.bounds import MAX_QUESTIONS
+from mirage_formal.limits import MAX_QUESTIONS
 
 #: How an obligation is counted that holds again because both solvers refuted the negation of its whole claim.
 SOLVERS: Final = "z3 and cvc5"

@@ -1,6 +1,6 @@
 """What z3 and cvc5 say about questions of the evidence, within a total time for each directory and for all of them.
 
-Bounds: smt/bounds.py. Time is what passes while the solvers' process has a question, so that neither many questions
+Bounds: limits.py. Time is what passes while the solvers' process has a question, so that neither many questions
 nor hard ones make a check endless.
 """
 
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.bounds import CHECK_S, DIRECTORY_S, QUESTION_MS
+from mirage_formal.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
 from mirage_formal.smt.process import solvers
 from mirage_formal.smt.script import Script, parse
 from mirage_formal.smt.session import discharge

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal import strict_json
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
+from mirage_formal.strict_json import load
 
 #: Largest file that is read; a µGraph of a thousand operators is far below it.
 MAX_BYTES: Final = 8 << 20
@@ -92,7 +92,7 @@ def load_json(text: str | bytes, where: str = "") -> object:
         FormatError: See ``strict_json.load``.
     """
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    return strict_json.load(data, where, limit=MAX_BYTES, hint=_HINT)
+    return load(data, where, limit=MAX_BYTES, hint=_HINT)
 
 
 def field_message(error: msgspec.ValidationError) -> str:

@@ -5,6 +5,7 @@ Nothing else knows the format: the pipeline writes these records, the independen
 
 from __future__ import annotations
 
+from mirage_formal.files import read
 from mirage_formal.journal.files import (
     confined,
     decode,
@@ -15,7 +16,6 @@ from mirage_formal.journal.files import (
     naming,
     pack_texts,
     pretty,
-    read,
     read_lines,
     sealed,
     sha256,

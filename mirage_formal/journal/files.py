@@ -18,7 +18,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mirage_formal.errors import FormatError, RunError
+from mirage_formal.errors import FormatError
+from mirage_formal.files import expect_regular
 from mirage_formal.journal.kernels import KernelManifestRecord, MeasureRecord, NumericsRecord
 from mirage_formal.journal.records import (
     NO_SEAL,
@@ -171,28 +172,6 @@ def unpack_texts(data: bytes, where: str, limit: int = MAX_FILE_BYTES) -> tuple[
 _RESET: Final = "(reset)\n"
 
 
-def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Bytes of a regular file of bounded size; symbolic links are refused.
-
-    Raises:
-        RunError: Missing, not a regular file, or too large.
-    """
-    _regular(path, limit)
-    return path.read_bytes()
-
-
-def _regular(path: Path, limit: int) -> None:
-    hint = "give a directory that a search has written"
-    if path.is_symlink():
-        raise RunError("expected a regular file, got a symbolic link", where=str(path), hint=hint)
-    if not path.is_file():
-        got = "a directory" if path.is_dir() else "nothing there"
-        raise RunError(f"expected a regular file, got {got}", where=str(path), hint=hint)
-    size = path.stat().st_size
-    if size > limit:
-        raise RunError(f"expected at most {limit} bytes, got {size}", where=str(path), hint=hint)
-
-
 def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, bytes]]:
     """The lines of a log with their numbers, from 1, one in memory at a time.
 
@@ -200,7 +179,7 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
         RunError: See ``read``.
         FormatError: The last line has no line break, or there are too many, or one is too long.
     """
-    _regular(path, limit)
+    expect_regular(path, limit)
     with path.open("rb") as file:
         number = 0
         while text := file.readline(MAX_LINE_BYTES + 1):

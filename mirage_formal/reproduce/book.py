@@ -10,7 +10,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from mirage_formal.errors import RunError
-from mirage_formal.journal.files import line, naming, pretty, read, sha256
+from mirage_formal.files import read
+from mirage_formal.journal.files import line, naming, pretty, sha256
 from mirage_formal.journal.records import Record
 from mirage_formal.pipeline.settings import versions
 from mirage_formal.reproduce.records import Host

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage_formal.smt.bounds import LAYOUT_WORK
+from mirage_formal.limits import LAYOUT_WORK
 
 
 def minimise(

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from mirage_formal.smt.bounds import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
+from mirage_formal.limits import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
 from mirage_formal.smt.script import Script
 
 Solver = Literal["z3", "cvc5"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.bounds import MAX_COMMANDS, MAX_DEPTH, MAX_DIGITS, MAX_TEXT, MAX_WIDTH
+from mirage_formal.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 from mirage_formal.smt.sexpr import SExpr, read, show
 
 #: A sort: "Bool", "Int", "Expr", or the width of a bit-vector.
@@ -56,8 +56,8 @@ class Script:
             reader.command(command)
             lines.append(show(command))
             size += len(lines[-1]) + 1
-            if size > MAX_TEXT:
-                raise FormatError(f"expected at most {MAX_TEXT} characters", where=where)
+            if size > MAX_QUESTION:
+                raise FormatError(f"expected at most {MAX_QUESTION} characters", where=where)
         if not reader.asked:
             raise FormatError("expected one question, (check-sat) at the end of its text", where=where)
         put = object.__setattr__
@@ -290,8 +290,8 @@ class _Reader:
         """The sort of a term below ``depth`` parentheses, which are bounded, so recursion is."""
         if isinstance(e, str):
             return self._atom(e)
-        if depth >= MAX_DEPTH:
-            raise FormatError(f"expected at most {MAX_DEPTH} nested parentheses", where=self._where)
+        if depth >= MAX_PARENTHESES:
+            raise FormatError(f"expected at most {MAX_PARENTHESES} nested parentheses", where=self._where)
         match e:
             case ("_", str() as value, bits) if value.startswith("bv") and self.logic == "QF_BV":
                 number, width = _number(value[2:]), _number(bits)

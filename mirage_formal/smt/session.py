@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
+from mirage_formal.limits import QUESTION_MS
 from mirage_formal.smt.axioms import AxiomSet, load
-from mirage_formal.smt.bounds import QUESTION_MS
 from mirage_formal.smt.process import Question, Solver, solvers
 from mirage_formal.smt.script import Script
 from mirage_formal.smt.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.bounds import MAX_DEPTH, MAX_TEXT
+from mirage_formal.limits import MAX_PARENTHESES, MAX_QUESTION
 
 SExpr = str | tuple["SExpr", ...]
 
@@ -20,8 +20,8 @@ def read(text: str, where: str = "") -> list[SExpr]:
     Raises:
         FormatError: If the text is too long or too deep, has a character that our files never have, or is not balanced.
     """
-    if len(text) > MAX_TEXT:
-        raise FormatError(f"expected at most {MAX_TEXT} characters, got {len(text)}", where=where)
+    if len(text) > MAX_QUESTION:
+        raise FormatError(f"expected at most {MAX_QUESTION} characters, got {len(text)}", where=where)
     stack: list[list[SExpr]] = [[]]
     position = 0
     while position < len(text):
@@ -34,8 +34,8 @@ def read(text: str, where: str = "") -> list[SExpr]:
         if atom is not None:
             stack[-1].append(atom)
         elif bracket == "(":
-            if len(stack) > MAX_DEPTH:
-                raise FormatError(f"expected at most {MAX_DEPTH} nested parentheses", where=where)
+            if len(stack) > MAX_PARENTHESES:
+                raise FormatError(f"expected at most {MAX_PARENTHESES} nested parentheses", where=where)
             stack.append([])
         elif bracket == ")":
             if len(stack) == 1:
@@ -53,12 +53,12 @@ def show(e: SExpr) -> str:
     Raises:
         FormatError: It is deeper than anything that ``read`` returns.
     """
-    return _shown(e, MAX_DEPTH)
+    return _shown(e, MAX_PARENTHESES)
 
 
 def _shown(e: SExpr, left: int) -> str:
     if isinstance(e, str):
         return e
     if left == 0:
-        raise FormatError(f"expected at most {MAX_DEPTH} nested parentheses")
+        raise FormatError(f"expected at most {MAX_PARENTHESES} nested parentheses")
     return f"({' '.join([_shown(x, left - 1) for x in e])})"

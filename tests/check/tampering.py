@@ -196,3 +196,14 @@ def other(value: Any, rng: random.Random) -> Any:
             gone = rng.choice(needed) if needed else None
             return {k: v for k, v in value.items() if k != gone} if gone else {**value, "x": 1}
     raise AssertionError(value)
+
+
+class InProcess:
+    """Stands for the process in which a check runs within a time limit: runs it here, where tests have patched it."""
+
+    def __init__(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> None:
+        self._run = lambda: function(*arguments)
+
+    def result(self) -> Any:
+        """What the check returns, or raises."""
+        return self._run()

@@ -412,7 +412,7 @@ def test_it_runs_where_only_the_files_are(runs: dict[str, Path], tmp_path: Path)
 # --- independence ----------------------------------------------------------------------------------------------------
 
 
-BELOW = ("ir", "smt", "errors", "resources", "guard", "journal", "limits", "strict_json", "text")
+BELOW = ("ir", "smt", "errors", "files", "resources", "guard", "journal", "limits", "strict_json", "text")
 
 
 def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> None:

@@ -13,13 +13,14 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.kernels import SOLVERS
 from mirage_formal.check.steps import CheckFailed
+from mirage_formal.derive import command
 from mirage_formal.derive.evidence import derive_kernels
+from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run
-from mirage_formal.smt.bounds import MAX_QUESTIONS
 from mirage_formal.smt.script import Script, parse
 from tests.check.known_engine import PROGRAMS
-from tests.check.tampering import copy, read_lines, sign_kernels, write_lines
+from tests.check.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -171,5 +172,6 @@ def test_without_time_for_everything_the_check_fails(
     """The processes of a check share the time."""
     monkeypatch.setattr(solvers, "CHECK_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
+    monkeypatch.setattr(command, "Within", InProcess)
     assert main([str(root), "--jobs", str(jobs)]) == 1
     assert "that solvers have for everything that is checked" in capsys.readouterr().err

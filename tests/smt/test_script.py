@@ -12,9 +12,9 @@ import mirage_formal
 from mirage_formal.check.kernel.digits import obligations
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.program import Int, IntBin, IntOp, Var
+from mirage_formal.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 from mirage_formal.smt.arith import Query, to_smt2
 from mirage_formal.smt.axioms import load
-from mirage_formal.smt.bounds import MAX_COMMANDS, MAX_DEPTH, MAX_TEXT, MAX_WIDTH
 from mirage_formal.smt.script import RESERVED, Script, parse
 from mirage_formal.smt.sexpr import read, show
 
@@ -142,11 +142,11 @@ REFUSED: dict[str, str] = {
     "an exit": BITS + "(exit)\n" + ASK,
     "a scope": BITS + "(push 1)\n" + ASK,
     "an inclusion": BITS + "(include x)\n" + ASK,
-    "deep nesting": body("(not " * MAX_DEPTH + "p" + ")" * MAX_DEPTH),
+    "deep nesting": body("(not " * MAX_PARENTHESES + "p" + ")" * MAX_PARENTHESES),
     "very deep nesting": body("(not " * 1_000_000 + "p" + ")" * 1_000_000),
     "very deep nesting that does not end": BITS + "(" * 3_000_000,
     "too many commands": BITS + "(assert p)\n" * MAX_COMMANDS + ASK,
-    "too long": BITS + ";" * MAX_TEXT + "\n" + ASK,
+    "too long": BITS + ";" * MAX_QUESTION + "\n" + ASK,
 }
 
 
@@ -166,7 +166,7 @@ def test_no_name_is_given_that_has_a_meaning(name: str) -> None:
 
 
 def test_nesting_up_to_the_bound_is_read_and_printed() -> None:
-    inside = MAX_DEPTH - 1
+    inside = MAX_PARENTHESES - 1
     text = body("(not " * inside + "p" + ")" * inside)
     assert parse(text).text == text
 

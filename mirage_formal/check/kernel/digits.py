@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Final
 
-from mirage_formal.smt.bounds import QUESTION_MS
+from mirage_formal.limits import QUESTION_MS
 from mirage_formal.smt.script import parse
 from mirage_formal.smt.session import SolverResult, discharge
 

@@ -1,0 +1,98 @@
+"""The smallest check: that the µGraph in a candidate's directory computes its program, from three files.
+
+    python -m mirage_formal.check.equal DIRECTORY
+
+``check`` establishes a candidate's verdict by the same function, and more besides. What this needs to be right is what
+it imports (docs/trust.md): it reads two graphs and a proof, and the kernel replays the proof.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.check.kernel.replay import Theorem, replay
+from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.files import read
+from mirage_formal.ir.check import faults, kernel_types
+from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.ir.serialize import from_json, from_value
+from mirage_formal.strict_json import load
+from mirage_formal.text import plain
+
+GRAPH: Final = "mugraph.json"
+#: The program stands in the verification log, under this name.
+LOG: Final = "verification.json"
+PROGRAM: Final = "program"
+PROOF: Final = "proof/equivalence.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Two graphs that compute the same outputs wherever the theorem's conditions hold.
+
+    Attributes:
+        program: The program.
+        candidate: The µGraph.
+        theorem: What the kernel says.
+    """
+
+    program: KernelGraph
+    candidate: KernelGraph
+    theorem: Theorem
+
+
+def equal(root: Path) -> Equal:
+    """Establish that the µGraph in a directory computes the program beside it.
+
+    Sound: both graphs are read from the files and well-formed; they have the same inputs (names, shapes, element types
+    and strides) and outputs of the same shapes and element types; and the kernel replays the proof for these graphs.
+    That the program is the one that somebody meant is for them to see.
+
+    Raises:
+        ProofError: A step of the proof does not hold.
+        MirageError: A file cannot be read as what it should be, or a graph is not well-formed or has another interface.
+    """
+    log = load(read(root / LOG), LOG)
+    if not isinstance(log, dict):
+        raise FormatError("expected an object", where=LOG)
+    candidate = from_json(read(root / GRAPH), GRAPH)
+    program = from_value(log.get(PROGRAM), f"{LOG}, {PROGRAM}")
+    for name, graph in ((PROGRAM, program), (GRAPH, candidate)):
+        if found := faults(graph):
+            raise FormatError("; ".join(found)[:600], where=name)
+    for what, ours, theirs in (
+        ("inputs", program.inputs, candidate.inputs),
+        ("outputs", _outputs(program), _outputs(candidate)),
+    ):
+        if ours != theirs:
+            raise FormatError(f"{what}: expected {str(ours)[:300]}, got {str(theirs)[:300]}", where=GRAPH)
+    return Equal(program, candidate, replay(program, candidate, read(root / PROOF)))
+
+
+def _outputs(graph: KernelGraph) -> list[object]:
+    types = kernel_types(graph)
+    return [types[number] for number in graph.outputs]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Say whether the graphs in a directory are equal; returns 0 only if they are."""
+    if len(arguments) != 1:
+        print("usage: python -m mirage_formal.check.equal DIRECTORY", file=sys.stderr)
+        return 2
+    try:
+        found = equal(Path(arguments[0]))
+    except Exception as error:  # whatever goes wrong, nothing was established
+        what = str(error) if isinstance(error, MirageError) else f"{type(error).__name__}: {error}"
+        print("\n".join(plain(line) for line in f"not established: {what}".split("\n")), file=sys.stderr)
+        return 1
+    print("equivalent: over the reals, for all inputs on which these conditions hold:")
+    print("\n".join(f"  {plain(one)}" for one in found.theorem.conditions) or "  none: for all inputs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

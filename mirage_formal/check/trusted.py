@@ -1,0 +1,106 @@
+"""Counts what each claim of ``check`` rests on, by what is imported: python -m mirage_formal.check.trusted.
+
+A claim has an entry, the module that establishes it. It rests on that module and on all modules of this package that
+these import, anywhere in them, one after another; imports for type checkers alone don't count. That the package's own
+``__init__`` files run too is left out: they define names for users, and no check looks at them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PACKAGE: Final = "mirage_formal"
+
+#: What is claimed, and the module that establishes it.
+CLAIMS: Final[Mapping[str, str]] = {
+    "a proof shows that two graphs are equal": "mirage_formal.check.kernel.replay",
+    "equivalent, of a candidate's directory": "mirage_formal.check.equal",
+    "everything that `check` says of a candidate": "mirage_formal.check.candidate",
+    "everything that `check` says of a run, without its kernels": "mirage_formal.check.run",
+    "everything that `check` says": "mirage_formal.derive.command",
+}
+#: The rules of the kernel, which stay small.
+RULES: Final = tuple(f"mirage_formal.check.kernel.{name}" for name in ("algebra", "moves", "laws", "steps", "replay"))
+
+
+def modules(entry: str) -> tuple[str, ...]:
+    """All modules of the package that a module imports, itself among them, by name."""
+    found: set[str] = set()
+    left = [entry]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += _imports(name)
+    return tuple(sorted(found))
+
+
+@cache
+def count(module: str) -> tuple[int, int]:
+    """Lines of code and lines of docstrings of a module; blank lines and comments are neither."""
+    text = _file(module).read_text(encoding="utf-8")
+    filled = {i for i, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
+    docs: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            docs.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(filled - docs), len(filled & docs)
+
+
+def total(names: tuple[str, ...]) -> tuple[int, int]:
+    """The same of several modules together."""
+    each = [count(name) for name in names]
+    return sum(code for code, _ in each), sum(docs for _, docs in each)
+
+
+def _file(module: str) -> Path:
+    path = _ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """The modules of the package that a module names in its imports."""
+    found: list[str] = []
+    for node in _run(ast.parse(_file(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            own = [name for name in inside if name.startswith(f"{_PACKAGE}.") and _file(name).is_file()]
+            found += own if len(own) == len(inside) else [node.module or "", *own]
+    return tuple(name for name in dict.fromkeys(found) if name.startswith(f"{_PACKAGE}."))
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything in a module but what only type checkers read."""
+    yield node
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == "TYPE_CHECKING":
+            for other in inner.orelse:
+                yield from _run(other)
+        else:
+            yield from _run(inner)
+
+
+def table() -> str:
+    """The tables of docs/trust.md."""
+    lines = ["| claim | entry | modules | code | docstrings |", "|---|---|--:|--:|--:|"]
+    for claim, entry in CLAIMS.items():
+        names = modules(entry)
+        code, docs = total(names)
+        lines.append(f"| {claim} | `{entry}` | {len(names)} | {code} | {docs} |")
+    lines += ["", "| module | code | docstrings |", "|---|--:|--:|"]
+    for name in modules(CLAIMS["equivalent, of a candidate's directory"]):
+        lines.append(f"| `{name}` | {count(name)[0]} | {count(name)[1]} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
