@@ -319,8 +319,8 @@ def test_an_address_that_nobody_listens_at(monkeypatch: pytest.MonkeyPatch) -> N
         ({"cluster": "local:0"}, "expected local:N"),
         ({"cluster": "local:x"}, "expected local:N"),
         ({"cluster": "local:2", "workers": 2}, "expected workers or a cluster"),
-        ({"worker_memory_gib": 0.0}, "expected a positive number"),
-        ({"workers": -1}, "expected a positive number"),
+        ({"worker_memory_gib": 0.0}, "expected a positive finite number"),
+        ({"workers": -1}, "expected a whole number from 1 up"),
     ],
 )
 def test_settings_that_make_no_sense(chosen: dict[str, object], said: str) -> None:
