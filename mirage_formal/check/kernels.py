@@ -67,12 +67,11 @@ class EstablishedKernels:
         program: Digest of its program.
         target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
         stabilized: Whether they compute the running-maximum form, whose own proof was replayed.
-        conditions: Of that proof: what program and running-maximum form need to be defined.
+        conditions: Of that proof: what program and running-maximum form need to be defined; none for the candidate's
+            own form, whose proof has its own.
         added: Those that the program has not.
         kernels: Generated kernels that are launched.
         products: Predefined products that cuBLAS computes.
-        conditions: Where the proof of the running-maximum form holds; none for the candidate's own form, whose proof
-            has its own.
         obligations: Safety obligations, all of which were settled when the kernels were made.
         again: Those that were derived again and are settled again just now, by means; none without ``derive``.
         recorded: The others, by why.
