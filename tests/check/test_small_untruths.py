@@ -256,16 +256,25 @@ def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_BYTES", 20_000), ("MAX_LEVELS", 0)])
-def test_a_directory_is_bounded(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, value: int
-) -> None:
+def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     assert getattr(limits, name) > 10 * value
     monkeypatch.setattr(steps, name, value)
     with pytest.raises(FormatError, match=f"expected at most {value}"):
-        list_files(root)
+        list_files(good)
+
+
+def test_a_directory_beyond_a_bound_is_not_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (root / "holes").open("wb") as file:
+        file.truncate(limits.MAX_BYTES)  # it takes no room on the disk
     code, errors = checked(root, capsys)
     assert code == 2
+    assert f"expected at most {limits.MAX_BYTES} bytes in all files" in errors
     assert "give one run" in errors
+    (root / "holes").unlink()
+    (root / "/".join(["deep"] * (limits.MAX_LEVELS + 2))).mkdir(parents=True)
+    code, errors = checked(root, capsys)
+    assert code == 2
+    assert "directories inside one another" in errors
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
