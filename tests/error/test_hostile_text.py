@@ -136,7 +136,7 @@ def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) ->
     assert all(part in output for part in text.split("\x1b")[0:1])
     if text != HOSTILE:
         assert text in output  # markup and backslashes are printed as they stand
-    raw = reports_json([shown])
+    raw = reports_json([(shown, None)])
     assert all(not obeyed(line) for line in raw.split("\n"))
     assert json.loads(raw)[0]["summary"]["program"] == text
 
