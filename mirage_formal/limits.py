@@ -61,9 +61,10 @@ SAFETY_MS: Final = 5_000
 GRACE_S: Final = 10.0
 #: Seconds for the solvers' process to load them and to confine itself.
 START_S: Final = 60.0
-#: Seconds that solvers have for everything in one directory of a candidate or of its kernels, when it is checked.
+#: Seconds of processor time that solvers have for everything in one directory of a candidate or of its kernels, when it
+#: is checked.
 DIRECTORY_S: Final = 60.0
-#: Seconds that solvers have for everything below the path that is checked.
+#: Seconds of processor time that solvers have for everything below the path that is checked.
 CHECK_S: Final = 1_800.0
 
 # --- work ------------------------------------------------------------------------------------------------------------

@@ -67,11 +67,15 @@ class Question:
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a solver said; ``unknown`` with a reason also where it failed in any way."""
+    """What a solver said; ``unknown`` with a reason also where it failed in any way.
+
+    ``processor_ms`` is time of the processor; where the process is gone that could say it, the time that has passed.
+    """
 
     answer: Literal["sat", "unsat", "unknown"]
     reason: str
     milliseconds: float
+    processor_ms: float
     version: str = ""
     model: dict[str, int] = {}
     worn: bool = False
@@ -162,7 +166,8 @@ class Solvers:
             self.close()
             solver = questions[len(said)].solver
             reason = f"{solver}: {gone}"[:300]
-            said.append(Said("unknown", reason, 1e3 * (monotonic() - begin)))
+            passed = 1e3 * (monotonic() - begin)
+            said.append(Said("unknown", reason, passed, passed))
         except BaseException:  # an interrupt: what the process says next would be taken for another question's answer
             self.close()
             raise

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from mirage_formal.limits import QUESTION_MS
 from mirage_formal.smt.axioms import AxiomSet, load
-from mirage_formal.smt.process import Question, Solver, solvers
+from mirage_formal.smt.process import Question, Said, Solver, solvers
 from mirage_formal.smt.script import Script
 from mirage_formal.smt.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
 
@@ -54,6 +54,7 @@ class SolverResult:
         answer: What it said; UNKNOWN also when it failed or ran out of time.
         milliseconds: Wall time.
         reason: Why the answer is unknown, or empty.
+        processor_ms: Time of the processor, which does not depend on what else the machine does.
     """
 
     solver: str
@@ -61,6 +62,7 @@ class SolverResult:
     answer: Satisfiability
     milliseconds: float
     reason: str = ""
+    processor_ms: float = 0.0
 
 
 def discharge(script: Script, timeout_ms: int = QUESTION_MS) -> tuple[SolverResult, SolverResult]:
@@ -80,10 +82,12 @@ def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> l
 
 def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, int]]]:
     """What each solver says to its question, and the values that were asked for, where it is satisfiable."""
-    return [
-        (SolverResult(one.solver, said.version, _ANSWERS[said.answer], said.milliseconds, said.reason), said.model)
-        for one, said in zip(questions, solvers().ask(questions), strict=True)
-    ]
+    return [(_result(one, said), said.model) for one, said in zip(questions, solvers().ask(questions), strict=True)]
+
+
+def _result(one: Question, said: Said) -> SolverResult:
+    answer = _ANSWERS[said.answer]
+    return SolverResult(one.solver, said.version, answer, said.milliseconds, said.reason, said.processor_ms)
 
 
 _BOTH: Final[tuple[Solver, ...]] = ("z3", "cvc5")
