@@ -31,6 +31,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
 #: Modules that can be run and are no command: all of them, text and data of the project, what starts a cluster.
 NO_COMMANDS = {
     "mirage_formal",
+    "mirage_formal.check.equal",  # the smallest check imports no command line
     "mirage_formal.check.trusted",
     "mirage_formal.search.cluster_host",
     "mirage_formal.semantics.confirmation",
