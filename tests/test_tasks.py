@@ -10,6 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.journal import VerdictRecord
 from mirage_formal.pipeline.tasks import Gate, load_engine, replay_proof, verdict_record
@@ -44,6 +45,18 @@ def test_the_gate_asks_the_prover_where_the_fingerprint_says_nothing() -> None:
     gate = Gate(graph.freeze(), 0)
     assert isinstance(gate(Candidate(graph.freeze(), "fake")), Equivalent)
     assert isinstance(gate(Candidate(other.freeze(), "fake")), Unknown)
+
+
+def test_the_gate_refuses_outputs_of_other_element_types() -> None:
+    def scaled(dtype: mf.DType) -> KernelGraph:
+        graph = mf.new_kernel_graph()
+        x = graph.new_input(dims=(4, 6), dtype=mf.float16)
+        graph.mark_output(graph.cast(graph.exp(x), dtype))
+        return graph.freeze()
+
+    gate = Gate(scaled(mf.float32), 0)
+    assert isinstance(gate(Candidate(scaled(mf.float32), "fake")), Probable)
+    assert isinstance(gate(Candidate(scaled(mf.float16), "fake")), Unknown)
 
 
 def test_verdicts_as_data() -> None:

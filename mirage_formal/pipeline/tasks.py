@@ -19,8 +19,10 @@ from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.ir.canonical import canonical, digest
+from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import decode, encode
+from mirage_formal.ir.types import DTensor
 from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.optimize.cost import estimate
@@ -101,7 +103,8 @@ def _found(job: Job, candidate: Candidate) -> FoundRecord:
 class Gate:
     """The search-time fingerprint, at scaled sizes where the engine gives them and at real ones otherwise.
 
-    Where it says nothing (an operator without a picture in a field, tensors too large), the prover is asked.
+    Where it says nothing (an operator without a picture in a field, tensors too large), the prover is asked. Neither
+    sees element types: outputs must have the program's, whatever they hold.
 
     Sound: it only ever refuses; what it lets through meets the final verification at real sizes.
 
@@ -115,9 +118,12 @@ class Gate:
         self._settings = FingerprintSettings(seed=seed, prime_bits=SEARCH_PRIME_BITS, rounds=1)
         self._sessions: dict[KernelGraph, FingerprintSession] = {}
         self._known: dict[tuple[KernelGraph, KernelGraph], Verdict] = {}
+        self._outputs = _output_types(program)
 
     def __call__(self, candidate: Candidate) -> Verdict:
         """The verdict on a candidate; instances of one structure share theirs."""
+        if (got := _output_types(candidate.graph)) != self._outputs:
+            return Unknown(f"expected outputs {self._outputs}, got {got}")
         pair = candidate.scaled or (self._program, candidate.graph)
         if pair not in self._known:
             self.tests += 1
@@ -126,6 +132,11 @@ class Gate:
             verdict = self._sessions[pair[0]].check(pair[1]).verdict
             self._known[pair] = prove(*pair) if isinstance(verdict, Unknown) else verdict
         return self._known[pair]
+
+
+def _output_types(graph: KernelGraph) -> list[DTensor]:
+    types = kernel_types(graph)
+    return [types[number] for number in graph.outputs]
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
