@@ -32,12 +32,14 @@ check: $(READY)  ## lint, format, types and the layer rule
 	$(BIN)/lint-imports --no-cache
 
 FUZZ_PAIRS ?= 50000
+FUZZ_GRAPHS ?= 18000
 FUZZ_MUTANTS ?= 10000
 ATTACKS ?= 50000
 
-fuzz: $(READY)  ## an adversary against the checker; prover against checker and float64: random pairs, mutants
+fuzz: $(READY)  ## an adversary against the checker; prover against checker and float64: pairs, programs, mutants
 	$(BIN)/python benchmarks/attack.py --trials $(ATTACKS) --jobs $(WORKERS)
-	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --mutants $(FUZZ_MUTANTS) --jobs $(WORKERS)
+	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --graphs $(FUZZ_GRAPHS) --mutants $(FUZZ_MUTANTS) \
+		--jobs $(WORKERS)
 
 reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
 	$(BIN)/python -m mirage_formal.reproduce table5

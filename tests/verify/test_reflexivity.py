@@ -39,6 +39,17 @@ def _running(axis: int, split: int):
     return lambda g, a, b: kernel(g, (1, 1, 1), [(g.concat(a, b, split), on(), 1)], body, loop=3)
 
 
+def _so_far(loop_dim, change):
+    """A running maximum, the largest of all, and a sum rescaled by it, where the loop splits a dim or none."""
+
+    def body(b, x):
+        largest, moved = b.reduction_max(change(x), 1)
+        rescaled = b.forloop_accum_rescale(x, b.exp(moved))
+        return rescaled + b.square(b.forloop_accum_max(largest)), on()
+
+    return lambda g, x: kernel(g, (1, 1, 1), [(x, on(), loop_dim)], body, loop=3)
+
+
 def _nothing(g, x):
     return x / (x - x)
 
@@ -65,6 +76,17 @@ HARD = {
     "the root of a negative number": program({"X": (2, 3)}, lambda g, x: g.sqrt(g.scale(g.square(x), -1))),
     "a loop over a concatenation": program({"A": (2, 4), "B": (2, 5)}, _running(1, 1)),
     "a loop beside a concatenation": program({"A": (2, 6), "B": (3, 6)}, _running(1, 0)),
+    "a running maximum of nothing": program({"X": (2, 6)}, _so_far(1, lambda x: x - x)),
+    "a running maximum of the same": program({"X": (2, 6)}, _so_far(None, lambda x: x)),
+    "largest values of nothing": program({"X": (2, 6)}, lambda g, x: g.gelu(g.relu(g.max(x - x, 1)))),
+    "exponentials of many terms": program(
+        {"X": (2, 6), "Y": (2, 6)},
+        lambda g, x, y: g.reduction(g.silu(_repeated(lambda t: t * (t + y), x, 4)) / g.silu(x - y), 1),
+    ),
+    "a polynomial of many terms": program(
+        {"X": (2, 3), "Y": (3, 3)},
+        lambda g, x, y: g.sqrt(g.square(_repeated(lambda t: g.matmul(g.sigmoid(x) + t, y), x, 6))),
+    ),
     "a high power": program({"X": (2, 2)}, lambda g, x: _repeated(g.square, x, 9)),
     "nested deeply": program({"X": (2, 2)}, lambda g, x: _repeated(g.exp, x, 80)),
     "nested very deeply": program({"X": (2, 2)}, lambda g, x: _repeated(g.relu, x, 600)),

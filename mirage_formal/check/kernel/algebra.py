@@ -224,7 +224,8 @@ class Ring:
             if not e:
                 continue
             if kind == "exp":
-                argument = self.add(argument, dict(payload), e // 2 if e % 2 == 0 else Fraction(e, 2))
+                half = e // 2 if e % 2 == 0 else Fraction(e, 2)
+                argument = self.add(argument, dict(payload), half) if argument or e != 2 else dict(payload)
             elif kind == "surd":
                 scale *= Fraction(payload) ** (e // 2)
                 surd *= payload ** (e % 2)
@@ -260,8 +261,6 @@ class Ring:
         product is; where e is odd it is not negative. A several-monomial base becomes one factor, after its content was
         taken out as a content lemma says.
         """
-        if e == 0:
-            return {(): 1}
         if not poly:
             need(e > 0, "expected a divisor that is not 0")
             return {}

@@ -295,6 +295,7 @@ class Terms:
         if len(exps) > 1 or (exps and items[exps[0]] != 2):
             argument: Polynomial = ()
             for f in exps:
+                self.charge(len(argument) + len(self.payload[f]) >> 3)
                 argument = add(argument, self.payload[f], Fraction(items.pop(f), 2))
             if argument:
                 items[self.factor(Kind.EXP, argument)] = 2
