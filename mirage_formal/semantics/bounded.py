@@ -112,7 +112,8 @@ class BoundedDomain(BatchedDomain):
             return np.concatenate(maxima, LOOP_AXIS + 1), np.concatenate(factors, LOOP_AXIS + 1)
         assert kind is OpKind.ACCUM_RESCALED_SUM, kind
         terms, factors = (_iterations(operand) for operand in operands)
-        state = terms[0]
+        # Blocks may differ in the factor alone, of which a loop of one iteration uses nothing but that.
+        state = np.broadcast_to(terms[0], np.broadcast_shapes(terms[0].shape, factors[0].shape))
         for term, factor in zip(terms[1:], factors[1:], strict=True):
             state = self.binary(OpKind.ADD, self.binary(OpKind.MUL, state, factor), term)
         return (state,)
