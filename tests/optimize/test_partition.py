@@ -138,6 +138,7 @@ def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
             directory="",
             kernels=0,
             estimated_us=0.0,
+            added=(),
             unfused_kernels=0,
             unfused_us=0.0,
             conditions=(),
