@@ -64,13 +64,16 @@ def _answered(
     except Exception as error:  # whatever a solver does wrong, it has not answered
         failed, said["reason"] = True, f"{question['solver']}: {type(error).__name__}: {error}"[:300]
     used = resource.getrusage(resource.RUSAGE_SELF)
-    worn = used.ru_utime + used.ru_stime > cpu_s / 2 or used.ru_maxrss * _RSS_UNIT > memory / 2
+    # What the parent held when it started this process counts as this one's, until it holds more itself.
+    large = used.ru_maxrss > _HELD_AT_FIRST and used.ru_maxrss * _RSS_UNIT > memory / 2
+    worn = used.ru_utime + used.ru_stime > cpu_s / 2 or large
     times = {"milliseconds": 1e3 * (perf_counter() - begin), "processor_ms": 1e3 * (process_time() - worked)}
     return {**said, **times, "worn": worn or failed}
 
 
 #: ru_maxrss counts bytes on macOS and KiB elsewhere.
 _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+_HELD_AT_FIRST: Final = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _renew(timeout_ms: int) -> None:
