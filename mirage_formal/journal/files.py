@@ -101,7 +101,7 @@ def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
     try:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _refusal(data, f"expected a {kind.__name__}: {error}", where) from None
+        raise _refusal(data, f"expected a {kind.__name__}: {str(error)[:400]}", where) from None
     _versioned(value, kind, where)
     return record
 
@@ -116,7 +116,7 @@ def decode_proof(data: bytes, where: str) -> ProofRecord:
     try:
         record = _PROOF.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _refusal(data, f"expected a line of a proof log: {error}", where) from None
+        raise _refusal(data, f"expected a line of a proof log: {str(error)[:400]}", where) from None
     _versioned(value, type(record), where)
     return record
 

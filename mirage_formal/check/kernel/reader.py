@@ -63,7 +63,7 @@ def entries(raw: Any, low: int = 0, high: int = MAX_TABLE) -> list[Any]:
 def integer(raw: Any, low: int, high: int) -> int:
     """An integer in low..high; true and false are none."""
     if type(raw) is not int or not low <= raw <= high:
-        raise ProofError(f"expected an integer in {low}..{high}, got {str(raw)[:60]}")
+        raise ProofError(f"expected an integer in {low}..{str(high)[:60]}, got {str(raw)[:60]}")
     return raw
 
 
