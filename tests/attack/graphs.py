@@ -12,6 +12,7 @@ from decisions import Decision, differs
 from mutations import single_mutants
 from proof_judge import accepts
 from safety_mutants import mutants
+from written_proofs import true_proofs
 
 from mirage_formal.errors import MirageError
 from mirage_formal.ir.check import faults, kernel_types
@@ -20,20 +21,19 @@ from mirage_formal.ir.program import Program
 from mirage_formal.ir.verdict import Different, Equivalent, Unknown
 from mirage_formal.verify.decide import decide
 from mirage_formal.verify.safety import Safe, discharge_safety
-from tests.attack.proofs import written
 from tests.attack.trial import Breach
 
 
 @cache
 def _changes(number: int, side: int) -> tuple[tuple[str, KernelGraph], ...]:
-    (_, *pair), _ = written()[number]
+    (_, *pair), _ = true_proofs()[number]
     return tuple(single_mutants(pair[side]))
 
 
 def _changed(rng: random.Random) -> tuple[str, KernelGraph, KernelGraph, str] | None:
     """A pair of tests/prove of which one side has one or two changes, and the proof of the pair as it was."""
-    number, side = rng.randrange(len(written())), rng.randrange(2)
-    (name, *pair), proof = written()[number]
+    number, side = rng.randrange(len(true_proofs())), rng.randrange(2)
+    (name, *pair), proof = true_proofs()[number]
     changes = _changes(number, side)
     if not changes:
         return None

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 import mirage_files
+from written_proofs import true_proofs
 
 from mirage_formal import journal
 from mirage_formal.check.kernel.algebra import ProofError
@@ -19,7 +20,6 @@ from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.mirage_json import from_mirage
 from mirage_formal.ir.serialize import from_json
 from tests.attack import directories
-from tests.attack.proofs import written
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach
 
@@ -42,7 +42,7 @@ def _seeds() -> tuple[tuple[str, bytes, Callable[[bytes], object]], ...]:
     for accumulator in ("tb_accum_nored_op", "tb_accum_red_ld_sum_op", "tb_accum_red_ld_rms_op"):
         text = json.dumps(mirage_files.hand_written(accumulator)).encode()
         found.append(("mirage.json", text, lambda data: from_mirage(data, "file")))
-    for (name, program, candidate), proof in written():
+    for (name, program, candidate), proof in true_proofs():
         found.append((f"proof of {name}", proof.encode(), _replayed(program, candidate)))
     return tuple(found)
 

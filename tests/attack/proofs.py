@@ -12,44 +12,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from claims import load
-from hand_proofs import PAIRS, text
 from proof_edits import Proof, edited
 from proof_judge import Pair, accepts, kind, lines_are_true
-from prover_faults import CASES, FAULTS, faulty
+from prover_faults import CASES
+from written_proofs import false_proofs, true_proofs
 
 from mirage_formal.check.kernel.algebra import ProofError, Ring
 from mirage_formal.check.kernel.laws import lemma
 from mirage_formal.check.kernel.reader import Reader
-from mirage_formal.ir.verdict import Equivalent
-from mirage_formal.verify.equivalence import prove
 from tests.attack.lemmas import evaluated
 from tests.attack.trial import Breach
-
-
-@cache
-def written() -> tuple[tuple[Pair, str], ...]:
-    """The pairs of tests/prove at small extents, with what the prover writes, and proofs written by hand."""
-    found: list[tuple[Pair, str]] = []
-    for item in load("prove"):
-        program, candidate = item.tiny()
-        verdict = prove(program, candidate)
-        assert isinstance(verdict, Equivalent), item.name
-        found.append(((item.name, program, candidate), verdict.proof.decode()))
-    return (*found, *(((name, *pair), text(name)) for name, pair in PAIRS.items()))
-
-
-@cache
-def false() -> tuple[tuple[Pair, str], ...]:
-    """What a prover with a seeded fault writes about pairs that are not equal."""
-    found = []
-    for name in FAULTS:
-        with faulty(name) as proof:
-            for label, program, candidate in CASES:
-                made = proof(program, candidate)
-                if made is not None:
-                    found.append(((f"{label}, {name}", program, candidate), made.decode()))
-    return tuple(found)
 
 
 def _edits(proof: Proof, count: int, rng: random.Random) -> tuple[str, Proof]:
@@ -68,7 +40,7 @@ def _edits(proof: Proof, count: int, rng: random.Random) -> tuple[str, Proof]:
 
 def edited_proof(rng: random.Random, number: int = 0) -> str:
     """One to three edits of a proof of something true."""
-    pair, proof = rng.choice(written())
+    pair, proof = rng.choice(true_proofs())
     old = json.loads(proof)
     labels, new = _edits(old, rng.choice((1, 1, 2, 3)), rng)
     if not accepts(pair, new):
@@ -81,7 +53,7 @@ def edited_proof(rng: random.Random, number: int = 0) -> str:
 
 def edited_false_proof(rng: random.Random, number: int = 0) -> str:
     """Edits upon edits of a proof of something false, or the proof as it is."""
-    pair, made = rng.choice(false())
+    pair, made = rng.choice(false_proofs())
     labels, proof = _edits(json.loads(made), rng.choice((0, 1, 1, 2, 3, 4)), rng)
     if accepts(pair, proof):
         raise Breach(f"{pair[0]}: {labels}")
@@ -90,7 +62,7 @@ def edited_false_proof(rng: random.Random, number: int = 0) -> str:
 
 def foreign_proof(rng: random.Random, number: int = 0) -> str:
     """A true proof for a pair that is not equal, with or without an edit."""
-    (name, *_), made = rng.choice(written())
+    (name, *_), made = rng.choice(true_proofs())
     label, program, wrong = rng.choice(CASES)
     proof: Proof = json.loads(made)
     if rng.random() < 0.5:
@@ -105,7 +77,7 @@ def foreign_proof(rng: random.Random, number: int = 0) -> str:
 
 @cache
 def _with_lemmas() -> tuple[tuple[Pair, Proof], ...]:
-    found = ((pair, json.loads(proof)) for pair, proof in written())
+    found = ((pair, json.loads(proof)) for pair, proof in true_proofs())
     return tuple((pair, proof) for pair, proof in found if proof["lemmas"] and not proof["atoms"])
 
 
@@ -155,4 +127,4 @@ def _mixed(lemmas: list[Any], factors: list[Any], rng: random.Random) -> None:
             raw[1:3] = json.loads(json.dumps(factors[chosen][1:3]))
 
 
-__all__ = ["edited_false_proof", "edited_proof", "false", "foreign_proof", "invented_lemma", "written"]
+__all__ = ["edited_false_proof", "edited_proof", "foreign_proof", "invented_lemma"]

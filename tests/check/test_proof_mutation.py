@@ -11,58 +11,28 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from functools import cache
 
 import pytest
-from claims import load
 from decisions import Decision, differs
 from hand_proofs import PAIRS, text
 from mutations import single_mutants
 from proof_edits import Normal, edited
-from proof_judge import Pair, accepts, kind, lines_are_true
-from prover_faults import CASES, FAULTS, faulty
+from proof_judge import accepts, kind, lines_are_true
+from prover_faults import CASES
+from written_proofs import false_proofs, true_proofs
 
 from mirage_formal.check.kernel.replay import ProofError, replay
 from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Equivalent
-from mirage_formal.verify.equivalence import prove
 
 EDITS = 2000
-
-
-@cache
-def _proofs(size: str) -> tuple[tuple[Pair, str], ...]:
-    """The pairs of prove/, small or at real extents, with what the prover writes."""
-    found = []
-    for item in load("prove"):
-        program, candidate = item.tiny() if size == "small" else item.real()
-        verdict = prove(program, candidate)
-        assert isinstance(verdict, Equivalent), item.name
-        found.append(((item.name, program, candidate), verdict.proof.decode()))
-    if size == "small":
-        found += [((name, *pair), text(name)) for name, pair in PAIRS.items()]
-    return tuple(found)
-
-
-@cache
-def _false_proofs() -> tuple[tuple[Pair, str], ...]:
-    """What the prover writes about unequal pairs when something is wrong with it."""
-    found = []
-    for name in FAULTS:
-        with faulty(name) as proof:
-            for label, program, candidate in CASES:
-                written = proof(program, candidate)
-                if written is not None:
-                    found.append(((f"{label}, {name}", program, candidate), written.decode()))
-    return tuple(found)
 
 
 @pytest.mark.parametrize("size", ["small", "real"])
 def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size):
     rng, kinds, labels = random.Random(4), Counter(), Counter()
     for number in range(EDITS):
-        pair, written = _proofs(size)[number % len(_proofs(size))]
+        pair, written = true_proofs(size)[number % len(true_proofs(size))]
         old = json.loads(written)
         label, new = edited(old, rng)
         labels[label] += 1
@@ -81,7 +51,7 @@ def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size):
 
 def test_orders_do_not_change_the_normal_form_and_extents_do():
     accepted = Counter()
-    for pair, written in _proofs("small")[::3]:
+    for pair, written in true_proofs("small")[::3]:
         old, normal = json.loads(written), Normal()
         assert lines_are_true(pair, old), pair[0]
         for table in ("factors", "lemmas"):
@@ -114,7 +84,7 @@ def test_another_multiplier_is_accepted_if_it_is_of_divisors():
 def test_no_edit_of_a_false_proof_is_accepted():
     """Edits upon edits, as long as the proof fails at nothing but the comparison of the outputs."""
     rng, refused, deep = random.Random(8), 0, 0
-    for pair, written in _false_proofs() * 2:
+    for pair, written in false_proofs() * 2:
         proof = json.loads(written)
         for _ in range(5):
             label, new = edited(proof, rng)
@@ -133,7 +103,7 @@ def test_no_edit_of_a_false_proof_is_accepted():
 def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute():
     """Proofs of prove/ for programs and candidates of refute/ that read inputs of the same shapes."""
     tried = Counter()
-    for (name, program, _), written in _proofs("small"):
+    for (name, program, _), written in true_proofs("small"):
         for label, other, wrong in CASES:
             if _inputs(program) != _inputs(other):
                 continue
@@ -148,7 +118,7 @@ def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute():
 def test_a_proof_kept_for_a_changed_graph_is_refused_unless_the_change_computes_the_same():
     """Changed maps, extents, operators, operands and attributes, of the program or of the candidate."""
     rng, found = random.Random(10), Counter()
-    for (name, program, candidate), written in _proofs("small"):
+    for (name, program, candidate), written in true_proofs("small"):
         for side, graph in enumerate((program, candidate)):
             changes = list(single_mutants(graph))
             for label, changed in rng.sample(changes, min(8, len(changes))):

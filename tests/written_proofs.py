@@ -1,0 +1,40 @@
+"""Proofs that edits start from: what the prover writes about equal pairs, and a prover with faults about others."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from claims import load
+from hand_proofs import PAIRS, text
+from proof_judge import Pair
+from prover_faults import CASES, FAULTS, faulty
+
+from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.verify.equivalence import prove
+
+
+@cache
+def true_proofs(size: str = "small") -> tuple[tuple[Pair, str], ...]:
+    """The pairs of tests/prove, small or at real extents, with what the prover writes; small ones also by hand."""
+    found: list[tuple[Pair, str]] = []
+    for item in load("prove"):
+        program, candidate = item.tiny() if size == "small" else item.real()
+        verdict = prove(program, candidate)
+        assert isinstance(verdict, Equivalent), item.name
+        found.append(((item.name, program, candidate), verdict.proof.decode()))
+    if size == "small":
+        found += [((name, *pair), text(name)) for name, pair in PAIRS.items()]
+    return tuple(found)
+
+
+@cache
+def false_proofs() -> tuple[tuple[Pair, str], ...]:
+    """What a prover with a seeded fault writes about pairs that are not equal."""
+    found = []
+    for name in FAULTS:
+        with faulty(name) as proof:
+            for label, program, candidate in CASES:
+                made = proof(program, candidate)
+                if made is not None:
+                    found.append(((f"{label}, {name}", program, candidate), made.decode()))
+    return tuple(found)
