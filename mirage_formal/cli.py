@@ -253,20 +253,22 @@ def verify_command(
 
 def main() -> NoReturn:
     """Entry point of ``mirage-formal`` and ``python -m mirage_formal``."""
-    _run(app)
+    run_command(app)
 
 
 def search_main() -> NoReturn:
     """Entry point of ``python -m mirage_formal.search``."""
-    _run(_alone)
+    run_command(_alone)
 
 
 def verify_main() -> NoReturn:
     """Entry point of ``python -m mirage_formal.verify``."""
-    _run(_verify_alone)
+    run_command(_verify_alone)
 
 
-def _run(command: Callable[..., Any]) -> NoReturn:
+def run_command(command: Callable[..., Any]) -> NoReturn:
+    """Run a command of this process under the guard; a user's mistake is printed and ends it with 2."""
+
     def run() -> int:
         try:
             command()

@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mirage_formal.cli import amount, counted, option, print_error, whole
-from mirage_formal.errors import MirageError, SpaceError
-from mirage_formal.guard import guarded, orderly
+from mirage_formal.cli import amount, counted, option, run_command, whole
+from mirage_formal.errors import SpaceError
+from mirage_formal.guard import orderly
 from mirage_formal.pipeline.lock import writing
 
 app = typer.Typer(
@@ -143,15 +143,7 @@ def command(arguments: Sequence[str] | None = None, name: str | None = None) -> 
 
 def main() -> NoReturn:
     """Entry point."""
-
-    def run() -> int:
-        try:
-            command()
-        except MirageError as error:
-            print_error(error)
-        return 2
-
-    guarded(run)
+    run_command(command)
 
 
 if __name__ == "__main__":
