@@ -5,7 +5,7 @@ READY := .venv/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test check trusted fuzz reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test check trusted fuzz replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,9 @@ fuzz: $(READY)  ## an adversary against the checker; prover against checker and 
 	$(BIN)/python benchmarks/attack.py --trials $(ATTACKS) --jobs $(WORKERS)
 	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --graphs $(FUZZ_GRAPHS) --mutants $(FUZZ_MUTANTS) \
 		--jobs $(WORKERS)
+
+replay: $(READY)  ## search every example and compare what is found and printed with benchmarks/replay.sha256
+	$(BIN)/python benchmarks/replay.py
 
 reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
 	$(BIN)/python -m mirage_formal.reproduce table5

@@ -1,0 +1,101 @@
+"""Whether the examples still give what they gave, byte for byte: for changes that must not change any result.
+
+    .venv/bin/python benchmarks/replay.py [--update] [--out DIR] [--only attn ...]
+
+Every example is searched at batch 1 and seed 0, and kernels of its best candidates are built, without machine code.
+The SHA-256 of every µGraph, proof object, plan and CUDA text, and of all certificates of a candidate together, is
+compared with the table in replay.sha256; what is new, gone or different is named. Exit codes: 0 all equal, 1 not.
+
+With --update the table is written instead of compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = Path(__file__).with_suffix(".sha256")
+#: What is compared. Logs are not: they hold times.
+PATTERNS = (
+    "mugraph.json",
+    "proof/*.smt2",
+    "proof/equivalence.json",
+    "stabilized.json",
+    "kernels/*/equivalence.json",
+    "kernels/*/*.cu",
+    "plan.json",
+    "launch.json",
+    "programs.json",
+    "obligations.smt2.gz",
+)
+COUNT = 3
+
+
+def made(out: Path, only: list[str]) -> dict[str, str]:
+    """Search the examples, build kernels, and return digests by path; a candidate's certificates have one together."""
+    environment = {**os.environ, "MIRAGE_BATCH": "1"}
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        if only and example.stem not in only:
+            continue
+        print(example.stem, flush=True)
+        command = [sys.executable, "-m", "mirage_formal.search", str(example), "--seed", "0", "--out"]
+        command.append(str(out / example.stem))
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    runs = sorted({path.parent for path in out.rglob("run.json")})
+    command = [sys.executable, "-m", "mirage_formal.pipeline.build", *map(str, runs), "--count", str(COUNT)]
+    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    found: dict[str, list[str]] = {}
+    for path in sorted(out.rglob("*")):
+        if path.is_file() and any(path.match(pattern) for pattern in PATTERNS):
+            name = path.with_name("*.smt2") if path.suffix == ".smt2" else path
+            found.setdefault(str(name.relative_to(out)), []).append(hashlib.sha256(content(path)).hexdigest())
+    return {
+        name: all_[0] if len(all_) == 1 else hashlib.sha256(" ".join(all_).encode()).hexdigest()
+        for name, all_ in found.items()
+    }
+
+
+def content(path: Path) -> bytes:
+    """A file's bytes; of a compressed file what was compressed, which no version of zlib changes."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def table() -> dict[str, str]:
+    """The digests of replay.sha256 by path."""
+    rows = (line.split("  ", 1) for line in TABLE.read_text(encoding="utf-8").splitlines())
+    return {path: digest for digest, path in rows}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
+    parser.add_argument("--out", type=Path, help="an empty directory for the runs, kept [default: a temporary one]")
+    parser.add_argument("--only", nargs="+", default=[], metavar="EXAMPLE", help="these examples alone")
+    given = parser.parse_args()
+    if given.update and given.only:
+        parser.error("--update writes the whole table: leave out --only")
+    with tempfile.TemporaryDirectory() as temporary:
+        found = made(given.out or Path(temporary), given.only)
+    if given.update:
+        TABLE.write_text("".join(f"{digest}  {path}\n" for path, digest in sorted(found.items())), encoding="utf-8")
+        print(f"{len(found)} digests written to {TABLE.relative_to(ROOT)}")
+        return 0
+    before = {path: digest for path, digest in table().items() if not given.only or path.split("/")[0] in given.only}
+    different = [path for path in sorted(before.keys() | found.keys()) if before.get(path) != found.get(path)]
+    for path in different:
+        print(f"{'gone' if path not in found else 'new' if path not in before else 'different'}: {path}")
+    print(f"{len(before) - len(set(different) & set(before))} of {len(before)} entries equal, {len(different)} not")
+    return 1 if different or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
