@@ -18,7 +18,7 @@ from rich.console import Console
 from mirage_formal import options
 from mirage_formal.errors import MirageError, SpaceError
 from mirage_formal.guard import guarded
-from mirage_formal.text import plain
+from mirage_formal.terminal import plain
 
 _STYLE: Final[dict[str, Any]] = {
     "add_completion": False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_formal.text import lines, plain
+from mirage_formal.terminal import lines, plain
 
 _LONGEST = 4000
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import MAX_DEPTH, MAX_FILE_BYTES, MAX_MARKS, MAX_NUMBER
-from mirage_formal.text import quoted
+from mirage_formal.terminal import quoted
 
 _MARKS: Final = (b"[", b"{", b",", b":", b'"')
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)

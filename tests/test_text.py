@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.text import json_text, lines, plain, quoted
+from mirage_formal.terminal import json_text, lines, plain, quoted
 from tests.hostile import TEXTS, obeyed
 
 

@@ -21,7 +21,7 @@ from mirage_formal.ir.check import faults, kernel_types
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.serialize import from_json, from_value
 from mirage_formal.strict_json import load
-from mirage_formal.text import plain
+from mirage_formal.terminal import plain
 
 GRAPH: Final = "mugraph.json"
 #: The program stands in the verification log, under this name.

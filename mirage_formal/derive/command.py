@@ -30,7 +30,7 @@ from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded
 from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.journal.whole import WHOLE_FILE
-from mirage_formal.text import plain, quoted
+from mirage_formal.terminal import plain, quoted
 
 _HEAD = (
     *("candidate", "verdict", "kernels", "certificates", "obligations"),

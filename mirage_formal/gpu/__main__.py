@@ -22,7 +22,7 @@ from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, 
 from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.guard import guarded
 from mirage_formal.journal import KERNELS
-from mirage_formal.text import json_text, plain
+from mirage_formal.terminal import json_text, plain
 
 _OFF: Final = "[default: off]"
 

@@ -15,7 +15,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.gpu.compile import NVRTC_HINT, available
 from mirage_formal.guard import guarded
 from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
-from mirage_formal.text import plain
+from mirage_formal.terminal import plain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

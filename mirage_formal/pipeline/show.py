@@ -18,7 +18,7 @@ from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.progress import Progress
 from mirage_formal.pipeline.settings import display_path
-from mirage_formal.text import plain
+from mirage_formal.terminal import plain
 
 _PLAIN_EVERY_S: Final = 10.0
 #: Characters of a line under a table.

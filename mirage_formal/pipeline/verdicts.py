@@ -28,7 +28,7 @@ from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, V
 from mirage_formal.journal import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.settings import as_program, display_path
-from mirage_formal.text import json_text, plain
+from mirage_formal.terminal import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
 #: Seconds that a process may take to start.

@@ -19,7 +19,7 @@ from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import display_path
 from mirage_formal.pipeline.show import form, print_nothing, print_report, warnings
 from mirage_formal.pipeline.whole import WholePart, WholeReport
-from mirage_formal.text import json_text, plain
+from mirage_formal.terminal import json_text, plain
 
 _WIDTH: Final = 120
 #: Characters of a line under the table.
