@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.frontend.arguments import user_frame
 from mirage_formal.gpu.executable import Executable
 from mirage_formal.gpu.runtime import Loaded, arch_of, device_count
 from mirage_formal.gpu.tensors import (
@@ -38,7 +39,6 @@ from mirage_formal.gpu.tensors import (
     store,
 )
 from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.front import user_frame
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.types import row_major
 

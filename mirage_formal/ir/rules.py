@@ -1,7 +1,7 @@
 """Type rules of single operators: what one operator, input iterator, thread graph or output saver yields.
 
 Each rule returns the result types, or a text saying what was expected and what was got. They are shared by the check
-of whole graphs (ir/check.py), which collects every fault, and by the front end (ir/builder.py), which stops at the
+of whole graphs (ir/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops at the
 user's line.
 """
 

@@ -9,8 +9,8 @@ from inspect import Parameter, signature
 from typing import Any, Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.ir.builder import Graph
-from mirage_formal.ir.front import fail, ignore
+from mirage_formal.frontend.arguments import fail, ignore
+from mirage_formal.frontend.builder import Graph
 from mirage_formal.ir.graph import KernelGraph
 
 #: Options of the reference system that have no meaning here.

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from mirage_formal import options
-from mirage_formal.ir.builder import Graph
+from mirage_formal.frontend.builder import Graph
 from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.verdict import Verdict
 

@@ -137,8 +137,8 @@ def superoptimize(
     options.whole("measure", measure)
     given = None if out is None else Path(options.text("out", out, "a directory"))
     start_workers(workers, cluster)
+    from mirage_formal.frontend.origins import origins_of
     from mirage_formal.ir.canonical import digest
-    from mirage_formal.ir.origins import origins_of
     from mirage_formal.pipeline.default_place import default_place
     from mirage_formal.pipeline.lock import writing
     from mirage_formal.pipeline.nothing import located, nothing_found

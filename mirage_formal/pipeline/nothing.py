@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.errors import NothingFoundError, Reason, UnsupportedError
+from mirage_formal.frontend.origins import Origins
 from mirage_formal.ir.graph import KernelGraph, Op
 from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.origins import Origins
 from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import Settings, display_path, make_job

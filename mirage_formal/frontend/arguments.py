@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
-from mirage_formal.ir.origins import Origin
+from mirage_formal.frontend.origins import Origin
 from mirage_formal.ir.rules import shape_fault
 from mirage_formal.ir.types import Dim3, DimMap, DType, Shape
 

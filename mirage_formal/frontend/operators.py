@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Generic, NoReturn, TypeVar
 
 from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError, UnsupportedError
-from mirage_formal.ir.front import Number, exact, fail, is_number, parse_dim
+from mirage_formal.frontend.arguments import Number, exact, fail, is_number, parse_dim
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.ir.types import DType, Shape
 

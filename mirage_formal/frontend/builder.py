@@ -11,9 +11,7 @@ from math import prod
 from typing import Any
 
 from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
-from mirage_formal.ir.block_builder import BlockBuilder, BlockTensor
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.front import (
+from mirage_formal.frontend.arguments import (
     Number,
     assigned_name,
     fail,
@@ -24,10 +22,12 @@ from mirage_formal.ir.front import (
     user_origin,
     whole_tuple,
 )
+from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor
+from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.origins import Origin, Origins
+from mirage_formal.ir.check import kernel_types
 from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
-from mirage_formal.ir.operators import Handle, Operators, describe, not_a_tensor, rule_error
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.origins import Origin, Origins
 from mirage_formal.ir.rules import device_results
 from mirage_formal.ir.types import DTensor, DType, Shape, row_major
 

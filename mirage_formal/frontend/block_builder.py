@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mirage_formal.errors import GraphError, MirageError, ShapeError, UnsupportedError
-from mirage_formal.ir.front import (
+from mirage_formal.frontend.arguments import (
     Number,
     fail,
     parse_dim,
@@ -15,8 +15,8 @@ from mirage_formal.ir.front import (
     parse_optional_dim,
     whole,
 )
+from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
 from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
-from mirage_formal.ir.operators import Handle, Operators, describe, not_a_tensor, rule_error
 from mirage_formal.ir.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.ir.rules import iterator_type, saver_type, shared_results, stage_fault
 from mirage_formal.ir.types import DTensor, STensor
