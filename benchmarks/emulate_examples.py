@@ -24,7 +24,7 @@ import example_kernels as kit
 
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.executable import KernelLaunch
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 
 
 @dataclass(frozen=True, slots=True)

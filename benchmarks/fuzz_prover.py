@@ -42,9 +42,9 @@ from fuzz import Truth, pairs
 from mutants import mutants
 
 from mirage_formal.check.kernel.replay import ProofError, replay
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.text import to_text
-from mirage_formal.ir.verdict import Different, Equivalent, Unknown
+from mirage_formal.graph.formats.text import to_text
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.verify.counterexample import CLEAR, confirm
 from mirage_formal.verify.decide import decide
 from mirage_formal.verify.equivalence import prove

@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.derive import command
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import from_json
 from tests.check.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
 from tests.check.small_run import make
 from tests.hostile import CLAIM, obeyed

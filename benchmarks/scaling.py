@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.executors import PRELOAD
 from mirage_formal.pipeline.programs import load_programs

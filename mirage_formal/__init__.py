@@ -38,8 +38,8 @@ from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
 from mirage_formal.frontend.arguments import ignore as _ignore  # noqa: E402
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
 from mirage_formal.frontend.builder import Graph, Tensor, new_kernel_graph  # noqa: E402
+from mirage_formal.graph.types import DType  # noqa: E402
 from mirage_formal.ir.superoptimize import superoptimize  # noqa: E402
-from mirage_formal.ir.types import DType  # noqa: E402
 
 if TYPE_CHECKING:
     from mirage_formal.ir.verification import verify

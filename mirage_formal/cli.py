@@ -343,7 +343,7 @@ def _verify(
     as_json: bool,
     time_limit: float,
 ) -> int:
-    from mirage_formal.ir.verdict import Equivalent
+    from mirage_formal.graph.verdict import Equivalent
     from mirage_formal.pipeline.programs import choose, load_programs
     from mirage_formal.pipeline.settings import display_path
     from mirage_formal.pipeline.verdicts import (

@@ -24,7 +24,7 @@ from types import ModuleType
 import numpy as np
 
 import mirage_formal as mf
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.semantics import reference
 
 HERE = Path(__file__).resolve().parent

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, row_major
 
 K = OpKind
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

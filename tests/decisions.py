@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.semantics.batched import run_many, run_watched
 
 #: Larger values are not trusted; nor are results beside which larger ones were lost.

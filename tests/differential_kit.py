@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.text import to_text
-from mirage_formal.ir.types import DTensor, DType, row_major
-from mirage_formal.ir.verdict import Candidate, Probable, Unknown, Verdict
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.text import to_text
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
 from mirage_formal.search.engine import Engine, SearchOptions
 from mirage_formal.search.exceptions import Reason, equal, reason
 from mirage_formal.search.exhaustive import ExhaustiveEngine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.program import (
     Apply,
     Barrier,
@@ -41,7 +42,6 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.ir.types import DType
 
 HALF, BFLOAT, FLOAT = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 

@@ -20,11 +20,11 @@ from mirage_formal.gpu import emulate
 from mirage_formal.gpu.executable import KernelLaunch
 from mirage_formal.gpu.lower import lower
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
-from mirage_formal.ir.serialize import from_value
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import from_value
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.optimize.planner import make_plan
 from mirage_formal.pipeline.kernels import Built, build
 from mirage_formal.verify import numerics

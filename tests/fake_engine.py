@@ -15,10 +15,10 @@ from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
-from mirage_formal.ir.verdict import Candidate, Probable
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
 

@@ -13,9 +13,9 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 K = OpKind
 EXTENTS: Final = (2, 3, 4, 6)

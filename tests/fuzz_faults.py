@@ -7,8 +7,8 @@ from fractions import Fraction
 from fuzz_layout import matmul_block, split_dim
 from fuzz_rules import RIGHT, WRONG, K, parts, scaled, turned, wrong
 
-from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
-from mirage_formal.ir.ops import Attrs
+from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs
 
 __all__ = ["RIGHT", "WRONG"]
 

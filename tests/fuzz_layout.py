@@ -7,8 +7,8 @@ from fractions import Fraction
 from fuzz import Mismatch, Terms
 from fuzz_rules import K, parts, right, scaled, turned
 
-from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
-from mirage_formal.ir.ops import Attrs
+from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs
 
 
 @right(K.RMS_NORM)

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from fuzz import Mismatch, Sign, Terms
 
-from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.graph.ops import Attrs, OpKind
 
 K = OpKind
 Rule = Callable[[Terms, int, random.Random], int | None]

@@ -13,9 +13,9 @@ import fuzz
 from mutations import single_mutants
 from random_graphs import random_graph
 
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 
 K = OpKind
 #: Operators that change layouts, keep an order, or carry a state.

@@ -9,9 +9,9 @@ import program_interpreter
 
 from mirage_formal.gpu.lower import lower
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.check import block_types
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.check import block_types
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.optimize.planner import make_plan
 from mirage_formal.semantics.reference import run as reference
 

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import workloads
 
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 SMALL = {
     "rmsnorm": (workloads.rmsnorm(2, 16, 24), workloads.rmsnorm_fused(2, 16, 24, grid=3, loop=4)),

@@ -16,8 +16,8 @@ import workloads as w
 from decisions import Decision, differs
 from mutations import double_mutants, single_mutants
 
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import load_space

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, ThreadDefined
-from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 
 UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)
 BINARY = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)

@@ -13,8 +13,8 @@ from math import erf
 
 import numpy as np
 
-from mirage_formal.ir.graph import GraphDefined, ThreadDefined
-from mirage_formal.ir.ops import SPECS, OpKind
+from mirage_formal.graph.graph import GraphDefined, ThreadDefined
+from mirage_formal.graph.ops import SPECS, OpKind
 
 
 class FloatArithmetic:

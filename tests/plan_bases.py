@@ -9,8 +9,8 @@ import workloads as w
 from lowering_kit import TARGET, alone
 
 from mirage_formal.gpu.lower import lower
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import Program
 from mirage_formal.optimize import planner

@@ -18,8 +18,9 @@ from mirage_formal.errors import MirageError
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.lower import lower
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import (
     Barrier,
@@ -29,7 +30,6 @@ from mirage_formal.ir.program import (
     Stmt,
     WaitGroups,
 )
-from mirage_formal.ir.types import DType
 from mirage_formal.semantics.reference import run as reference
 from mirage_formal.verify import numerics
 from mirage_formal.verify.safety import Safe, Unknown, discharge_safety

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir import program as p
-from mirage_formal.ir.types import DType
 
 
 class Fault(AssertionError):

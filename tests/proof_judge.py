@@ -10,7 +10,7 @@ from kernel_values import Numbers, Values, replayed
 from proof_edits import Normal, Proof
 
 from mirage_formal.check.kernel.replay import ProofError, replay
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 #: A name, the program and the candidate.
 Pair = tuple[str, KernelGraph, KernelGraph]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import claims
 import pytest
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.semantics.index import binders, tensors, terms
 from mirage_formal.verify import equivalence
 

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -20,8 +20,8 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.ir.ops import SPECS, Attrs, BlockContext, Level, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, Level, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 
 SHAPES = ((4, 12), (12, 4), (4, 4), (12, 12), (1, 12), (12, 1), (4, 1))
 ORDERED = frozenset(kind for kind, spec in SPECS.items() if spec.lax.value == "none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.program import (
     Apply,
     Barrier,
@@ -40,7 +41,6 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.ir.types import DType
 
 Operand = IntExpr | int
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32

@@ -13,8 +13,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from mirage_formal.ir.check import block_outputs, block_types, faults
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import block_outputs, block_types, faults
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -28,9 +28,9 @@ from mirage_formal.ir.graph import (
     ThreadGraph,
     numbered,
 )
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, Lax, Level, OpKind
-from mirage_formal.ir.rules import device_results, iterator_type, saver_type, shared_results
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, DType, STensor, row_major
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, Lax, Level, OpKind
+from mirage_formal.graph.rules import device_results, iterator_type, saver_type, shared_results
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, STensor, row_major
 
 MAX_ELEMENTS = 1024
 

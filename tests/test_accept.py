@@ -11,8 +11,8 @@ import pytest
 from mirage_formal import journal
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError, SpaceError
-from mirage_formal.ir.canonical import canonical
-from mirage_formal.ir.verdict import Equivalent, Probable
+from mirage_formal.graph.canonical import canonical
+from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.pipeline import Report, Settings, run
 from mirage_formal.pipeline.settings import make_job
 from mirage_formal.pipeline.show import notes, warnings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from tests.clock import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
@@ -27,7 +27,7 @@ def test_building_and_freezing_a_program_is_light() -> None:
         "g = mf.new_kernel_graph()\n"
         "X = g.new_input((4, 4))\n"
         "g.mark_output(g.softmax(X * 0.5))\n"
-        "from mirage_formal.ir.canonical import digest\n"
+        "from mirage_formal.graph.canonical import digest\n"
         "digest(g.freeze())\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )

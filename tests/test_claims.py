@@ -7,7 +7,7 @@ import math
 import pytest
 from claims import gap, load, points
 
-from mirage_formal.ir.check import kernel_types
+from mirage_formal.graph.check import kernel_types
 
 
 @pytest.mark.parametrize("corpus", ["prove", "refute"])

@@ -17,7 +17,7 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import ClusterError, MirageError, SpaceError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.journal import SEARCH_FILE, UnitRecord, decode
 from mirage_formal.pipeline import ENGINES, Phase, Progress, Report, Settings, run
 from mirage_formal.pipeline.executors import PRELOAD, make_executor

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import encode
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     PROOF_FILE,

@@ -9,7 +9,7 @@ from decisions import Decision, differs
 from fuzz import FuzzPair, Truth, pairs
 from fuzz_faults import RIGHT, WRONG
 
-from mirage_formal.ir.check import faults, kernel_types
+from mirage_formal.graph.check import faults, kernel_types
 
 COUNT = 6000
 

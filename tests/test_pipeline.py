@@ -19,10 +19,10 @@ import pytest
 import mirage_formal as mf
 from mirage_formal import journal
 from mirage_formal.errors import RunError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import from_json
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.journal import (
     CertificateRecord,
     ClosingRecord,

@@ -8,7 +8,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.errors import ProgramError, SpaceError, TargetError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline import Settings, as_program
 from mirage_formal.pipeline.programs import load_programs
 from mirage_formal.pipeline.settings import choose_config, make_job

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mirage_formal.ir.verdict import Equivalent, Probable
+from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.pipeline import show
 from mirage_formal.pipeline.progress import Phase, Progress
 from mirage_formal.pipeline.show import LiveWatch, PlainWatch, form, known, meanings, progress_line

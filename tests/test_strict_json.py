@@ -15,8 +15,8 @@ from mirage_formal import journal, limits, strict_json
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.check.kernel.reader import document
 from mirage_formal.errors import FormatError, MirageError
-from mirage_formal.ir.mirage_json import from_mirage
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.formats.mirage.reader import from_mirage
 from mirage_formal.journal import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
 from mirage_formal.journal.whole import WholeRecord
 

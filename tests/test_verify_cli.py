@@ -14,13 +14,13 @@ import workloads
 
 import mirage_formal as mf
 from mirage_formal import cli
-from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.mirage_export import to_mirage
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.serialize import from_json, to_json
-from mirage_formal.ir.types import DType
-from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import PROOF_FILE
 from mirage_formal.pipeline import verdicts
 from mirage_formal.pipeline.verdicts import Judged, said, verdicts_json

@@ -10,9 +10,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import cli
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import to_json
-from mirage_formal.ir.verdict import Equivalent, Unknown, Verdict
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent, Unknown, Verdict
 from mirage_formal.pipeline import verdicts
 from tests.test_verify_cli import PROGRAM, RIGHT, WRONG, Command, _here, listed, verify
 

@@ -24,9 +24,9 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.launch import NoDeviceWarning
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.journal import decode
 from mirage_formal.journal.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any

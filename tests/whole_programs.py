@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mirage_formal as mf
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 #: A space in which one kernel of six operators is all there is; parts of at most that size are searched.
 TINY: dict[str, Any] = {"config": "tiny", "workers": 1, "keep": 2}

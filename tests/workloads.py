@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -13,8 +13,8 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 
 K = OpKind
 N = None

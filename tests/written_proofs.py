@@ -9,7 +9,7 @@ from hand_proofs import PAIRS, text
 from proof_judge import Pair
 from prover_faults import CASES, FAULTS, faulty
 
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.verify.equivalence import prove
 
 

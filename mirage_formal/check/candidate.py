@@ -15,10 +15,10 @@ from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
 from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.check.steps import CheckFailed, check_manifest, expect, step
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,

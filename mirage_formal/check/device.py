@@ -9,9 +9,9 @@ from typing import Final
 
 from mirage_formal.check.steps import expect, step
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.types import DTensor
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DTensor
 from mirage_formal.journal import (
     MEASURE_FILE,
     NUMERICS_FILE,

@@ -17,9 +17,9 @@ from typing import Final
 from mirage_formal.check.kernel.replay import Theorem, replay
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.files import read
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import from_json, from_value
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json, from_value
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.strict_json import load
 from mirage_formal.terminal import plain
 

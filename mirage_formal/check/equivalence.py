@@ -15,9 +15,9 @@ from mirage_formal.check.kernel.replay import Theorem, replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
 from mirage_formal.check.kernel.terms import Terms
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import Input, KernelGraph
-from mirage_formal.ir.types import row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.types import row_major
 from mirage_formal.journal import DigitLemma
 
 LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")

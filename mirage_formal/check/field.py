@@ -32,10 +32,10 @@ from mirage_formal.check.arithmetic import (
 )
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import SPECS, Attrs, Lax, OpKind
-from mirage_formal.ir.types import DimMap, DTensor, Shape
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Lax, OpKind
+from mirage_formal.graph.types import DimMap, DTensor, Shape
 
 P, Q = 0, 1
 #: A tensor's parts in Z_p and Z_q; None where no output needs it.

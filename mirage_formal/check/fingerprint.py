@@ -19,9 +19,9 @@ from mirage_formal.check.bound import check_bound
 from mirage_formal.check.expression import targets
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import SPECS, Lax, OpKind
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Lax, OpKind
 from mirage_formal.journal import Count, Log2, Record, Release, Sha256
 
 SCHEME: Final = "mirage_formal.fingerprint.1"

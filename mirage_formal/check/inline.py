@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.ir.graph import BlockGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import BlockGraph, Op, ThreadDefined
 
 
 def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ...]]:

@@ -23,10 +23,10 @@ from mirage_formal.check.launches import check_launches, check_plans
 from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.check.steps import check_manifest, expect, step
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.journal import (
     DEVICE_FILES,
     LAUNCH_FILE,

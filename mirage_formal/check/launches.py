@@ -9,10 +9,10 @@ from pathlib import Path
 from mirage_formal.check.cubin import Resources, resources
 from mirage_formal.check.steps import expect, step
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DTensor, row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.journal import (
     LAUNCH_FILE,
     PLAN_FILE,

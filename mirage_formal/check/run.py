@@ -13,11 +13,11 @@ from mirage_formal.check.candidate import Established
 from mirage_formal.check.kernels import EstablishedKernels
 from mirage_formal.check.steps import CheckFailed, check_manifest, expect, list_files, step
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import decode as decode_graph
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import decode as decode_graph
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.journal import (
     CANDIDATES,
     KERNELS,

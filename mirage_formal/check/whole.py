@@ -17,11 +17,11 @@ from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.check.run import Run
 from mirage_formal.check.steps import expect, list_files, step
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
-from mirage_formal.ir.serialize import from_json
-from mirage_formal.ir.types import row_major
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.types import row_major
 from mirage_formal.journal import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
 from mirage_formal.journal.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 

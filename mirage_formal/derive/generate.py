@@ -15,12 +15,12 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.gpu.operators import copy_program, operator_program
 from mirage_formal.gpu.products import side
 from mirage_formal.gpu.target import Target
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import row_major
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.types import row_major
 from mirage_formal.journal import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
 
 if TYPE_CHECKING:

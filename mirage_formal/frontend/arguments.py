@@ -15,8 +15,8 @@ from typing import Final
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.origins import Origin
-from mirage_formal.ir.rules import shape_fault
-from mirage_formal.ir.types import Dim3, DimMap, DType, Shape
+from mirage_formal.graph.rules import shape_fault
+from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 
 Number = int | float | Fraction | Decimal
 

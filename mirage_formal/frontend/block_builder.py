@@ -16,10 +16,10 @@ from mirage_formal.frontend.arguments import (
     whole,
 )
 from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
-from mirage_formal.ir.graph import BlockGraph, InputIterator, Op, OutputSaver
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, BlockContext, OpKind
-from mirage_formal.ir.rules import iterator_type, saver_type, shared_results, stage_fault
-from mirage_formal.ir.types import DTensor, STensor
+from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
+from mirage_formal.graph.types import DTensor, STensor
 
 _ACCUMULATORS: Final = {
     None: OpKind.ACCUM_SUM,

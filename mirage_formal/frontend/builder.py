@@ -25,11 +25,11 @@ from mirage_formal.frontend.arguments import (
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor
 from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
 from mirage_formal.frontend.origins import Origin, Origins
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.rules import device_results
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 
 class Tensor(Handle):

@@ -8,8 +8,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import Number, exact, fail, is_number, parse_dim
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.types import DType, Shape
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.types import DType, Shape
 
 _LONGEST_LABEL = 24
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 
 
 @dataclass(frozen=True, slots=True)

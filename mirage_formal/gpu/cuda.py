@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.program import (
     Apply,
     Barrier,
@@ -47,7 +48,6 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.ir.types import DType
 
 #: Names of the element types in the device layer.
 CTYPES: Final = {DType.FLOAT16: "mf::half", DType.BFLOAT16: "mf::bfloat", DType.FLOAT32: "float"}

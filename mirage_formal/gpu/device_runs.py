@@ -10,8 +10,8 @@ from mirage_formal.gpu.elements import to_bits, to_floats
 from mirage_formal.gpu.executable import Executable, moved_bytes
 from mirage_formal.gpu.measure import CupyRecorder, Measurement, measure
 from mirage_formal.gpu.runtime import Loaded
-from mirage_formal.ir.graph import Input
-from mirage_formal.ir.types import DType, row_major
+from mirage_formal.graph.graph import Input
+from mirage_formal.graph.types import DType, row_major
 
 Array = Any
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.types import DType
 
 Array = Any
 

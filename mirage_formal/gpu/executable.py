@@ -17,11 +17,11 @@ import msgspec
 
 from mirage_formal import strict_json
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
+from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.serialize import from_json, to_json
-from mirage_formal.ir.types import DTensor, row_major
 from mirage_formal.journal import (
     LAUNCH_FILE,
     Argument,

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from mirage_formal.gpu.elements import to_bits, to_floats
-from mirage_formal.ir.types import DTensor, DType, Shape
+from mirage_formal.graph.types import DTensor, DType, Shape
 
 _TO_HOST: Final = 2
 _TO_DEVICE: Final = 1

@@ -38,9 +38,9 @@ from mirage_formal.gpu.tensors import (
     of_bits,
     store,
 )
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.types import row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import row_major
 
 Tensor: TypeAlias = Any
 

@@ -11,8 +11,9 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.graph import Op
-from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.graph.graph import Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.ir.program import (
     Apply,
     Barrier,
@@ -42,7 +43,6 @@ from mirage_formal.ir.program import (
     Value,
     Var,
 )
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
 
 _THREADS: Final = 128
 _WARP: Final = 32

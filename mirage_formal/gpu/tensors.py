@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 
 class TensorError(MirageError):

@@ -14,8 +14,8 @@ from enum import StrEnum
 from math import prod
 from typing import Final
 
+from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.ir.flat import FlatOp
-from mirage_formal.ir.types import Dim3, DimMap, DType, Shape
 
 
 class Phase(StrEnum):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.types import DType
 
 # --- integer expressions ---------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from mirage_formal.errors import FormatError
+from mirage_formal.graph.types import DType
 from mirage_formal.ir import program as ir
-from mirage_formal.ir.types import DType
 from mirage_formal.journal import Record, decode, line
 from mirage_formal.journal import programs as records
 from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramEntry, ProgramsRecord

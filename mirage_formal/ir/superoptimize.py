@@ -11,7 +11,7 @@ from typing import Any, Final
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.frontend.arguments import fail, ignore
 from mirage_formal.frontend.builder import Graph
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 #: Options of the reference system that have no meaning here.
 _IGNORED: Final = (

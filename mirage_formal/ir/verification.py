@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mirage_formal import options
 from mirage_formal.frontend.builder import Graph
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Verdict
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Verdict
 
 
 def verify(

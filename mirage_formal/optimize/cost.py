@@ -33,9 +33,9 @@ from typing import Final
 
 from mirage_formal.errors import GraphError
 from mirage_formal.gpu.target import Target
-from mirage_formal.ir.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
-from mirage_formal.ir.ops import IN_PLACE, SPECS, BlockContext, OpKind
-from mirage_formal.ir.types import DTensor, DType, Shape
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
 CANNOT_LAUNCH_US: Final = 1e9

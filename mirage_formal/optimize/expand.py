@@ -6,7 +6,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.ir.check import block_types, thread_types
+from mirage_formal.graph.check import block_types, thread_types
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op, ThreadDefined
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.ir.flat import (
     Accumulate,
     FlatOp,
@@ -20,11 +23,8 @@ from mirage_formal.ir.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, Op, ThreadDefined
-from mirage_formal.ir.ops import OpKind
 from mirage_formal.ir.plan import Phase, PlanTensor
 from mirage_formal.ir.program import BinaryFn, UnaryFn
-from mirage_formal.ir.types import DTensor, DType, Shape, broadcast
 
 _UNARY: Final = {
     OpKind.EXP: UnaryFn.EXP,

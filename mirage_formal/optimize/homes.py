@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.distribution import MMA, folded, fragment, inner_digit, reads, vector
 from mirage_formal.ir.flat import (
     Accumulate,
@@ -24,7 +25,6 @@ from mirage_formal.ir.flat import (
     results_of,
 )
 from mirage_formal.ir.plan import Axis, Compute, Digit, Distribution, Home, Phase, PlanTensor, SharedHome, Warps
-from mirage_formal.ir.types import DType
 from mirage_formal.optimize.expand import Flat
 from mirage_formal.optimize.layout import choose_swizzle, plain
 from mirage_formal.optimize.products import Products, choose_products

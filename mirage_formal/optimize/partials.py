@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -24,8 +24,8 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     numbered,
 )
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, STensor
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
 from mirage_formal.optimize.shifted import Stop
 
 

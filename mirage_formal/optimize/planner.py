@@ -7,9 +7,10 @@ from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.gpu.target import Target
-from mirage_formal.ir.check import block_outputs, kernel_types
+from mirage_formal.graph.check import block_outputs, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
+from mirage_formal.graph.types import row_major
 from mirage_formal.ir.distribution import WARP
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.ir.plan import (
     Phase,
     Plan,
@@ -17,7 +18,6 @@ from mirage_formal.ir.plan import (
     PlanParam,
     Tile,
 )
-from mirage_formal.ir.types import row_major
 from mirage_formal.optimize.expand import Flat, expand
 from mirage_formal.optimize.homes import Homes, Source, choose
 from mirage_formal.optimize.memory import Memory, allocate

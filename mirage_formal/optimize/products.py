@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.distribution import MMA, WARP
 from mirage_formal.ir.flat import Accumulate, FlatOp, Map, Product, Reduce
 from mirage_formal.ir.plan import Phase, Warps
 from mirage_formal.ir.program import BinaryFn
-from mirage_formal.ir.types import DType
 from mirage_formal.optimize.expand import Flat
 from mirage_formal.optimize.layout import MAX_ACCUMULATORS, ProductShape, accumulators, choose_warps, packs
 

@@ -14,10 +14,10 @@ from fractions import Fraction
 from math import prod
 from typing import Final, Generic, TypeVar
 
-from mirage_formal.ir.graph import KernelOp, Op
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.ir.rules import device_results, shared_results
-from mirage_formal.ir.types import DTensor, DType, Shape, STensor, broadcast
+from mirage_formal.graph.graph import KernelOp, Op
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.rules import device_results, shared_results
+from mirage_formal.graph.types import DTensor, DType, Shape, STensor, broadcast
 
 #: Stands for the loop among the dims that a maximum is taken over.
 LOOP: Final = -1

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.ir.check import block_outputs, faults, kernel_types
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import block_outputs, faults, kernel_types
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -27,9 +27,9 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.rules import iterator_type
-from mirage_formal.ir.types import DimMap, DType, Shape, STensor
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.rules import iterator_type
+from mirage_formal.graph.types import DimMap, DType, Shape, STensor
 from mirage_formal.optimize.partials import dissolved, hoisted, moved, pruned
 from mirage_formal.optimize.shifted import (
     Level,

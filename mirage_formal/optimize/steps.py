@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.distribution import by_warp, reads
 from mirage_formal.ir.flat import Accumulate, FlatOp, Map, Product, Repeat, Running, operands_of, results_of
 from mirage_formal.ir.plan import (
@@ -18,7 +19,6 @@ from mirage_formal.ir.plan import (
     Phase,
     Save,
 )
-from mirage_formal.ir.types import DType
 from mirage_formal.optimize.expand import Flat
 from mirage_formal.optimize.homes import Homes
 from mirage_formal.optimize.memory import Request

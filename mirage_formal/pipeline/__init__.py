@@ -96,7 +96,7 @@ def superoptimize(
     parts are put together to one result (docs/whole-models.md), which is not measured.
 
     Args:
-        program: A graph of the front end, or an ir.graph.KernelGraph, with at least one marked output.
+        program: A graph of the front end, or an graph.graph.KernelGraph, with at least one marked output.
         config: Preset ("attention", "mlp", ...) or path of a search space; None chooses by the program's operators.
         griddims: Grids, as triples; like the following lists, None leaves the space's own.
         blockdims: Threads of a block, as triples.
@@ -138,7 +138,7 @@ def superoptimize(
     given = None if out is None else Path(options.text("out", out, "a directory"))
     start_workers(workers, cluster)
     from mirage_formal.frontend.origins import origins_of
-    from mirage_formal.ir.canonical import digest
+    from mirage_formal.graph.canonical import digest
     from mirage_formal.pipeline.default_place import default_place
     from mirage_formal.pipeline.lock import writing
     from mirage_formal.pipeline.nothing import located, nothing_found

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.journal import key_of
 from mirage_formal.pipeline.directory import RUN, survey
 from mirage_formal.pipeline.earlier import same_search

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from mirage_formal.errors import WorkerError
+from mirage_formal.graph.formats.json import decode, to_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.guard import orderly
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import decode, to_json
-from mirage_formal.ir.verdict import Equivalent, Probable
 from mirage_formal.journal import (
     CANDIDATES,
     CandidateRecord,

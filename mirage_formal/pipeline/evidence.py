@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import GraphDefined
-from mirage_formal.ir.serialize import decode, to_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import decode, to_json
+from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.journal import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,

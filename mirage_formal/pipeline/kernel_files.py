@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mirage_formal.gpu.executable import save
-from mirage_formal.ir.canonical import digest
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.ir.program_records import programs_text
-from mirage_formal.ir.serialize import to_json
 from mirage_formal.journal import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,

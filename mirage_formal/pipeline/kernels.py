@@ -21,12 +21,12 @@ from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.executable import Executable, kernel_launch
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.target import Target, load_target
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import decode as graph_of
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import KernelGraph
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.serialize import decode as graph_of
-from mirage_formal.ir.serialize import from_json
 from mirage_formal.journal import (
     CANDIDATES,
     GRAPH_FILE,

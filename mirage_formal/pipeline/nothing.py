@@ -16,9 +16,9 @@ from typing import Final
 
 from mirage_formal.errors import NothingFoundError, Reason, UnsupportedError
 from mirage_formal.frontend.origins import Origins
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import Settings, display_path, make_job
 from mirage_formal.pipeline.whole import WholeReport, part_config

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from mirage_formal.errors import MirageError, ProgramError
 from mirage_formal.frontend.origins import Origins, origins_of
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline.settings import display_path
 
 #: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.errors import NothingFoundError
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph
-from mirage_formal.ir.verdict import Equivalent, Probable
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
+from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.progress import Progress
 from mirage_formal.pipeline.settings import display_path

@@ -9,8 +9,8 @@ from importlib import import_module
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import MirageError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent, Unknown
 
 
 class NotProved(MirageError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph, KernelOp, numbered
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, KernelOp, numbered
 from mirage_formal.optimize.partition import Part
 
 

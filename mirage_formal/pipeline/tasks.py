@@ -18,12 +18,12 @@ import msgspec
 from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import decode, encode
-from mirage_formal.ir.types import DTensor
-from mirage_formal.ir.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import decode, encode
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job

@@ -16,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.counterexample import Counterexample
+from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
+from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.matching import match_inputs
+from mirage_formal.graph.types import DType
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.guard import orderly
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.counterexample import Counterexample
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.matching import match_inputs
-from mirage_formal.ir.mirage_json import graphs_of, is_mirage
-from mirage_formal.ir.serialize import MAX_BYTES, from_value, load_json, to_json
-from mirage_formal.ir.types import DType
-from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.journal import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.settings import as_program, display_path

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import encode, to_json
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.guard import orderly
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.serialize import encode, to_json
-from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.journal import (
     CANDIDATES,
     SUMMARY_FILE,

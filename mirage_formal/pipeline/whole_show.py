@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.errors import NothingFoundError
-from mirage_formal.ir.graph import GraphDefined
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.journal.whole import WholeRecord
 from mirage_formal.pipeline.driver import Report
 from mirage_formal.pipeline.settings import display_path

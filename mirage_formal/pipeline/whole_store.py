@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.errors import RunError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.journal import RUN_FILE, Identity, RunRecord, decode, read
 from mirage_formal.journal.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.pipeline.directory import PART_SET, RUN, WHOLE, drop_temporary, remove, survey, tell_measured

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import encode
-from mirage_formal.ir.verdict import Candidate, Verdict
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.pipeline.tasks import Gate
 from mirage_formal.reproduce.records import Row
 from mirage_formal.reproduce.structures import reference_operands, structure

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import block_types, faults, kernel_types
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, Input, KernelGraph
-from mirage_formal.ir.ops import Attrs
-from mirage_formal.ir.serialize import decode
-from mirage_formal.ir.types import DTensor, Shape, row_major
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import block_types, faults, kernel_types
+from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph
+from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.reproduce.records import Comparison, Row
 from mirage_formal.search.exceptions import Reason, equal, reason
 

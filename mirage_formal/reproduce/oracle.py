@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from mirage_formal.errors import RunError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
 from mirage_formal.reproduce.programs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 
 K = OpKind
 

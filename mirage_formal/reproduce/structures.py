@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, ThreadDefined
-from mirage_formal.ir.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, ThreadDefined
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 
 
 def structure(graph: KernelGraph) -> str:

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import replace as with_fields
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.text import to_text
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.text import to_text
 from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.compare import compare

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.serialize import decode
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import decode
 from mirage_formal.journal import SEARCH_FILE, UnitRecord
 from mirage_formal.pipeline import Report, Settings, run
 from mirage_formal.pipeline.progress import Phase, Progress

@@ -27,8 +27,8 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.ir.ops import SPECS, Lax, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, Shape
+from mirage_formal.graph.ops import SPECS, Lax, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, Shape
 
 #: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
 #: operands cannot be guessed, or they have no abstract expression.

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Candidate, Verdict
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.smt.terms import Expr
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
-from mirage_formal.ir.ops import SPECS, OpKind
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.semantics.reference import FloatDomain, Floats
 from mirage_formal.semantics.walk import evaluate, trace
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.ir.ops import SPECS, Level, OpKind
+from mirage_formal.graph.ops import SPECS, Level, OpKind
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import (
     SEARCHABLE,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadDefined, ThreadGraph
-from mirage_formal.ir.ops import SPECS, Level
-from mirage_formal.ir.types import DTensor, Shape
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadDefined, ThreadGraph
+from mirage_formal.graph.ops import SPECS, Level
+from mirage_formal.graph.types import DTensor, Shape
 
 
 def fuse_threads(graph: KernelGraph) -> KernelGraph:

@@ -21,9 +21,9 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.walk import Trace, trace
 from mirage_formal.smt.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.reference import FloatDomain
 from mirage_formal.semantics.walk import evaluate
 

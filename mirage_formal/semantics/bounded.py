@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched import BatchedDomain
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.reference import Floats

@@ -8,8 +8,8 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.tape import (
     Binary,
     Concat,

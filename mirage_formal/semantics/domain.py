@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final, Protocol, TypeVar
 
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 
 T = TypeVar("T")
 

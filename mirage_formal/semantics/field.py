@@ -15,7 +15,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.modular import Modulus, Powers, Residues, Words, words
 from mirage_formal.semantics.primes import FieldPair
 from mirage_formal.semantics.tape import (

@@ -6,9 +6,9 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import KEEPABLE
 from mirage_formal.semantics.walk import evaluate
 

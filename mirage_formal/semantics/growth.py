@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Final, assert_never
 
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.primes import FieldPair
 from mirage_formal.semantics.tape import (
     Binary,

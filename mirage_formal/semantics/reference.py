@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.contract import batched_product
 from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS
 from mirage_formal.semantics.walk import evaluate

@@ -24,8 +24,8 @@ from importlib import import_module
 from math import erf, log, sqrt
 from typing import Any, Final
 
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DType, Shape
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType, Shape
 from mirage_formal.semantics.contract import batched_product
 from mirage_formal.semantics.domain import LOOP_AXIS
 

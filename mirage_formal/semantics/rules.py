@@ -12,8 +12,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Generic
 
-from mirage_formal.ir.ops import Attrs, BlockContext, OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import BINARY, LEADING, LOOP_AXIS, UNARY, Domain, T
 
 

@@ -12,9 +12,9 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import Lax, OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import Lax, OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.walk import evaluate
 
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Generic
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     InputIterator,
@@ -29,8 +29,8 @@ from mirage_formal.ir.graph import (
     OutputSaver,
     ThreadDefined,
 )
-from mirage_formal.ir.ops import SPECS
-from mirage_formal.ir.ops import Level as LevelName
+from mirage_formal.graph.ops import SPECS
+from mirage_formal.graph.ops import Level as LevelName
 from mirage_formal.semantics.domain import LEADING, LOOP_AXIS, Domain, T
 from mirage_formal.semantics.rules import RULES, Level, Value
 

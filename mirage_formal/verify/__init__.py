@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from mirage_formal.ir.verdict import Verdict
+from mirage_formal.graph.verdict import Verdict
 from mirage_formal.ir.verification import verify
 
 

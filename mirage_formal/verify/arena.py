@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched import run_many
 from mirage_formal.semantics.bounded import run_bounded
 from mirage_formal.semantics.footprint import footprint

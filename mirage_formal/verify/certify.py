@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.fingerprint import FingerprintSession
 from mirage_formal.verify.policy import Policy

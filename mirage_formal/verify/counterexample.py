@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.counterexample import Counterexample, Fill
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.counterexample import Counterexample, Fill
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.footprint import footprint
 from mirage_formal.semantics.reference import run
 from mirage_formal.verify.arena import CLEAR, WRITTEN_OUT, Arena, arena, filled

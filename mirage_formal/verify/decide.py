@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Different, Equivalent, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.verify.counterexample import find
 from mirage_formal.verify.equivalence import prove
 

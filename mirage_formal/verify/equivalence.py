@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.semantics.index.exact import Exact, Pieces
 from mirage_formal.semantics.index.quotients import multiplier
 from mirage_formal.semantics.index.radicals import Radicals

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.semantics.index.show import LATEX, TEXT, Writer
 from mirage_formal.semantics.index.terms import Monomial, Polynomial
 from mirage_formal.verify.equivalence import Derivation, derived

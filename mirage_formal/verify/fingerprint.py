@@ -11,9 +11,9 @@ from math import prod
 import numpy as np
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import Lax
-from mirage_formal.ir.verdict import Different, Probable, Unknown, Verdict
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import Lax
+from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from mirage_formal.semantics.growth import Bound, error_bound
 from mirage_formal.semantics.modular import Words
 from mirage_formal.semantics.primes import confirm, field_pair

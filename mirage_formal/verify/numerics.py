@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.journal import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.rounding import (
     LARGEST,

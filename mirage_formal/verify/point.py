@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import Lax, OpKind
-from mirage_formal.ir.types import Shape
-from mirage_formal.ir.verdict import Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import Lax, OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.semantics.cone import Cone, Mask, cone
 from mirage_formal.semantics.field import FieldPoint, Undefined, Unrepresentable, run
 from mirage_formal.semantics.growth import Growth, OutsideTheorem, growth

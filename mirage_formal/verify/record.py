@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mirage_formal.ir.verdict import Verdict
+from mirage_formal.graph.verdict import Verdict
 
 
 class Redraw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
 
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
-from mirage_formal.ir.verdict import Unknown
 from mirage_formal.limits import SAFETY_MS
 from mirage_formal.smt.arith import INT_MAX, Query, Reply, ask, interval
 from mirage_formal.smt.session import Satisfiability

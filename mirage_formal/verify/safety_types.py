@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_formal.ir.verdict import NoTruth, Unknown
+from mirage_formal.graph.verdict import NoTruth, Unknown
 from mirage_formal.smt.arith import Query, to_smt2
 from mirage_formal.smt.session import SolverResult
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.counterexample import Counterexample, Fill
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.counterexample import Counterexample, Fill
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched import BatchedDomain
 from mirage_formal.semantics.bounded import BoundedDomain, exactly
 from mirage_formal.semantics.element import Box, element

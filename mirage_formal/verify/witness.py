@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
-from mirage_formal.ir.verdict import Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.semantics.bounded import BoundedDomain, exactly
 from mirage_formal.semantics.grouped import Grouped, TooManyClasses, run_grouped
 from mirage_formal.verify.sparse import classes

@@ -22,9 +22,9 @@ from unittest.mock import patch
 
 from mirage_formal.derive import command
 from mirage_formal.errors import MirageError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.serialize import from_value
-from mirage_formal.ir.wire import SCHEMA
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import from_value
+from mirage_formal.graph.wire import SCHEMA
 from tests.attack import seals
 from tests.attack.texts import STRINGS, spoiled
 from tests.attack.trial import Breach

@@ -15,10 +15,10 @@ from mirage_formal import journal
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.errors import MirageError
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.mirage_json import from_mirage
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.formats.mirage.reader import from_mirage
+from mirage_formal.graph.graph import KernelGraph
 from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach

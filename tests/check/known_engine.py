@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -16,9 +16,9 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, DType, Shape, row_major
-from mirage_formal.ir.verdict import Candidate, Probable
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_major
+from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
 

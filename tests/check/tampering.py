@@ -14,8 +14,8 @@ import msgspec
 
 from mirage_formal import journal
 from mirage_formal.errors import MirageError
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import from_json
 from mirage_formal.journal import KernelManifestRecord, ManifestRecord, MeasureRecord, NumericsRecord, SummaryRecord
 
 #: Fields that say something about the making of evidence, not about what it shows.

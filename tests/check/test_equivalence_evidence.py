@@ -15,7 +15,7 @@ from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.kernel.second import Answer, Opinion
 from mirage_formal.check.limit import Within
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.formats.json import from_json
 from mirage_formal.pipeline import Settings, run
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, demote, edit, read_lines, sign_candidate, sign_proof, write_lines

@@ -14,8 +14,8 @@ from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.check.kernel.elaborate import Elaboration
 from mirage_formal.check.kernel.pieces import MAX_PIECES
 from mirage_formal.check.kernel.terms import Terms
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -24,8 +24,8 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics.reference import run
 
 ALL = frozenset(OpKind)

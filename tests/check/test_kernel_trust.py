@@ -11,8 +11,8 @@ import pytest
 
 from mirage_formal.check.equal import main
 from mirage_formal.check.trusted import CLAIMS, RULES, count, modules, table, total
-from mirage_formal.ir.serialize import to_json
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.verify.equivalence import prove
 from tests.check.known_engine import PROGRAMS
 

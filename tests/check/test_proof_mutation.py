@@ -22,8 +22,8 @@ from prover_faults import CASES
 from written_proofs import false_proofs, true_proofs
 
 from mirage_formal.check.kernel.replay import ProofError, replay
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import KernelGraph
 
 EDITS = 2000
 

@@ -14,8 +14,8 @@ from whole_programs import TINY, layers
 
 from mirage_formal import journal
 from mirage_formal.check.__main__ import main
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.serialize import from_json
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import from_json
 from mirage_formal.journal.whole import WHOLE_FILE
 from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.whole import run_whole

@@ -17,7 +17,7 @@ from rich.console import Console
 from mirage_formal import cli
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.verdict import Unknown
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.journal import RejectedRecord, UnitRecord
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.show import print_report

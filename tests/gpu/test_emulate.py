@@ -29,8 +29,8 @@ from emulated_programs import (
 
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.emulate import EmulatorError, run
+from mirage_formal.graph.types import DType
 from mirage_formal.ir.program import BinaryFn, GlobalRead, GlobalWrite, Real, Reg, Registers, Select, SetReg, UnaryFn
-from mirage_formal.ir.types import DType
 
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16)
 

@@ -12,9 +12,9 @@ import pytest
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.executable import KernelLaunch
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
-from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.pipeline.kernels import ARCHS, Built
 from mirage_formal.verify.equivalence import prove
 

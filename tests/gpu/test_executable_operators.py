@@ -12,10 +12,10 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu.emulate import run as emulate
 from mirage_formal.gpu.operators import SUPPORTED, copy_program, operator_program
 from mirage_formal.gpu.products import Batch, Side, batches, side
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import SPECS, Attrs, Level, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics import reference
 from mirage_formal.verify.safety import Safe, discharge_safety
 

@@ -24,8 +24,8 @@ from mirage_formal.gpu import launch, lower
 from mirage_formal.gpu.executable import Executable, load
 from mirage_formal.gpu.measure import Measurement
 from mirage_formal.gpu.target import load_target
+from mirage_formal.graph.formats.json import encode
 from mirage_formal.ir.program import Barrier, For, If, Program
-from mirage_formal.ir.serialize import encode
 from mirage_formal.journal import KERNELS
 from mirage_formal.pipeline import build as build_command
 from mirage_formal.pipeline import fastest as fastest_module

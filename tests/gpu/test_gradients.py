@@ -22,7 +22,7 @@ from mirage_formal.gpu import launch, tensors
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.semantics import reference
 from mirage_formal.verify.numerics import draw_all

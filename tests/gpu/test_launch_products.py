@@ -20,9 +20,9 @@ from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.products import CublasError
 from mirage_formal.gpu.runtime import Loaded
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.semantics import reference
 from mirage_formal.verify.numerics import draw_all

@@ -14,9 +14,9 @@ from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.lower import lower
-from mirage_formal.ir.check import kernel_types
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.ir.flat import Product
-from mirage_formal.ir.graph import GraphDefined
 from mirage_formal.ir.plan import Arrive, Compute, Meet, Save
 from mirage_formal.ir.program import CopyAsync, For, LoadMatrix, Mma, SharedRead
 from mirage_formal.optimize.planner import make_plan

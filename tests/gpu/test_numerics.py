@@ -14,10 +14,10 @@ from program_interpreter import run as interpret
 
 from mirage_formal.gpu.emulate import run as emulate
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.types import DTensor, DType, row_major
 from mirage_formal.pipeline.kernels import build, build_form
 from mirage_formal.pipeline.stable import Stable
 from mirage_formal.semantics import reference

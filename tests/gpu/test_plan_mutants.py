@@ -14,9 +14,9 @@ from plan_mutants import Family, Mutant, sample, with_home
 from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.emulate import EmulationFault, FaultKind
 from mirage_formal.gpu.lower import lower
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.ir.plan import Ahead
 from mirage_formal.ir.program import Program
-from mirage_formal.ir.verdict import Equivalent
 from mirage_formal.optimize.planner import make_plan
 from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.safety import Safe, discharge_safety

@@ -18,10 +18,10 @@ from mirage_formal.gpu import tensors
 from mirage_formal.gpu.executable import Binary, KernelLaunch, load
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.serialize import encode, from_json
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.formats.json import encode, from_json
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.optimize import stabilize as optimizer
 from mirage_formal.optimize.stabilize import NotStable
 from mirage_formal.pipeline.kernels import (

@@ -3,9 +3,9 @@
 import pytest
 
 import mirage_formal as mi
-from mirage_formal.ir.check import block_types, faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, InputIterator, Op, OutputSaver
-from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.graph.check import block_types, faults, kernel_types
+from mirage_formal.graph.graph import GraphDefined, InputIterator, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs, OpKind
 
 
 def start(grid: object = (4, 1, 1), loop: int = 2) -> tuple[mi.Graph, mi.Tensor, mi.BlockBuilder, mi.BlockTensor]:

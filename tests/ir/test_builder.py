@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType
 
 
 def next_line() -> str:

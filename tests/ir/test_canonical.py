@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from strategies import BLOCK_KINDS, FIELD_KINDS, KERNEL_KINDS, block_graphs, kernel_graphs, rearranged
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -24,9 +25,8 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.ir.ops import SPECS, OpKind
-from mirage_formal.ir.serialize import encode
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics import reference
 
 SEEDS = st.integers(0, 1 << 30)

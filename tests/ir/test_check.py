@@ -8,8 +8,8 @@ from hypothesis import given
 from strategies import kernel_graphs
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.check import Limits, block_outputs, block_types, faults, kernel_types, shared_bytes
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import Limits, block_outputs, block_types, faults, kernel_types, shared_bytes
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -20,8 +20,8 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, STensor, row_major
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, STensor, row_major
 
 F16 = DType.FLOAT16
 

@@ -10,13 +10,13 @@ import workloads
 from mirage_files import SMALL
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.mirage_export import to_mirage
-from mirage_formal.ir.mirage_json import from_mirage
-from mirage_formal.ir.mirage_names import BLOCK_ROWS, KERNEL_ROWS
-from mirage_formal.ir.ops import SPECS, Attrs, Level, OpKind
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, KERNEL_ROWS
+from mirage_formal.graph.formats.mirage.reader import from_mirage
+from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.types import DType
 
 
 def _attrs(kind: OpKind) -> Attrs:

@@ -18,14 +18,14 @@ from mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, re
 from random_graphs import random_graph
 
 from mirage_formal.errors import FormatError, GraphError, UnsupportedError
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, ThreadDefined
-from mirage_formal.ir.matching import match_inputs
-from mirage_formal.ir.mirage_export import to_mirage
-from mirage_formal.ir.mirage_json import from_mirage, graphs_of, is_mirage
-from mirage_formal.ir.mirage_names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED
-from mirage_formal.ir.ops import SPECS, Attrs, Level, OpKind
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED
+from mirage_formal.graph.formats.mirage.reader import from_mirage, graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.matching import match_inputs
+from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "mirage_json.md"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from strategies import kernel_graphs
 
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.serialize import MAX_BYTES, decode, encode, from_json, schema_text, to_json
-from mirage_formal.ir.types import DTensor, DType
+from mirage_formal.graph.formats.json import MAX_BYTES, decode, encode, from_json, schema_text, to_json
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "mugraph.schema.json"
 

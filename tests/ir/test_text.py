@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from strategies import kernel_graphs
 
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.serialize import MAX_BYTES
-from mirage_formal.ir.text import from_text, to_text
-from mirage_formal.ir.types import DTensor, DType
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import MAX_BYTES
+from mirage_formal.graph.formats.text import from_text, to_text
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType
 
 RMS = """\
 mugraph 1

@@ -9,8 +9,8 @@ from effort import calls
 
 from mirage_formal.errors import GraphError
 from mirage_formal.gpu.target import Target, load_target
-from mirage_formal.ir.check import kernel_types, shared_bytes
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -21,8 +21,8 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.optimize.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
 from mirage_formal.search.thread import fuse_threads
 

@@ -13,9 +13,9 @@ from whole_programs import layers
 from mirage_formal.check.whole import taken_out
 from mirage_formal.errors import ProgramError
 from mirage_formal.gpu.target import load_target
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.journal.whole import PartRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.optimize.partition import PartLimits, extract, floor_us, partition

@@ -13,12 +13,12 @@ from softmax_forms import TINY, attention_inputs, built, candidates, one, parts_
 
 import mirage_formal as mf
 from mirage_formal.check.kernel.replay import replay
-from mirage_formal.ir.canonical import canonical
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.serialize import from_json, to_json
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.canonical import canonical
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.graph import GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.optimize.stabilize import NotStable, stabilize
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics import reference

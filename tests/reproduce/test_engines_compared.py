@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as with_fields
 
-from mirage_formal.ir.check import faults
-from mirage_formal.ir.graph import GraphDefined, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.serialize import decode
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.graph import GraphDefined, Op
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.reproduce.arms import ARMS, Limits, run_row
 from mirage_formal.reproduce.compare import compare, explanation, scaled
 from mirage_formal.reproduce.programs import WORKLOADS

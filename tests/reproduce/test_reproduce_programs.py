@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline.programs import load_programs
 from mirage_formal.reproduce.programs import WORKLOADS
 from mirage_formal.reproduce.published import ARTIFACT_GRAPHS

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_formal.ir.canonical import canonical
-from mirage_formal.ir.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.canonical import canonical
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.reproduce.arms import ARMS, engine
 from mirage_formal.reproduce.programs import rmsnorm
 from mirage_formal.reproduce.structures import reference_operands, structure

@@ -30,11 +30,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs
-from mirage_formal.ir.rules import device_results
-from mirage_formal.ir.text import to_text
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.text import to_text
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.rules import device_results
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exceptions import Reason, reason
 from mirage_formal.search.guided.engine import GuidedEngine

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.check import Limits, faults, kernel_types
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.check import Limits, faults, kernel_types
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -20,9 +20,9 @@ from mirage_formal.ir.graph import (
     OutputSaver,
     operator_count,
 )
-from mirage_formal.ir.ops import SPECS, Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
-from mirage_formal.ir.verdict import Candidate, Different, Probable, Unknown, Verdict
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Candidate, Different, Probable, Unknown, Verdict
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from differential_kit import latent
 
-from mirage_formal.ir.canonical import digest
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
-from mirage_formal.ir.verdict import Equivalent
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.resources import data_dir
 from mirage_formal.search.space import divisors, load_space, parse_space, preset_names
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_formal.ir.check import faults, kernel_types, shared_bytes
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import faults, kernel_types, shared_bytes
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -23,8 +23,8 @@ from mirage_formal.ir.graph import (
     ThreadGraph,
     operator_count,
 )
-from mirage_formal.ir.ops import SPECS, Attrs, Level, OpKind
-from mirage_formal.ir.types import DTensor, DType
+from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics.reference import run
 

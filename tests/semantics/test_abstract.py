@@ -17,7 +17,7 @@ import workloads
 from random_graphs import random_graph
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -26,8 +26,8 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.semantics.abstract import expressions, pieces
 from mirage_formal.semantics.reference import run

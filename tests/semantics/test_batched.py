@@ -10,7 +10,7 @@ import pytest
 from claims import load
 from random_graphs import random_graph
 
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched import BatchedDomain, run_many
 from mirage_formal.semantics.footprint import footprint
 from mirage_formal.semantics.reference import FloatDomain, run

@@ -15,8 +15,8 @@ from exact_numbers import Exact
 from random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics import confirmation
 from mirage_formal.semantics.cone import cone
 from mirage_formal.semantics.confirmed import GALOIS, PAIRS

@@ -10,9 +10,9 @@ import pytest
 from claims import load, program
 from random_graphs import random_graph
 
-from mirage_formal.ir.counterexample import Fill
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.counterexample import Fill
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched import BatchedDomain
 from mirage_formal.semantics.bounded import BoundedDomain, exactly, run_bounded
 from mirage_formal.semantics.element import element

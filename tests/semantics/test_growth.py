@@ -13,8 +13,8 @@ import sympy
 import workloads as w
 from random_graphs import random_graph
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.growth import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
 from mirage_formal.semantics.primes import field_pair
 from mirage_formal.semantics.tape import needs, record

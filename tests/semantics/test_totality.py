@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import workloads as w
 
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.ops import SPECS, Attrs, Lax, Level, OpKind
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
+from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.abstract import expressions
 from mirage_formal.semantics.field import run

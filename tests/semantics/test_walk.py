@@ -10,7 +10,7 @@ import pytest
 from random_graphs import random_graph
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -19,8 +19,8 @@ from mirage_formal.ir.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.rules import RULES
 from mirage_formal.semantics.walk import trace

@@ -10,9 +10,9 @@ import workloads as w
 
 from mirage_formal.check.equivalence import Replayed
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.pipeline.tasks import replay_proof
 from mirage_formal.verify import certify as policy
 from mirage_formal.verify.certify import Refused, Verified, certify

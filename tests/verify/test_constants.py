@@ -14,9 +14,9 @@ from constants import EXTREME, FORMS, NATURAL, samples, written
 
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.serialize import from_json, to_json
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.semantics.index.radicals import Radicals, coprime
 from mirage_formal.verify.equivalence import prove
 

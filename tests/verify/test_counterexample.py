@@ -13,7 +13,7 @@ from claims import Claim, load, pair, program
 from effort import calls
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.ir.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.footprint import footprint
 from mirage_formal.verify.arena import WRITTEN_OUT

@@ -12,10 +12,10 @@ import pytest
 import workloads as w
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import Input, KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.types import DTensor, DType, row_major
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.verify.equivalence import prove
 
 PROVE = claims.load("prove")

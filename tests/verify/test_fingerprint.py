@@ -11,9 +11,9 @@ import pytest
 import workloads as w
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.verdict import Different, Probable, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Different, Probable, Unknown
 from mirage_formal.semantics.primes import field_pair
 from mirage_formal.verify import draw
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings, fingerprint

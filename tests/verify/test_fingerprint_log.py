@@ -13,9 +13,9 @@ import pytest
 import workloads as w
 from exact_numbers import Exact
 
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.verdict import Probable
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Probable
 from mirage_formal.semantics.primes import field_pair
 from mirage_formal.verify import draw
 from mirage_formal.verify.fingerprint import FingerprintSettings, fingerprint

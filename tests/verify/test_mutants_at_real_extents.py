@@ -11,9 +11,9 @@ import pytest
 from example_kernels import EXAMPLES, fastest, real
 from mutations import single_mutants
 
-from mirage_formal.ir.check import faults, kernel_types
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Different, Equivalent
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.semantics.footprint import footprint
 from mirage_formal.verify.counterexample import confirm
 from mirage_formal.verify.decide import decide

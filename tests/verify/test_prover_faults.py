@@ -11,7 +11,7 @@ from mutants import mutants
 from prover_faults import CASES, FAULTS, faulty
 
 from mirage_formal.check.kernel.replay import ProofError, replay
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 #: Random pairs, and as many mutants of found candidates.
 COUNT = 300

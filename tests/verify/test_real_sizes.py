@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import workloads as w
 
-from mirage_formal.ir.verdict import Different, Probable
+from mirage_formal.graph.verdict import Different, Probable
 from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 CASES = {

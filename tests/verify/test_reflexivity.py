@@ -15,9 +15,9 @@ from decisions import Decision, differs
 
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
-from mirage_formal.ir.graph import KernelGraph, Op
-from mirage_formal.ir.ops import Attrs, OpKind
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.verify.equivalence import prove
 from mirage_formal.verify.explain import explain
 

@@ -11,6 +11,7 @@ import safety_programs as programs
 from effort import calls
 from safety_programs import HALF, SINGLE, add, bx, div, equal, less, mod, mul, sub, tid, xor
 
+from mirage_formal.graph.verdict import Unknown
 from mirage_formal.ir.program import (
     Barrier,
     BinaryFn,
@@ -41,7 +42,6 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.ir.verdict import Unknown
 from mirage_formal.smt.session import Satisfiability
 from mirage_formal.verify.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
 from mirage_formal.verify.safety_types import Broken, Held, Kind, Means

@@ -6,7 +6,7 @@ import pytest
 from claims import load, pair
 
 from mirage_formal.check.equivalence import Replayed, replayed
-from mirage_formal.ir.verdict import Equivalent, Unknown
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.verify import witness
 from mirage_formal.verify.certify import Policy, Refused, Verified, certify
 from mirage_formal.verify.equivalence import prove

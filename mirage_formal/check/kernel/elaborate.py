@@ -15,10 +15,10 @@ from mirage_formal.check.kernel.pieces import Pieces, Value, aligned, at
 from mirage_formal.check.kernel.reader import integer
 from mirage_formal.check.kernel.terms import LOOP, Terms
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.ir.ops import BlockContext, OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.ops import BlockContext, OpKind
+from mirage_formal.graph.types import Shape
 
 LEADING: Final = LOOP + 1
 #: A condition, whether it is about a divisor, and the terms of the divisor or radicand.

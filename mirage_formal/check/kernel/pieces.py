@@ -16,7 +16,7 @@ from typing import Final
 
 from mirage_formal.check.kernel.algebra import need
 from mirage_formal.check.kernel.terms import Terms
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.types import Shape
 
 MAX_PIECES: Final = 2_048
 Cut = tuple[int, ...]

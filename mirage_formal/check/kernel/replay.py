@@ -13,7 +13,7 @@ from mirage_formal.check.kernel.pieces import Value, paired
 from mirage_formal.check.kernel.reader import MAX_EXTENT, MAX_NUMBER, Reader, document, entries, integer
 from mirage_formal.check.kernel.steps import Steps
 from mirage_formal.check.kernel.terms import Terms
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 
 MAX_DIGITS = 2_000
 MAX_BASES = 500

@@ -12,7 +12,7 @@ from mirage_formal.check.kernel.algebra import Poly, ProofError, need
 from mirage_formal.check.kernel.moves import Move, folding, noted, value
 from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, entries, integer, rational, word
 from mirage_formal.check.kernel.terms import LOOP, Terms
-from mirage_formal.ir.types import MAX_RANK
+from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1

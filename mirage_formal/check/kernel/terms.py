@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.check.kernel.algebra import ProofError, need
-from mirage_formal.ir.types import Shape, broadcast
+from mirage_formal.graph.types import Shape, broadcast
 
 #: Position of the loop axis of a block tensor, behind grid x, y, z.
 LOOP = 3

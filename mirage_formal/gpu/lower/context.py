@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mirage_formal.gpu.lower.index import ONE, ZERO, Indices
+from mirage_formal.graph.types import Shape
 from mirage_formal.ir.flat import FlatOp, Map, Repeat, results_of
 from mirage_formal.ir.plan import Plan, PlanTensor, SharedHome, Tile
 from mirage_formal.ir.program import (
@@ -24,7 +25,6 @@ from mirage_formal.ir.program import (
     Value,
     Var,
 )
-from mirage_formal.ir.types import Shape
 
 BLOCK = ("bx", "by", "bz")
 TID = Var("tid")

@@ -11,6 +11,7 @@ from math import prod
 
 from mirage_formal.gpu.lower.context import TID, Context, apply, identity, loop, when
 from mirage_formal.gpu.lower.index import ZERO
+from mirage_formal.graph.types import Shape
 from mirage_formal.ir.flat import Accumulate, FlatOp, Gather, Join, Map, Product, Reduce, Repeat, Running
 from mirage_formal.ir.plan import Compute, Part, Tile
 from mirage_formal.ir.program import (
@@ -28,7 +29,6 @@ from mirage_formal.ir.program import (
     UnaryFn,
     Value,
 )
-from mirage_formal.ir.types import Shape
 
 
 def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]], Sequence[Stmt]]) -> tuple[Stmt, ...]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.verdict import Candidate
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive.judge import Judge

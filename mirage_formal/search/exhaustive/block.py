@@ -8,9 +8,9 @@ from itertools import combinations, islice, product
 from math import prod
 from typing import Final
 
-from mirage_formal.ir.graph import Op, OutputSaver
-from mirage_formal.ir.ops import IN_PLACE, SPECS, BlockContext, OpKind
-from mirage_formal.ir.types import Dim3, DimMap
+from mirage_formal.graph.graph import Op, OutputSaver
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.types import Dim3, DimMap
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.operators import Applier, Constants, Tensor, Tensors, Terms

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.normal_form import NormalForms
 from mirage_formal.search.oracle import NormalFormOracle, Oracle, Z3Oracle

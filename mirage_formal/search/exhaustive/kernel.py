@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, Shape
-from mirage_formal.ir.verdict import Candidate, Equivalent, Probable
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape
+from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.exhaustive.block import BlockSearch, Opening

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.ir.graph import KernelGraph, Op, ThreadDefined
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, Shape
+from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.semantics.abstract import Abstract

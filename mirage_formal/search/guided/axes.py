@@ -15,8 +15,8 @@ from fractions import Fraction
 from itertools import combinations, product
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, numbered
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.bounds import in_parts
 from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.semantics.index.algebra import Algebra

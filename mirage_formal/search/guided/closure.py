@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
 from mirage_formal.search.guided.structure import Frame, Structure

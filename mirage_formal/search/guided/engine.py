@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_formal.ir.canonical import canonical, digest
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DTensor, row_major
-from mirage_formal.ir.verdict import Candidate, Different
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.verdict import Candidate, Different
 from mirage_formal.search.bounds import Extents as ExtentKind
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.guided.axes import ProgramAxes

@@ -8,8 +8,8 @@ from functools import cache
 from itertools import permutations, product
 from math import prod
 
-from mirage_formal.ir.ops import IN_PLACE, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, Shape
+from mirage_formal.graph.ops import IN_PLACE, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.kernels import Kernel
 from mirage_formal.search.guided.structure import F, G, KTensor, L, T

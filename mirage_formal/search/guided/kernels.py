@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
-from mirage_formal.ir.ops import OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.closure import Closer, Closure

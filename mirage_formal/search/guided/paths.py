@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
 from mirage_formal.search.guided.handover import Handover, carried_in
 from mirage_formal.search.guided.kernels import Kernel, KernelSolver

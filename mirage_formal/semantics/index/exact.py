@@ -18,9 +18,9 @@ from itertools import accumulate, product
 from math import prod
 from typing import Final
 
-from mirage_formal.ir.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.tensors import Tensor, Tensors

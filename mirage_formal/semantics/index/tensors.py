@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.index.binders import Binders
 from mirage_formal.semantics.index.changes import Change, Folds, renaming

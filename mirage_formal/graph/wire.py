@@ -1,7 +1,7 @@
 """What a µGraph looks like in a file: bounded, typed records, and the way from and to the frozen values.
 
 The JSON schema in docs/schemas is generated from these records. Bounds here only keep a hostile file from costing
-time or memory; whether a graph makes sense is said by ir/check.py.
+time or memory; whether a graph makes sense is said by graph/check.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, assert_never
 import msgspec
 from msgspec import Meta, Struct
 
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -26,9 +26,9 @@ from mirage_formal.ir.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.ir.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.ir.rules import shape_fault
-from mirage_formal.ir.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, DTensor, DType
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.rules import shape_fault
+from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, DTensor, DType
 
 SCHEMA: Final = "mirage_formal/mugraph"
 VERSION: Final = 1

@@ -8,8 +8,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import DType
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType
 
 #: Stands for the last dim of the operand.
 LAST: Final = -1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_formal.ir.counterexample import Counterexample
-from mirage_formal.ir.graph import KernelGraph
+from mirage_formal.graph.counterexample import Counterexample
+from mirage_formal.graph.graph import KernelGraph
 
 
 class NoTruth:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, DTensor
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor
 
 
 @dataclass(frozen=True, slots=True)

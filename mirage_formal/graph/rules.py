@@ -1,7 +1,7 @@
 """Type rules of single operators: what one operator, input iterator, thread graph or output saver yields.
 
 Each rule returns the result types, or a text saying what was expected and what was got. They are shared by the check
-of whole graphs (ir/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops at the
+of whole graphs (graph/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops at the
 user's line.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from mirage_formal.ir.graph import InputIterator, OutputSaver
-from mirage_formal.ir.ops import SPECS, Attrs, BlockContext, Level, OpKind
-from mirage_formal.ir.types import (
+from mirage_formal.graph.graph import InputIterator, OutputSaver
+from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, Level, OpKind
+from mirage_formal.graph.types import (
     MAX_ELEMENTS,
     MAX_EXTENT,
     MAX_RANK,

@@ -18,8 +18,8 @@ from typing import Final, TypeVar, assert_never
 
 import msgspec
 
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
@@ -32,10 +32,10 @@ from mirage_formal.ir.graph import (
     ThreadGraph,
     numbered,
 )
-from mirage_formal.ir.labelling import Nodes, label
-from mirage_formal.ir.ops import SPECS, OpKind
-from mirage_formal.ir.types import DimMap
-from mirage_formal.ir.wire import record_of
+from mirage_formal.graph.labelling import Nodes, label
+from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.types import DimMap
+from mirage_formal.graph.wire import record_of
 
 _DIMX_READERS: Final = frozenset({OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
 _UNREAD_DIMX: Final = 64

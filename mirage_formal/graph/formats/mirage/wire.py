@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from mirage_formal.ir.mirage_names import BLOCK_ROWS, KERNEL_ROWS
-from mirage_formal.ir.ops import OpKind
-from mirage_formal.ir.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK
-from mirage_formal.ir.wire import MAX_OPS, Extent
+from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, KERNEL_ROWS
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK
+from mirage_formal.graph.wire import MAX_OPS, Extent
 
 _Code = Annotated[int, Meta(ge=0, le=9999)]
 _Guid = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]

@@ -1,6 +1,6 @@
 """µGraphs as JSON, for people and files, and as compact bytes, for worker processes.
 
-Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records (ir/wire.py)
+Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records (graph/wire.py)
 and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
 """
 
@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.graph import KernelGraph
-from mirage_formal.ir.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
 from mirage_formal.strict_json import load
 
 #: Largest file that is read; a µGraph of a thousand operators is far below it.

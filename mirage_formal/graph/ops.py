@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.ir.types import DType, Shape, broadcast
+from mirage_formal.graph.types import DType, Shape, broadcast
 
 
 class OpKind(StrEnum):

@@ -1,4 +1,4 @@
-"""Writing Mirage's checkpoint JSON; see ir/mirage_json.py for reading it and docs/mirage_json.md for the format."""
+"""Writing Mirage's checkpoint JSON; see graph/formats/mirage/reader.py for reading it and docs/mirage_json.md for the format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from math import prod
 from typing import Any, Final, assert_never
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op, ThreadDefined
-from mirage_formal.ir.mirage_names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
-from mirage_formal.ir.ops import SPECS, OpKind
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
 
 _DEVICE_GUID: Final = 10_000_000
 _SHARED_GUID: Final = 20_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.graph import (
+from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
     Input,
@@ -22,8 +22,8 @@ from mirage_formal.ir.graph import (
     ThreadGraph,
     numbered,
 )
-from mirage_formal.ir.ops import IN_PLACE
-from mirage_formal.ir.rules import (
+from mirage_formal.graph.ops import IN_PLACE
+from mirage_formal.graph.rules import (
     device_results,
     iterator_type,
     register_result,
@@ -31,7 +31,7 @@ from mirage_formal.ir.rules import (
     shape_fault,
     shared_results,
 )
-from mirage_formal.ir.types import MAX_ELEMENTS, MAX_EXTENT, DTensor, RTensor, STensor
+from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, DTensor, RTensor, STensor
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Mirage's checkpoint JSON: reading it. Writing is in ir/mirage_export.py, what both know is in ir/mirage_names.py.
+"""Mirage's checkpoint JSON: reading it. Writing is in graph/formats/mirage/writer.py, what both know is in graph/formats/mirage/names.py.
 
 A file is a list of graphs, or one graph; a graph is a list of kernel operators in topological order, whose tensors are
 matched by guid. Everything that a file says twice (copies of tensors, shapes of results, stages) must agree with what
@@ -17,19 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.ir.check import block_types, kernel_types
-from mirage_formal.ir.graph import (
-    BlockGraph,
-    GraphDefined,
-    Input,
-    InputIterator,
-    KernelGraph,
-    KernelOp,
-    Op,
-    OutputSaver,
-)
-from mirage_formal.ir.mirage_names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, LAST, REFUSED, SAVED, Row
-from mirage_formal.ir.mirage_wire import (
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.formats.json import field_message, load_json
+from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, LAST, REFUSED, SAVED, Row
+from mirage_formal.graph.formats.mirage.wire import (
     BLOCK_RECORDS,
     KERNEL_RECORDS,
     AnyBlock,
@@ -46,10 +37,19 @@ from mirage_formal.ir.mirage_wire import (
     MapRecord,
     SharedRecord,
 )
-from mirage_formal.ir.ops import NO_ATTRS, SPECS, Attrs
-from mirage_formal.ir.serialize import field_message, load_json
-from mirage_formal.ir.types import Dim3, DimMap, DTensor, DType, Shape, STensor
-from mirage_formal.ir.wire import MAX_OPS, FieldError
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    GraphDefined,
+    Input,
+    InputIterator,
+    KernelGraph,
+    KernelOp,
+    Op,
+    OutputSaver,
+)
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, STensor
+from mirage_formal.graph.wire import MAX_OPS, FieldError
 
 #: Most graphs of one file.
 MAX_GRAPHS: Final = 4096

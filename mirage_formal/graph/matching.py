@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_formal.errors import GraphError
-from mirage_formal.ir.check import kernel_types
-from mirage_formal.ir.graph import Input, KernelGraph
-from mirage_formal.ir.types import Shape
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.types import Shape
 
 
 def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:

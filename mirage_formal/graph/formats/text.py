@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn, assert_never
 
 from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.ir.check import block_types, kernel_types, thread_types
-from mirage_formal.ir.graph import GraphDefined, KernelGraph, Op, ThreadDefined, numbered
-from mirage_formal.ir.ops import SPECS, Attrs, OpKind
-from mirage_formal.ir.serialize import MAX_BYTES, from_value
-from mirage_formal.ir.types import DTensor, RTensor, STensor, row_major
-from mirage_formal.ir.wire import SCHEMA, VERSION, ratio_text
+from mirage_formal.graph.check import block_types, kernel_types, thread_types
+from mirage_formal.graph.formats.json import MAX_BYTES, from_value
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined, numbered
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
+from mirage_formal.graph.wire import SCHEMA, VERSION, ratio_text
 
 _HEADER: Final = f"mugraph {VERSION}"
 _COLUMN: Final = 60
@@ -37,7 +37,7 @@ _ATTRIBUTE: Final = re.compile(r"(\w+)=(\[[^\]\s]*\]|[^\s\[\]]+)")
 _GEOMETRY: Final = ("grid", "block", "forloop_range", "reduction_dimx")
 _ATTRIBUTES: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype")
 _INTEGER: Final = re.compile(r"[0-9]{1,18}")
-_HINT: Final = "the text must be as ir.text.to_text writes it"
+_HINT: Final = "the text must be as graph.formats.text.to_text writes it"
 
 _Types = tuple[DTensor, ...] | tuple[STensor, ...] | tuple[RTensor, ...]
 
