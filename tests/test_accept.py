@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.graph.canonical import canonical
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_reported_under_no_policy(accept: str, tmp_path: Path) 
 
 def test_the_policy_is_part_of_a_run(tmp_path: Path) -> None:
     report = search("Unproved", tmp_path / "run")
-    record = journal.decode((report.directory / "run.json").read_bytes(), journal.RunRecord, "")
+    record = records.decode((report.directory / "run.json").read_bytes(), records.RunRecord, "")
     assert record.identity.accept == "equivalent"
     with pytest.raises(RunError, match="another accept"):
         search("Unproved", tmp_path / "run", accept="probable", resume=True)
@@ -94,7 +94,7 @@ def test_the_policy_is_part_of_a_run(tmp_path: Path) -> None:
 
 def test_a_refused_proof_is_shown_loudly(tmp_path: Path) -> None:
     report = search("Unproved", tmp_path / "run")
-    rejected = journal.RejectedRecord(digest="0" * 64, kind="proof-refused", reason="step 3 (split): expected more")
+    rejected = records.RejectedRecord(digest="0" * 64, kind="proof-refused", reason="step 3 (split): expected more")
     summary = msgspec.structs.replace(report.summary, rejected=(rejected,))
     said = warnings(replace(report, summary=summary))
     assert said[0].startswith("PROVER BUG: ")

@@ -18,11 +18,11 @@ import pytest
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.journal import SEARCH_FILE, UnitRecord, decode
 from mirage_formal.pipeline import ENGINES, Phase, Progress, Report, Settings, run
 from mirage_formal.pipeline.executors import PRELOAD, make_executor
 from mirage_formal.pipeline.settings import environment
 from mirage_formal.pipeline.show import notes, warnings
+from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
 from mirage_formal.search import cluster as module
 from mirage_formal.search import dispatch
 from mirage_formal.search.cluster import Cluster

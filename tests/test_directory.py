@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mirage_formal as mf
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.errors import MirageError, RunError, SpaceError
-from mirage_formal.journal import RunRecord, SummaryRecord
-from mirage_formal.journal.whole import WholeRecord
 from mirage_formal.pipeline import Settings, run, run_any, superoptimize
 from mirage_formal.pipeline.directory import (
     KERNELS_OF_ONE,
@@ -34,6 +32,8 @@ from mirage_formal.pipeline.kernels import build_run
 from mirage_formal.pipeline.store import Store
 from mirage_formal.pipeline.verdicts import written
 from mirage_formal.pipeline.whole_store import drop_others, open_whole
+from mirage_formal.records import RunRecord, SummaryRecord
+from mirage_formal.records.whole import WholeRecord
 from mirage_formal.reproduce.book import Lines, claim
 from mirage_formal.reproduce.records import Row, Workloads
 from tests.fake_engine import program
@@ -176,9 +176,9 @@ def layouts(
     paths: tuple[Path, Path], counts: dict[str, int], base: str, mine: list[tuple[str, str, str]], action: str
 ) -> None:
     finished, whole = paths
-    record = journal.decode((finished / "run.json").read_bytes(), RunRecord, "")
-    summary = journal.decode((finished / "summary.json").read_bytes(), SummaryRecord, "")
-    other = journal.decode((whole / "whole.json").read_bytes(), WholeRecord, "")
+    record = records.decode((finished / "run.json").read_bytes(), RunRecord, "")
+    summary = records.decode((finished / "summary.json").read_bytes(), SummaryRecord, "")
+    other = records.decode((whole / "whole.json").read_bytes(), WholeRecord, "")
     with tempfile.TemporaryDirectory() as name:
         root, canary = Path(name) / "out", Path(name) / "canary"
         canary.mkdir()
@@ -269,7 +269,7 @@ def test_what_a_kill_leaves_before_the_first_record_is_no_run(finished: Path, tm
     root = tmp_path / "run"
     root.mkdir()
     (root / ".run.json.123.tmp").write_text('{"half')
-    record = journal.decode((finished / "run.json").read_bytes(), RunRecord, "")
+    record = records.decode((finished / "run.json").read_bytes(), RunRecord, "")
     Store.open(root, record)
     assert sorted(snapshot(root)) == ["run.json", "search.jsonl"]
 
@@ -344,7 +344,7 @@ def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole
 REMOVERS = {
     "pipeline/directory.py": "what is ours",
     "pipeline/lock.py": "the lock, which it has written",
-    "journal/files.py": "its own temporary file",
+    "records/storage.py": "its own temporary file",
     "gpu/files.py": "its own temporary file in the cache",
     "smt/confine.py": "its own temporary directory, which is empty",
 }

@@ -13,7 +13,12 @@ from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.journal import (
+from mirage_formal.pipeline import Settings
+from mirage_formal.pipeline.evidence import Evidence, Verified
+from mirage_formal.pipeline.settings import make_job
+from mirage_formal.pipeline.show import meanings
+from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
+from mirage_formal.records import (
     EQUIVALENCE_FILE,
     PROOF_FILE,
     VERIFICATION_FILE,
@@ -22,11 +27,6 @@ from mirage_formal.journal import (
     SolverRecord,
     VerdictRecord,
 )
-from mirage_formal.pipeline import Settings
-from mirage_formal.pipeline.evidence import Evidence, Verified
-from mirage_formal.pipeline.settings import make_job
-from mirage_formal.pipeline.show import meanings
-from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.search.dispatch import Done, Failed
 from tests.fake_engine import adding, doubled, fused, program, vacuous
 

@@ -17,18 +17,12 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.errors import RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.journal import (
-    CertificateRecord,
-    ClosingRecord,
-    EquivalenceRecord,
-    UnitRecord,
-)
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, rank, run, superoptimize
 from mirage_formal.pipeline.settings import make_job
 from mirage_formal.pipeline.show import notes, progress_line, warnings
@@ -42,6 +36,12 @@ from mirage_formal.pipeline.tasks import (
     plan,
     search_unit,
     verify_candidate,
+)
+from mirage_formal.records import (
+    CertificateRecord,
+    ClosingRecord,
+    EquivalenceRecord,
+    UnitRecord,
 )
 from mirage_formal.search import dispatch
 from tests.clock import HUNG_S, clock_of
@@ -83,17 +83,17 @@ def lines(path: Path) -> list[bytes]:
 
 
 def units(root: Path) -> list[UnitRecord]:
-    return [journal.decode(line, UnitRecord, "") for line in lines(root / "search.jsonl")]
+    return [records.decode(line, UnitRecord, "") for line in lines(root / "search.jsonl")]
 
 
 # What a run writes
 
 
 def test_the_directory_holds_exactly_what_the_summary_lists(example: Report) -> None:
-    summary = journal.unsealed((example.directory / "summary.json").read_bytes(), journal.SummaryRecord, "summary.json")
+    summary = records.unsealed((example.directory / "summary.json").read_bytes(), records.SummaryRecord, "summary.json")
     assert summary == example.summary
     files = [p for p in example.directory.rglob("*") if p.is_file() and p.name != "summary.json"]
-    found = {str(p.relative_to(example.directory)): journal.sha256(p.read_bytes()) for p in files}
+    found = {str(p.relative_to(example.directory)): records.sha256(p.read_bytes()) for p in files}
     assert found == summary.manifest
     assert summary.status == "complete"
     assert (summary.units, summary.units_done, summary.units_failed) == (UNITS, UNITS, 0)
@@ -107,27 +107,27 @@ def test_every_candidate_has_all_its_evidence(example: Report) -> None:
     for item in example.summary.candidates:
         root = example.directory / item.directory
         assert root.name == f"{item.rank:03}-{item.id}"
-        manifest = journal.unsealed((root / "manifest.json").read_bytes(), journal.ManifestRecord, "manifest.json")
+        manifest = records.unsealed((root / "manifest.json").read_bytes(), records.ManifestRecord, "manifest.json")
         files = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
         assert files == {*manifest.files, "manifest.json"}
         graph = from_json((root / "mugraph.json").read_bytes())
         assert digest(graph) == item.digest == manifest.candidate
-        log = [journal.decode_proof(line, "proof.jsonl") for line in lines(root / "proof.jsonl")]
+        log = [records.decode_proof(line, "proof.jsonl") for line in lines(root / "proof.jsonl")]
         *certificates, equivalence, closing = log
         assert isinstance(closing, ClosingRecord)
         assert closing.certificates == len(certificates)
         assert closing.obligations == len({c.file for c in certificates if isinstance(c, CertificateRecord)})
         for certificate in certificates:
             assert isinstance(certificate, CertificateRecord)
-            assert journal.sha256((root / certificate.file).read_bytes()) == certificate.sha256
+            assert records.sha256((root / certificate.file).read_bytes()) == certificate.sha256
             assert certificate.z3.answer == certificate.cvc5.answer == "unsat"
         assert isinstance(equivalence, EquivalenceRecord)
         assert (closing.equivalences, closing.digits) == (1, len(equivalence.digits))
-        assert journal.sha256((root / equivalence.file).read_bytes()) == equivalence.sha256
+        assert records.sha256((root / equivalence.file).read_bytes()) == equivalence.sha256
         for digit in equivalence.digits:
-            assert journal.sha256((root / digit.file).read_bytes()) == digit.sha256
+            assert records.sha256((root / digit.file).read_bytes()) == digit.sha256
             assert digit.z3.answer == digit.cvc5.answer == "unsat"
-        verification = journal.decode((root / "verification.json").read_bytes(), journal.VerificationRecord, "")
+        verification = records.decode((root / "verification.json").read_bytes(), records.VerificationRecord, "")
         assert verification.candidate == item.digest
         assert digest(from_json(bytes(verification.program))) == verification.program_digest
         assert verification.verdict.kind == item.verdict == "equivalent"
@@ -160,9 +160,9 @@ def test_every_tensor_has_a_line(example: Report) -> None:
 
 
 def test_run_json_says_what_was_asked(example: Report) -> None:
-    record = journal.decode((example.directory / "run.json").read_bytes(), journal.RunRecord, "run.json")
+    record = records.decode((example.directory / "run.json").read_bytes(), records.RunRecord, "run.json")
     assert (record.name, record.source, record.config) == ("example", "example.py", "tiny")
-    assert record.key == journal.key_of(record.identity)
+    assert record.key == records.key_of(record.identity)
     assert from_json(bytes(record.program)) == program()
     assert json.loads(bytes(record.space["keep"])) == 4
     assert record.versions["z3-solver"].startswith("4.")
@@ -259,7 +259,7 @@ def test_a_stopped_run_resumes_to_the_same_end(given: KernelGraph, tmp_path: Pat
     if how is signal.SIGINT:
         assert (process.returncode, output) == (0, "interrupted\n")
         summary = (tmp_path / "run" / "summary.json").read_bytes()
-        assert journal.unsealed(summary, journal.SummaryRecord, "summary.json").candidates
+        assert records.unsealed(summary, records.SummaryRecord, "summary.json").candidates
     else:
         assert not (tmp_path / "run" / "summary.json").exists()
         with journaled.open("ab") as file:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_formal import journal, limits, strict_json
+from mirage_formal import limits, records, strict_json
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.check.kernel.reader import document
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.formats.mirage.reader import from_mirage
-from mirage_formal.journal import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
-from mirage_formal.journal.whole import WholeRecord
+from mirage_formal.records import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
+from mirage_formal.records.whole import WholeRecord
 
 #: Texts that no reader takes, whatever it reads.
 HOSTILE: dict[str, bytes] = {
@@ -68,12 +68,12 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "plain": lambda data: strict_json.load(data, "file.json"),
     "graph": lambda data: from_json(data, "file.json"),
     "Mirage": lambda data: from_mirage(data, "file.json"),
-    "run": lambda data: journal.decode(data, RunRecord, "file.json"),
-    "unit": lambda data: journal.decode(data, UnitRecord, "file.json"),
-    "manifest": lambda data: journal.unsealed(data, ManifestRecord, "file.json"),
-    "numerics": lambda data: journal.unsealed(data, NumericsRecord, "file.json"),
-    "whole": lambda data: journal.unsealed(data, WholeRecord, "file.json"),
-    "proof log": lambda data: journal.decode_proof(data, "file.json"),
+    "run": lambda data: records.decode(data, RunRecord, "file.json"),
+    "unit": lambda data: records.decode(data, UnitRecord, "file.json"),
+    "manifest": lambda data: records.unsealed(data, ManifestRecord, "file.json"),
+    "numerics": lambda data: records.unsealed(data, NumericsRecord, "file.json"),
+    "whole": lambda data: records.unsealed(data, WholeRecord, "file.json"),
+    "proof log": lambda data: records.decode_proof(data, "file.json"),
     "proof": document,
 }
 
@@ -95,7 +95,7 @@ def test_what_is_inside_of_a_record_is_no_exception(text: str, field: str) -> No
     if text in ("nothing", "two values", "comment"):
         return
     with pytest.raises(FormatError):
-        journal.decode(record, ManifestRecord, "file.json")
+        records.decode(record, ManifestRecord, "file.json")
 
 
 def test_bounds_are_exact() -> None:
@@ -189,6 +189,6 @@ def test_a_message_quotes_no_more_than_a_line() -> None:
         strict_json.load(json.dumps({"x" * 9000: 1}).replace("}", ', "' + "x" * 9000 + '": 2}').encode(), "")
     assert len(str(raised.value)) < 300
     closing = ClosingRecord(certificates=3, obligations=2, equivalences=1, digits=4, graph="a" * 64, program="b" * 64)
-    twice = journal.line(closing).replace(b'"digits":4', b'"digits":4,"digits":5')
+    twice = records.line(closing).replace(b'"digits":4', b'"digits":4,"digits":5')
     with pytest.raises(FormatError, match='key "digits" occurs twice'):
-        journal.decode_proof(twice, "proof.jsonl")
+        records.decode_proof(twice, "proof.jsonl")

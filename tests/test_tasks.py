@@ -12,8 +12,8 @@ import mirage_formal as mf
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
-from mirage_formal.journal import VerdictRecord
 from mirage_formal.pipeline.tasks import Gate, load_engine, replay_proof, verdict_record
+from mirage_formal.records import VerdictRecord
 from mirage_formal.verify.equivalence import prove
 from tests.fake_engine import fused, program
 

@@ -21,9 +21,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.journal import PROOF_FILE
 from mirage_formal.pipeline import verdicts
 from mirage_formal.pipeline.verdicts import Judged, said, verdicts_json
+from mirage_formal.records import PROOF_FILE
 
 LORA = """
 import mirage_formal as mf

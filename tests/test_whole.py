@@ -27,14 +27,14 @@ from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.journal import decode
-from mirage_formal.journal.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.pipeline.programs import load_programs
 from mirage_formal.pipeline.whole import is_whole, part_config, run_whole
 from mirage_formal.pipeline.whole_show import notes, print_any, reports_json
 from mirage_formal.pipeline.work import search_unit
+from mirage_formal.records import decode
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.search.dispatch import Failed
 from mirage_formal.search.parallel import Pool
 from mirage_formal.semantics import reference

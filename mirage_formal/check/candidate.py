@@ -19,7 +19,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.journal import (
+from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
     MANIFEST_FILE,

@@ -12,7 +12,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
-from mirage_formal.journal import (
+from mirage_formal.records import (
     MEASURE_FILE,
     NUMERICS_FILE,
     Answer,

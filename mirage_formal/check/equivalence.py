@@ -18,7 +18,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
-from mirage_formal.journal import DigitLemma
+from mirage_formal.records import DigitLemma
 
 LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
 

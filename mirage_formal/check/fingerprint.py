@@ -22,7 +22,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Lax, OpKind
-from mirage_formal.journal import Count, Log2, Record, Release, Sha256
+from mirage_formal.records import Count, Log2, Record, Release, Sha256
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves

@@ -27,7 +27,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.journal import (
+from mirage_formal.limits import MAX_QUESTIONS
+from mirage_formal.records import (
     DEVICE_FILES,
     LAUNCH_FILE,
     MANIFEST_FILE,
@@ -51,7 +52,6 @@ from mirage_formal.journal import (
     unpack_texts,
     unsealed,
 )
-from mirage_formal.limits import MAX_QUESTIONS
 
 #: How an obligation is counted that holds again because both solvers refuted the negation of its whole claim.
 SOLVERS: Final = "z3 and cvc5"

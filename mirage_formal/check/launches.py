@@ -13,7 +13,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.journal import (
+from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
     Binary,

@@ -18,7 +18,8 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import decode as decode_graph
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.journal import (
+from mirage_formal.limits import MAX_JOURNAL_BYTES
+from mirage_formal.records import (
     CANDIDATES,
     KERNELS,
     MANIFEST_FILE,
@@ -42,7 +43,6 @@ from mirage_formal.journal import (
     sha256,
     unsealed,
 )
-from mirage_formal.limits import MAX_JOURNAL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

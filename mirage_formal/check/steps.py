@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from mirage_formal.check.field import Undefined
 from mirage_formal.errors import FormatError, MirageError
-from mirage_formal.journal import confined, read, sha256
 from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
+from mirage_formal.records import confined, read, sha256
 
 R = TypeVar("R")
 

@@ -22,8 +22,8 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.types import row_major
-from mirage_formal.journal import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
-from mirage_formal.journal.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.records import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from mirage_formal.check.steps import CheckFailed, Listener, established, list_f
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded
-from mirage_formal.journal import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
-from mirage_formal.journal.whole import WHOLE_FILE
+from mirage_formal.records import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.terminal import plain, quoted
 
 _HEAD = (

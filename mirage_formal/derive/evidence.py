@@ -33,7 +33,7 @@ from mirage_formal.gpu.executable import kernel_launch
 from mirage_formal.gpu.target import Target
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.program_records import programs_of
-from mirage_formal.journal import (
+from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,
     OBLIGATIONS_FILE,

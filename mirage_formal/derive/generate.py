@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import row_major
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import Program
-from mirage_formal.journal import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
+from mirage_formal.records import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
 
 if TYPE_CHECKING:
     from mirage_formal.gpu.compile import Compiled

@@ -14,7 +14,7 @@ from mirage_formal.check.steps import expect, step
 from mirage_formal.derive.generate import compiled_record
 from mirage_formal.errors import FormatError, UnsupportedError
 from mirage_formal.gpu import compile as nvrtc
-from mirage_formal.journal import Binary, CompiledRecord, KernelLaunch, confined, read
+from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confined, read
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mirage_formal.gpu.device_records import manifest_digest, write_measurement,
 from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.guard import guarded
-from mirage_formal.journal import KERNELS
+from mirage_formal.records import KERNELS
 from mirage_formal.terminal import json_text, plain
 
 _OFF: Final = "[default: off]"

@@ -11,7 +11,7 @@ import msgspec
 
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.gpu.measure import Measurement
-from mirage_formal.journal import (
+from mirage_formal.records import (
     MANIFEST_FILE,
     MEASURE_FILE,
     NUMERICS_FILE,

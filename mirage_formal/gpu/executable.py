@@ -22,7 +22,7 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.ir.program import Program
-from mirage_formal.journal import (
+from mirage_formal.records import (
     LAUNCH_FILE,
     Argument,
     Binary,

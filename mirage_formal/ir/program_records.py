@@ -14,9 +14,9 @@ from typing import Any, Final
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.types import DType
 from mirage_formal.ir import program as ir
-from mirage_formal.journal import Record, decode, line
-from mirage_formal.journal import programs as records
-from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramEntry, ProgramsRecord
+from mirage_formal.records import Record, decode, line
+from mirage_formal.records import programs as records
+from mirage_formal.records.programs import PROGRAMS_FILE, ProgramEntry, ProgramsRecord
 
 #: Largest text that is read, in bytes.
 MAX_BYTES: Final = 8 << 20

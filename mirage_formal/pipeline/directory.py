@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.errors import RunError
-from mirage_formal.journal import (
+from mirage_formal.records import (
     CANDIDATES,
     DEVICE_FILES,
     GRAPH_FILE,
@@ -37,7 +37,7 @@ from mirage_formal.journal import (
     SUMMARY_FILE,
     VERIFICATION_FILE,
 )
-from mirage_formal.journal.whole import PARTS, WHOLE_FILE
+from mirage_formal.records.whole import PARTS, WHOLE_FILE
 
 #: Where candidates are written before they take the place of earlier ones.
 BUILDING: Final = f".{CANDIDATES}"

@@ -21,15 +21,6 @@ from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.guard import orderly
-from mirage_formal.journal import (
-    CANDIDATES,
-    CandidateRecord,
-    FoundRecord,
-    RunRecord,
-    SummaryRecord,
-    UnitRecord,
-    key_of,
-)
 from mirage_formal.pipeline.evidence import Evidence, Verified
 from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.lock import writing
@@ -47,6 +38,15 @@ from mirage_formal.pipeline.settings import (
 )
 from mirage_formal.pipeline.store import Store
 from mirage_formal.pipeline.work import UnitTask, plan, search_unit
+from mirage_formal.records import (
+    CANDIDATES,
+    CandidateRecord,
+    FoundRecord,
+    RunRecord,
+    SummaryRecord,
+    UnitRecord,
+    key_of,
+)
 from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 from mirage_formal.search.engine import Unit
 

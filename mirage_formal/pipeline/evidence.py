@@ -19,7 +19,20 @@ import msgspec
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.journal import (
+from mirage_formal.pipeline.progress import Phase
+from mirage_formal.pipeline.settings import Job
+from mirage_formal.pipeline.work import (
+    Accepted,
+    CandidateTask,
+    Claim,
+    Proof,
+    Rejected,
+    Uncertified,
+    certify,
+    discharge_texts,
+    verify_candidate,
+)
+from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
     PATIENCE,
@@ -40,19 +53,6 @@ from mirage_formal.journal import (
     line,
     pretty,
     sha256,
-)
-from mirage_formal.pipeline.progress import Phase
-from mirage_formal.pipeline.settings import Job
-from mirage_formal.pipeline.work import (
-    Accepted,
-    CandidateTask,
-    Claim,
-    Proof,
-    Rejected,
-    Uncertified,
-    certify,
-    discharge_texts,
-    verify_candidate,
 )
 from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 

@@ -12,10 +12,10 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.gpu.device_records import write_measurement, write_numerics
 from mirage_formal.gpu.executable import moved_bytes
 from mirage_formal.gpu.runtime import arch_of
-from mirage_formal.journal import KERNELS
 from mirage_formal.pipeline.driver import Result
 from mirage_formal.pipeline.kernel_files import save_built
 from mirage_formal.pipeline.kernels import KernelWarning
+from mirage_formal.records import KERNELS
 
 
 def fastest(results: Sequence[Result], root: Path, count: int) -> list[Result]:

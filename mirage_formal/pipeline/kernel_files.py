@@ -15,7 +15,8 @@ from mirage_formal.gpu.executable import save
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.ir.program_records import programs_text
-from mirage_formal.journal import (
+from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
+from mirage_formal.records import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
@@ -33,7 +34,6 @@ from mirage_formal.journal import (
     sealed,
     sha256,
 )
-from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
 
 if TYPE_CHECKING:
     from mirage_formal.pipeline.kernels import Built

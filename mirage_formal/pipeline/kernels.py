@@ -27,7 +27,10 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
 from mirage_formal.ir.program import Program
-from mirage_formal.journal import (
+from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
+from mirage_formal.pipeline.kernel_files import save_built
+from mirage_formal.pipeline.lock import writing
+from mirage_formal.records import (
     CANDIDATES,
     GRAPH_FILE,
     KERNELS,
@@ -44,9 +47,6 @@ from mirage_formal.journal import (
     read,
     sha256,
 )
-from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
-from mirage_formal.pipeline.kernel_files import save_built
-from mirage_formal.pipeline.lock import writing
 
 if TYPE_CHECKING:
     from mirage_formal.gpu.compile import Compiled

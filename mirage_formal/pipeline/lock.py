@@ -25,7 +25,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from mirage_formal.errors import RunError
-from mirage_formal.journal import naming
+from mirage_formal.records import naming
 
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
 #: The file system has no locks, or the directory beside cannot be written.

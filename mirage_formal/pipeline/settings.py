@@ -22,8 +22,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.journal import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.pipeline.preload import DEFAULT_TARGET
+from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions

@@ -14,7 +14,19 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.journal import (
+from mirage_formal.pipeline.directory import (
+    BUILDING,
+    CANDIDATE_SET,
+    KERNELS_OF_ONE,
+    RUN,
+    drop_file,
+    drop_temporary,
+    remove,
+    survey,
+    tell_measured,
+)
+from mirage_formal.pipeline.earlier import make_way
+from mirage_formal.records import (
     CANDIDATES,
     KERNELS,
     MANIFEST_FILE,
@@ -36,18 +48,6 @@ from mirage_formal.journal import (
     sha256,
     write_atomic,
 )
-from mirage_formal.pipeline.directory import (
-    BUILDING,
-    CANDIDATE_SET,
-    KERNELS_OF_ONE,
-    RUN,
-    drop_file,
-    drop_temporary,
-    remove,
-    survey,
-    tell_measured,
-)
-from mirage_formal.pipeline.earlier import make_way
 
 
 class Store:

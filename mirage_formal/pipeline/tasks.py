@@ -24,10 +24,10 @@ from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.journal import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job
 from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
+from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.search.engine import Engine, Unit
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.thread import fuse_threads

@@ -25,9 +25,9 @@ from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.guard import orderly
-from mirage_formal.journal import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.pipeline.lock import writing
 from mirage_formal.pipeline.settings import as_program, display_path
+from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.terminal import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"

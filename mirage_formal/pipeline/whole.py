@@ -22,16 +22,6 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.guard import orderly
-from mirage_formal.journal import (
-    CANDIDATES,
-    SUMMARY_FILE,
-    UnitRecord,
-    read,
-    sealed,
-    sha256,
-    write_atomic,
-)
-from mirage_formal.journal.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
 from mirage_formal.pipeline.driver import Report, Result, run
@@ -41,6 +31,16 @@ from mirage_formal.pipeline.progress import Watch, silent
 from mirage_formal.pipeline.settings import Job, Settings, choose_config, display_path, identity, make_job, readable
 from mirage_formal.pipeline.stitch import stitched
 from mirage_formal.pipeline.whole_store import drop_others, earlier_search, number_of, open_whole
+from mirage_formal.records import (
+    CANDIDATES,
+    SUMMARY_FILE,
+    UnitRecord,
+    read,
+    sealed,
+    sha256,
+    write_atomic,
+)
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
 from mirage_formal.search.dispatch import Executor
 from mirage_formal.search.space import SearchSpace, load_space
 

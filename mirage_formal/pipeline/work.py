@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirage_formal.journal import RejectedKind, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.pipeline.settings import Job
+from mirage_formal.records import RejectedKind, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.search.engine import Unit
 
 if TYPE_CHECKING:

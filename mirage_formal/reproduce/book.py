@@ -11,9 +11,9 @@ import msgspec
 
 from mirage_formal.errors import RunError
 from mirage_formal.files import read
-from mirage_formal.journal.files import line, naming, pretty, sha256
-from mirage_formal.journal.records import Record
 from mirage_formal.pipeline.settings import versions
+from mirage_formal.records.run import Record
+from mirage_formal.records.storage import line, naming, pretty, sha256
 from mirage_formal.reproduce.records import Host
 from mirage_formal.search.parallel import default_workers
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import Count, Record, Sha256
+from mirage_formal.records.run import Count, Record, Sha256
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 SCHEMA: Final = 1

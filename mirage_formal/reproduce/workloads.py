@@ -11,10 +11,10 @@ import msgspec
 from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
-from mirage_formal.journal import SEARCH_FILE, UnitRecord
 from mirage_formal.pipeline import Report, Settings, run
 from mirage_formal.pipeline.progress import Phase, Progress
 from mirage_formal.pipeline.settings import choose_config
+from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.programs import WORKLOADS
 from mirage_formal.reproduce.published import ARTIFACT_GRAPHS

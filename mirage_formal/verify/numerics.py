@@ -26,7 +26,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.journal import Answer, NumericsRecord, OutputRecord, ScaleRecord
+from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.rounding import (
     LARGEST,
     Estimate,

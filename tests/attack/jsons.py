@@ -11,7 +11,7 @@ from typing import Any, Final
 import mirage_files
 from written_proofs import true_proofs
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.kernel.algebra import ProofError
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.errors import MirageError
@@ -53,23 +53,23 @@ def _replayed(program: KernelGraph, candidate: KernelGraph) -> Callable[[bytes],
 
 def _reader(name: str, above: str) -> Callable[[bytes], object] | None:
     kinds: dict[str, Any] = {
-        "run.json": journal.RunRecord,
-        "search.jsonl": journal.UnitRecord,
-        "summary.json": journal.SummaryRecord,
-        "verification.json": journal.VerificationRecord,
-        "launch.json": journal.LaunchRecord,
-        "plan.json": journal.PlanRecord,
-        "obligations.jsonl": journal.ObligationRecord,
-        "numerics.json": journal.NumericsRecord,
-        "measure.json": journal.MeasureRecord,
-        "manifest.json": journal.KernelManifestRecord if above == "kernels" else journal.ManifestRecord,
+        "run.json": records.RunRecord,
+        "search.jsonl": records.UnitRecord,
+        "summary.json": records.SummaryRecord,
+        "verification.json": records.VerificationRecord,
+        "launch.json": records.LaunchRecord,
+        "plan.json": records.PlanRecord,
+        "obligations.jsonl": records.ObligationRecord,
+        "numerics.json": records.NumericsRecord,
+        "measure.json": records.MeasureRecord,
+        "manifest.json": records.KernelManifestRecord if above == "kernels" else records.ManifestRecord,
     }
     if name == "proof.jsonl":
-        return lambda data: journal.decode_proof(data, "line")
+        return lambda data: records.decode_proof(data, "line")
     if name in ("mugraph.json", "stabilized.json"):
         return lambda data: from_json(data, "graph")
     kind = kinds.get(name)
-    return None if kind is None else lambda data: journal.decode(data, kind, "file")
+    return None if kind is None else lambda data: records.decode(data, kind, "file")
 
 
 def text(rng: random.Random, number: int = 0) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from mirage_formal import journal
+from mirage_formal import records
 
 #: What check does not establish: file, then the place of the field; * is any item or key. docs/run-directory.md has it.
 SAID: Final = tuple(
@@ -99,8 +99,8 @@ def reseal(root: Path) -> None:
     """Recompute every digest, key and seal of a run, whatever its files hold, as far as they can be read."""
     with suppress(*_UNREADABLE):
         run = value_of(root / "run.json")
-        run["identity"]["space"] = journal.sha256(json.dumps(run["space"], separators=(",", ":")).encode())
-        run["key"] = journal.sha256(json.dumps(run["identity"], separators=(",", ":")).encode())
+        run["identity"]["space"] = records.sha256(json.dumps(run["space"], separators=(",", ":")).encode())
+        run["key"] = records.sha256(json.dumps(run["identity"], separators=(",", ":")).encode())
         write(root / "run.json", run)
         for path in (root / "search.jsonl", root / "summary.json"):
             with suppress(*_UNREADABLE):
@@ -114,15 +114,15 @@ def reseal(root: Path) -> None:
             digits = [digit for record in records for digit in record.get("digits", ()) if record["record"] != "end"]
             for record in (*records, *digits):
                 if (place / str(record.get("file"))).is_file():
-                    record["sha256"] = journal.sha256((place / record["file"]).read_bytes())
+                    record["sha256"] = records.sha256((place / record["file"]).read_bytes())
             write(place / "proof.jsonl", records)
         _list(place, "manifest.json", "files", ())
     for place in sorted((root / "kernels").iterdir()) if (root / "kernels").is_dir() else ():
-        _list(place, "manifest.json", "files", journal.DEVICE_FILES)
-        for name in journal.DEVICE_FILES:
+        _list(place, "manifest.json", "files", records.DEVICE_FILES)
+        for name in records.DEVICE_FILES:
             with suppress(*_UNREADABLE):
                 record = value_of(place / name)
-                record["kernels"] = journal.sha256((place / "manifest.json").read_bytes())
+                record["kernels"] = records.sha256((place / "manifest.json").read_bytes())
                 write(place / name, record)
             seal_file(place / name)
     _list(root, "summary.json", "manifest", ("kernels/",))
@@ -133,7 +133,7 @@ def _list(place: Path, name: str, key: str, apart: tuple[str, ...]) -> None:
     with suppress(*_UNREADABLE):
         record = value_of(place / name)
         record[key] = {
-            n: journal.sha256((place / n).read_bytes())
+            n: records.sha256((place / n).read_bytes())
             for n in names
             if n != name and not n.startswith(tuple(apart) or "/")
         }
@@ -145,7 +145,7 @@ def seal_file(path: Path) -> None:
     """Recompute the seal at the end of a file, if it has one."""
     if path.is_file():
         blank = _TAIL.sub(f'"seal": "{"0" * 64}"\n}}\n'.encode(), path.read_bytes())
-        path.write_bytes(_TAIL.sub(f'"seal": "{journal.sha256(blank)}"\n}}\n'.encode(), blank))
+        path.write_bytes(_TAIL.sub(f'"seal": "{records.sha256(blank)}"\n}}\n'.encode(), blank))
 
 
 #: Values that are put in place of others.

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.journal import KernelManifestRecord, ManifestRecord, MeasureRecord, NumericsRecord, SummaryRecord
+from mirage_formal.records import KernelManifestRecord, ManifestRecord, MeasureRecord, NumericsRecord, SummaryRecord
 
 #: Fields that say something about the making of evidence, not about what it shows.
 INFORMATION = {"milliseconds", "version", "galois", "attempts"}
@@ -35,10 +35,10 @@ def files(root: Path) -> list[Path]:
 def sign_candidate(root: Path) -> None:
     """Recompute the manifest of a candidate, as whoever changed its files would."""
     path = root / "manifest.json"
-    old = journal.decode(path.read_bytes(), ManifestRecord, "")
+    old = records.decode(path.read_bytes(), ManifestRecord, "")
     names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
-    listed = {name: journal.sha256((root / name).read_bytes()) for name in names}
-    path.write_bytes(journal.sealed(ManifestRecord(candidate=old.candidate, files=listed)))
+    listed = {name: records.sha256((root / name).read_bytes()) for name in names}
+    path.write_bytes(records.sealed(ManifestRecord(candidate=old.candidate, files=listed)))
 
 
 def sign_proof(root: Path) -> None:
@@ -47,7 +47,7 @@ def sign_proof(root: Path) -> None:
     digits = [digit for record in records if record.get("record") == "equivalence" for digit in record["digits"]]
     for record in (*records, *digits):
         if "sha256" in record and (root / record["file"]).is_file():
-            record["sha256"] = journal.sha256((root / record["file"]).read_bytes())
+            record["sha256"] = records.sha256((root / record["file"]).read_bytes())
     write_lines(root / "proof.jsonl", records)
 
 
@@ -81,8 +81,8 @@ def sign_graph(root: Path) -> str:
     records[-1]["graph"] = code
     write_lines(root / "proof.jsonl", records)
     path = root / "manifest.json"
-    old = journal.decode(path.read_bytes(), ManifestRecord, "")
-    path.write_bytes(journal.sealed(ManifestRecord(candidate=code, files=old.files)))
+    old = records.decode(path.read_bytes(), ManifestRecord, "")
+    path.write_bytes(records.sealed(ManifestRecord(candidate=code, files=old.files)))
     sign_candidate(root)
     return code
 
@@ -93,23 +93,23 @@ def sign_run(root: Path, change: Callable[[dict[str, Any]], None] = lambda recor
     record = json.loads(path.read_bytes())
     change(record)
     names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
-    record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in names}
+    record["manifest"] = {name: records.sha256((root / name).read_bytes()) for name in names}
     record["seal"] = "0" * 64
-    path.write_bytes(journal.sealed(journal.decode(json.dumps(record).encode(), SummaryRecord, "")))
+    path.write_bytes(records.sealed(records.decode(json.dumps(record).encode(), SummaryRecord, "")))
 
 
 def sign_kernels(root: Path) -> None:
     """Recompute the manifest of a directory of kernels, and bind what a device said to the new one."""
     path = root / "manifest.json"
-    old = journal.decode(path.read_bytes(), KernelManifestRecord, "")
-    names = [p.name for p in files(root) if p.name not in (path.name, *journal.DEVICE_FILES)]
-    listed = {name: journal.sha256((root / name).read_bytes()) for name in names}
-    path.write_bytes(journal.sealed(msgspec.structs.replace(old, files=listed)))
-    bound = journal.sha256(path.read_bytes())
-    for name, kind in zip(journal.DEVICE_FILES, (NumericsRecord, MeasureRecord), strict=True):
+    old = records.decode(path.read_bytes(), KernelManifestRecord, "")
+    names = [p.name for p in files(root) if p.name not in (path.name, *records.DEVICE_FILES)]
+    listed = {name: records.sha256((root / name).read_bytes()) for name in names}
+    path.write_bytes(records.sealed(msgspec.structs.replace(old, files=listed)))
+    bound = records.sha256(path.read_bytes())
+    for name, kind in zip(records.DEVICE_FILES, (NumericsRecord, MeasureRecord), strict=True):
         if (root / name).is_file():
-            record = journal.decode((root / name).read_bytes(), kind, "")
-            (root / name).write_bytes(journal.sealed(msgspec.structs.replace(record, kernels=bound)))
+            record = records.decode((root / name).read_bytes(), kind, "")
+            (root / name).write_bytes(records.sealed(msgspec.structs.replace(record, kernels=bound)))
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.pipeline import Settings, run
@@ -263,9 +263,9 @@ def test_links_are_refused(victim: Victim) -> None:
 def test_paths_that_leave_the_directory_are_refused(victim: Victim, name: str) -> None:
     root = victim.candidate("rms_norm")
     path = root / "manifest.json"
-    record = journal.decode(path.read_bytes(), journal.ManifestRecord, "")
+    record = records.decode(path.read_bytes(), records.ManifestRecord, "")
     files = {**record.files, name: "0" * 64}
-    path.write_bytes(journal.sealed(journal.ManifestRecord(candidate=record.candidate, files=files)))
+    path.write_bytes(records.sealed(records.ManifestRecord(candidate=record.candidate, files=files)))
     found = failure(root)
     assert found.corrupt
     assert found.step == "read the manifest"

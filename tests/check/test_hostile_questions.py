@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check import solvers
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
@@ -45,14 +45,14 @@ def kernels(root: Path) -> Path:
 def first_question(directory: Path, change: Callable[[str], str]) -> None:
     """Change the first question, and sign everything again."""
     path = directory / "obligations.smt2.gz"
-    old, *others = journal.unpack_texts(path.read_bytes(), "")
+    old, *others = records.unpack_texts(path.read_bytes(), "")
     new = change(old)
     records = read_lines(directory / "obligations.jsonl")
     for record in records:
-        if record["sha256"] == journal.sha256(old.encode()):
-            record["sha256"] = journal.sha256(new.encode())
+        if record["sha256"] == records.sha256(old.encode()):
+            record["sha256"] = records.sha256(new.encode())
     write_lines(directory / "obligations.jsonl", records)
-    path.write_bytes(journal.pack_texts(sorted([new, *others], key=lambda text: journal.sha256(text.encode()))))
+    path.write_bytes(records.pack_texts(sorted([new, *others], key=lambda text: records.sha256(text.encode()))))
     sign_kernels(directory)
 
 
@@ -102,7 +102,7 @@ def test_hostile_questions_are_refused(root: Path, name: str) -> None:
 
 def test_too_many_questions_are_refused(root: Path) -> None:
     path = kernels(root) / "obligations.smt2.gz"
-    path.write_bytes(journal.pack_texts(map(str, range(MAX_QUESTIONS + 1))))
+    path.write_bytes(records.pack_texts(map(str, range(MAX_QUESTIONS + 1))))
     sign_kernels(kernels(root))
     with pytest.raises(CheckFailed, match=f"at most {MAX_QUESTIONS} questions"):
         derive_kernels(kernels(root))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check import device
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.cubin import resources
@@ -101,8 +101,8 @@ def test_the_checker_expects_what_numerics_promises() -> None:
 def test_what_the_compiler_reported_is_in_the_plan(runs: dict[str, Path]) -> None:
     for root in runs.values():
         for directory in (root / "kernels").iterdir():
-            plans = journal.decode((directory / "plan.json").read_bytes(), journal.PlanRecord, "")
-            kernels = [x for x in load(directory).launches if isinstance(x, journal.KernelLaunch)]
+            plans = records.decode((directory / "plan.json").read_bytes(), records.PlanRecord, "")
+            kernels = [x for x in load(directory).launches if isinstance(x, records.KernelLaunch)]
             assert [plan.kernel for plan in plans.kernels] == [launch.name for launch in kernels]
             for plan, launch in zip(plans.kernels, kernels, strict=True):
                 assert set(plan.compiled) == set(launch.cubins) == {"sm_80", "sm_90a"}
@@ -186,8 +186,8 @@ def forget(kind: str) -> Callable[[Path], None]:
 
 def questions(root: Path, kept: dict[str, str], change: Callable[[str], str] = str) -> None:
     path = root / "obligations.smt2.gz"
-    texts = [change(t) for t in journal.unpack_texts(path.read_bytes(), "") if journal.sha256(t.encode()) in kept]
-    path.write_bytes(journal.pack_texts(texts))
+    texts = [change(t) for t in records.unpack_texts(path.read_bytes(), "") if records.sha256(t.encode()) in kept]
+    path.write_bytes(records.pack_texts(texts))
 
 
 def ask(change: Callable[[str], str]) -> Callable[[Path], None]:
@@ -195,13 +195,13 @@ def ask(change: Callable[[str], str]) -> Callable[[Path], None]:
 
     def edited(root: Path) -> None:
         path = root / "obligations.smt2.gz"
-        texts = journal.unpack_texts(path.read_bytes(), "")
-        codes = {journal.sha256(t.encode()): journal.sha256(change(t).encode()) for t in texts}
+        texts = records.unpack_texts(path.read_bytes(), "")
+        codes = {records.sha256(t.encode()): records.sha256(change(t).encode()) for t in texts}
         records = read_lines(root / "obligations.jsonl")
         for record in records:
             record["sha256"] = codes.get(record["sha256"])
         write_lines(root / "obligations.jsonl", records)
-        path.write_bytes(journal.pack_texts(sorted(set(map(change, texts)), key=lambda t: journal.sha256(t.encode()))))
+        path.write_bytes(records.pack_texts(sorted(set(map(change, texts)), key=lambda t: records.sha256(t.encode()))))
 
     return edited
 

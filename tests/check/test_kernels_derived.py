@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.kernels import SOLVERS
 from mirage_formal.check.solvers import UNSAT, Answers
@@ -72,7 +72,7 @@ def sign_sources(directory: Path) -> None:
     def change(record: dict[str, Any]) -> None:
         for launch in record["launches"]:
             for entry, file in [(launch, launch.get("source")), *((c, c["file"]) for c in launch["cubins"].values())]:
-                entry["sha256"] = journal.sha256((directory / file).read_bytes())
+                entry["sha256"] = records.sha256((directory / file).read_bytes())
 
     edit(directory / "launch.json", change)
     sign_kernels(directory)
@@ -97,8 +97,8 @@ def in_lines(change: Callable[[list[dict[str, Any]]], Any]) -> Edit:
         write_lines(directory / "obligations.jsonl", records)
         path = directory / "obligations.smt2.gz"
         named = {record["sha256"] for record in records}
-        texts = [t for t in journal.unpack_texts(path.read_bytes(), "") if journal.sha256(t.encode()) in named]
-        path.write_bytes(journal.pack_texts(texts))
+        texts = [t for t in records.unpack_texts(path.read_bytes(), "") if records.sha256(t.encode()) in named]
+        path.write_bytes(records.pack_texts(texts))
 
     return edited
 
@@ -108,12 +108,12 @@ TRIVIAL = "(set-logic QF_BV)\n(set-info :status unsat)\n(assert false)\n(check-s
 
 
 def trivial_question(directory: Path) -> None:
-    code = journal.sha256(TRIVIAL.encode())
+    code = records.sha256(TRIVIAL.encode())
     records = read_lines(directory / "obligations.jsonl")
     for record in records:
         record["sha256"] = record["sha256"] and code
     write_lines(directory / "obligations.jsonl", records)
-    (directory / "obligations.smt2.gz").write_bytes(journal.pack_texts([TRIVIAL]))
+    (directory / "obligations.smt2.gz").write_bytes(records.pack_texts([TRIVIAL]))
 
 
 def drop_one(records: list[dict[str, Any]]) -> None:
@@ -283,9 +283,9 @@ def replace_program(directory: Path, changed: ir.Program, *, kept: Collection[st
     if "kernel.cu" not in kept:
         (directory / "kernel.cu").write_text(text)
     if "obligations" not in kept:
-        (directory / "obligations.jsonl").write_bytes(b"".join(map(journal.line, settled.records)))
+        (directory / "obligations.jsonl").write_bytes(b"".join(map(records.line, settled.records)))
         texts = [settled.texts[code] for code in sorted(settled.texts)]
-        (directory / "obligations.smt2.gz").write_bytes(journal.pack_texts(texts))
+        (directory / "obligations.smt2.gz").write_bytes(records.pack_texts(texts))
     cubins = json.loads((directory / "launch.json").read_bytes())["launches"][0]["cubins"]
     for arch in cubins if available() and "cubins" not in kept else ():
         (directory / f"kernel-{arch}.cubin").write_bytes(nvrtc.compile(text, arch, fresh=True).cubin)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from whole_programs import TINY, layers
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.journal.whole import WHOLE_FILE
 from mirage_formal.pipeline import Settings
 from mirage_formal.pipeline.whole import run_whole
+from mirage_formal.records.whole import WHOLE_FILE
 from tests.check.edited_runs import seal_file, write
 from tests.check.tampering import copy, edit, flip, sign_candidate, sign_run
 
@@ -37,7 +37,7 @@ def sign_whole(root: Path, change: Callable[[Record], None] = lambda record: Non
     path = root / WHOLE_FILE
     record = json.loads(path.read_bytes())
     change(record)
-    record["manifest"] = {name: journal.sha256((root / name).read_bytes()) for name in record["manifest"]}
+    record["manifest"] = {name: records.sha256((root / name).read_bytes()) for name in record["manifest"]}
     write(path, record)
     seal_file(path)
 

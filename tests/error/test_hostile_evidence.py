@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirage_formal import journal
+from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import FormatError
 from mirage_formal.pipeline import Settings, run
@@ -36,22 +36,22 @@ def copy(good: Path, tmp_path: Path) -> Path:
 
 def first(root: Path) -> Path:
     return (
-        root / journal.decode((root / "summary.json").read_bytes(), journal.SummaryRecord, "").candidates[0].directory
+        root / records.decode((root / "summary.json").read_bytes(), records.SummaryRecord, "").candidates[0].directory
     )
 
 
 def seal(root: Path) -> None:
     """Recompute every digest of a run, as a forger would."""
-    summary = journal.decode((root / "summary.json").read_bytes(), journal.SummaryRecord, "")
+    summary = records.decode((root / "summary.json").read_bytes(), records.SummaryRecord, "")
     manifest = dict(summary.manifest)
     for item in summary.candidates:
         place = root / item.directory
-        record = journal.decode((place / "manifest.json").read_bytes(), journal.ManifestRecord, "")
-        files = {name: journal.sha256((place / name).read_bytes()) for name in record.files}
-        (place / "manifest.json").write_bytes(journal.sealed(msgspec.structs.replace(record, files=files)))
+        record = records.decode((place / "manifest.json").read_bytes(), records.ManifestRecord, "")
+        files = {name: records.sha256((place / name).read_bytes()) for name in record.files}
+        (place / "manifest.json").write_bytes(records.sealed(msgspec.structs.replace(record, files=files)))
         for name in (*files, "manifest.json"):
-            manifest[f"{item.directory}/{name}"] = journal.sha256((place / name).read_bytes())
-    (root / "summary.json").write_bytes(journal.sealed(msgspec.structs.replace(summary, manifest=manifest)))
+            manifest[f"{item.directory}/{name}"] = records.sha256((place / name).read_bytes())
+    (root / "summary.json").write_bytes(records.sealed(msgspec.structs.replace(summary, manifest=manifest)))
 
 
 def said(path: Path, code: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -103,9 +103,9 @@ def test_hostile_graphs(
 @pytest.mark.parametrize("name", ["../../../../../etc/passwd", "/etc/passwd", "proof/../../../x"])
 def test_paths_that_leave_the_directory(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = first(copy) / "manifest.json"
-    record = journal.decode(path.read_bytes(), journal.ManifestRecord, "")
+    record = records.decode(path.read_bytes(), records.ManifestRecord, "")
     forged = msgspec.structs.replace(record, files={**record.files, name: "0" * 64})
-    path.write_bytes(journal.sealed(forged))
+    path.write_bytes(records.sealed(forged))
     assert "inside the directory" in said(first(copy), 2, capsys)
 
 

@@ -26,7 +26,6 @@ from mirage_formal.gpu.measure import Measurement
 from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.ir.program import Barrier, For, If, Program
-from mirage_formal.journal import KERNELS
 from mirage_formal.pipeline import build as build_command
 from mirage_formal.pipeline import fastest as fastest_module
 from mirage_formal.pipeline.directory import DirectoryWarning
@@ -38,6 +37,7 @@ from mirage_formal.pipeline.kernels import (
     build_run,
     discharged,
 )
+from mirage_formal.records import KERNELS
 
 H200 = load_target("h200")
 

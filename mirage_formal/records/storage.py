@@ -20,8 +20,9 @@ import msgspec
 
 from mirage_formal.errors import FormatError
 from mirage_formal.files import expect_regular
-from mirage_formal.journal.kernels import KernelManifestRecord, MeasureRecord, NumericsRecord
-from mirage_formal.journal.records import (
+from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
+from mirage_formal.records.kernels import KernelManifestRecord, MeasureRecord, NumericsRecord
+from mirage_formal.records.run import (
     NO_SEAL,
     PROOF_DIR,
     SCHEMA_VERSION,
@@ -31,8 +32,7 @@ from mirage_formal.journal.records import (
     Record,
     SummaryRecord,
 )
-from mirage_formal.journal.whole import WholeRecord
-from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
+from mirage_formal.records.whole import WholeRecord
 from mirage_formal.strict_json import load
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

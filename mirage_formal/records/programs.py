@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import SCHEMA_VERSION, Record, Version
+from mirage_formal.records.run import SCHEMA_VERSION, Record, Version
 
 PROGRAMS_FILE: Final = "programs.json"
 #: Most entries of a table, of a body and of a list of values.

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.journal.records import (
+from mirage_formal.records.run import (
     NO_SEAL,
     SCHEMA_VERSION,
     Count,

@@ -6,24 +6,8 @@ Nothing else knows the format: the pipeline writes these records, the independen
 from __future__ import annotations
 
 from mirage_formal.files import read
-from mirage_formal.journal.files import (
-    confined,
-    decode,
-    decode_proof,
-    digits_file,
-    key_of,
-    line,
-    naming,
-    pack_texts,
-    pretty,
-    read_lines,
-    sealed,
-    sha256,
-    unpack_texts,
-    unsealed,
-    write_atomic,
-)
-from mirage_formal.journal.kernels import (
+from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
+from mirage_formal.records.kernels import (
     DEVICE_FILES,
     KERNELS,
     LAUNCH_FILE,
@@ -54,8 +38,8 @@ from mirage_formal.journal.kernels import (
     ScaleRecord,
     TargetRecord,
 )
-from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramsRecord
-from mirage_formal.journal.records import (
+from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
+from mirage_formal.records.run import (
     CANDIDATES,
     EQUIVALENCE_FILE,
     GRAPH_FILE,
@@ -96,7 +80,23 @@ from mirage_formal.journal.records import (
     VerificationRecord,
     Version,
 )
-from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
+from mirage_formal.records.storage import (
+    confined,
+    decode,
+    decode_proof,
+    digits_file,
+    key_of,
+    line,
+    naming,
+    pack_texts,
+    pretty,
+    read_lines,
+    sealed,
+    sha256,
+    unpack_texts,
+    unsealed,
+    write_atomic,
+)
 
 __all__ = [
     "CANDIDATES",

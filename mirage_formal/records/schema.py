@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal.journal.kernels import (
+from mirage_formal.records.kernels import (
     KERNELS,
     LAUNCH_FILE,
     MEASURE_FILE,
@@ -21,8 +21,8 @@ from mirage_formal.journal.kernels import (
     ObligationRecord,
     PlanRecord,
 )
-from mirage_formal.journal.programs import PROGRAMS_FILE, ProgramsRecord
-from mirage_formal.journal.records import (
+from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
+from mirage_formal.records.run import (
     MANIFEST_FILE,
     CertificateRecord,
     ClosingRecord,
@@ -33,7 +33,7 @@ from mirage_formal.journal.records import (
     UnitRecord,
     VerificationRecord,
 )
-from mirage_formal.journal.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
 
 #: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` before
 #: their names lie in directories of kernels.
