@@ -55,7 +55,7 @@ def towers() -> Work:
     """Expressions that share their parts, 3,000 levels high."""
     from smt.test_terms import tower
 
-    from mirage_formal.smt.terms import order_key, postorder
+    from mirage_formal.logic.terms import order_key, postorder
 
     return lambda: (len(list(postorder([tower(3_000)]))), order_key(tower(3_000)))
 

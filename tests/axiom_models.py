@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.smt.axioms import Atom, Axiom, extent_of
-from mirage_formal.smt.sexpr import SExpr
+from mirage_formal.logic.axioms import Atom, Axiom, extent_of
+from mirage_formal.logic.sexpr import SExpr
 
 Array = NDArray[np.generic]
 PRIME = 2_147_483_647

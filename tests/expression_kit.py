@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from mirage_formal.smt.axioms import Axiom, AxiomSet, Binding, instantiate, load, matches
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.axioms import Axiom, AxiomSet, Binding, instantiate, load, matches
+from mirage_formal.logic.terms import (
     Add,
     Const,
     Div,

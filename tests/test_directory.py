@@ -346,7 +346,7 @@ REMOVERS = {
     "pipeline/lock.py": "the lock, which it has written",
     "records/storage.py": "its own temporary file",
     "gpu/files.py": "its own temporary file in the cache",
-    "smt/confine.py": "its own temporary directory, which is empty",
+    "logic/confine.py": "its own temporary directory, which is empty",
 }
 
 

@@ -23,7 +23,7 @@ from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.resources import data_dir
 from mirage_formal.search.space import load_space, preset_names
-from mirage_formal.smt.axioms import load
+from mirage_formal.logic.axioms import load
 print(mirage_formal.__file__)
 print(data_dir("axioms"), len(load().axioms) > 10, load_space("attention").keep > 0, load_target("h200").sms)
 """

@@ -12,7 +12,7 @@ from math import log2
 from typing import NamedTuple
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
 
 _CAP = 1 << 64  # numbers above this are as good as infinite
 

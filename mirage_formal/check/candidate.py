@@ -19,6 +19,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.logic.certificate import audit
+from mirage_formal.logic.terms import Expr, children, head, postorder, to_text
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
@@ -42,8 +44,6 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.smt.certificate import audit
-from mirage_formal.smt.terms import Expr, children, head, postorder, to_text
 
 #: Longest abstract expression that is written out to be compared with the log.
 _MAX_TEXT = 1 << 20

@@ -18,7 +18,7 @@ from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
-from mirage_formal.smt.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
+from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
 #: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
-from mirage_formal.smt.process import solvers
-from mirage_formal.smt.script import Script, parse
-from mirage_formal.smt.session import discharge
+from mirage_formal.logic.process import solvers
+from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.session import discharge
 
 #: What solvers say to an obligation that holds.
 UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}

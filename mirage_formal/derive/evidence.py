@@ -33,6 +33,7 @@ from mirage_formal.gpu.executable import kernel_launch
 from mirage_formal.gpu.target import Target
 from mirage_formal.ir.program import Program
 from mirage_formal.ir.program_records import programs_of
+from mirage_formal.logic.script import parse
 from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,
@@ -46,7 +47,6 @@ from mirage_formal.records import (
     read,
     sha256,
 )
-from mirage_formal.smt.script import parse
 from mirage_formal.verify.safety import obligations
 from mirage_formal.verify.safety_types import Held, Kind, Means, Obligation
 

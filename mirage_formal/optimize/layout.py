@@ -14,7 +14,7 @@ from typing import Final
 
 from mirage_formal.ir.distribution import MMA, WARP
 from mirage_formal.ir.plan import SharedHome, Warps
-from mirage_formal.smt.optimize import minimise
+from mirage_formal.logic.assignment import minimise
 
 #: Accumulators of one thread beyond which a product is expected to spill.
 MAX_ACCUMULATORS: Final = 128

@@ -77,7 +77,7 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
 @lru_cache(maxsize=4096)
 def _answers(text: str) -> str:
     """What the solvers say to an obligation, or "" if both say unsat."""
-    session, script = import_module("mirage_formal.smt.session"), import_module("mirage_formal.smt.script")
+    session, script = import_module("mirage_formal.logic.session"), import_module("mirage_formal.logic.script")
     results = session.discharge(script.parse(text))
     if {result.solver for result in results} == {"z3", "cvc5"} and {r.answer.value for r in results} == {"unsat"}:
         return ""

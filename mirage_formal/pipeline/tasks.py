@@ -24,6 +24,10 @@ from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.logic.certificate import to_smt2
+from mirage_formal.logic.script import parse
+from mirage_formal.logic.session import SolverResult, discharge_all
+from mirage_formal.logic.terms import Expr, to_text
 from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job
 from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
@@ -32,10 +36,6 @@ from mirage_formal.search.engine import Engine, Unit
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics.abstract import expressions
-from mirage_formal.smt.certificate import to_smt2
-from mirage_formal.smt.script import parse
-from mirage_formal.smt.session import SolverResult, discharge_all
-from mirage_formal.smt.terms import Expr, to_text
 from mirage_formal.verify.certify import Refused, Verified
 from mirage_formal.verify.certify import certify as certify_candidate
 from mirage_formal.verify.equivalence import prove

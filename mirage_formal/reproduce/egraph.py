@@ -14,10 +14,10 @@ from enum import Enum
 from typing import Any, Final
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.logic.axioms import AxiomSet, load
+from mirage_formal.logic.sexpr import SExpr
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
 from mirage_formal.search.bounds import divisors
-from mirage_formal.smt.axioms import AxiomSet, load
-from mirage_formal.smt.sexpr import SExpr
-from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
 
 #: The limits that the reference ships: nodes and seconds.
 SHIPPED_NODES: Final = 100_000

@@ -17,6 +17,10 @@ from typing import Final, TypeVar
 
 from mirage_formal.errors import RunError
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.logic.certificate import audit, to_smt2
+from mirage_formal.logic.script import parse
+from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
+from mirage_formal.logic.terms import Expr
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
 from mirage_formal.reproduce.programs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
@@ -30,10 +34,6 @@ from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.parallel import Pool
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics.abstract import expressions
-from mirage_formal.smt.certificate import audit, to_smt2
-from mirage_formal.smt.script import parse
-from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge
-from mirage_formal.smt.terms import Expr
 
 NORMAL_FORM: Final = "normal form"
 _EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"

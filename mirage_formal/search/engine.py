@@ -16,8 +16,8 @@ import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
+from mirage_formal.logic.terms import Expr
 from mirage_formal.search.space import SearchSpace
-from mirage_formal.smt.terms import Expr
 
 #: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
 Accept = Callable[[Candidate], Verdict]

@@ -18,7 +18,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from typing import Final
 
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.terms import (
     Add,
     Const,
     Div,

@@ -9,20 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from mirage_formal.search.normal_form import (
-    ONE,
-    InArgument,
-    InContext,
-    InDenominator,
-    NormalForms,
-    Tie,
-    Witness,
-)
-from mirage_formal.smt.axioms import Binding
-from mirage_formal.smt.certificate import Certificate
-from mirage_formal.smt.rewrite import certify
-from mirage_formal.smt.session import Answer, AxiomSession
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.axioms import Binding
+from mirage_formal.logic.certificate import Certificate
+from mirage_formal.logic.session import Answer, AxiomSession
+from mirage_formal.logic.terms import (
     Add,
     Const,
     Div,
@@ -39,6 +29,16 @@ from mirage_formal.smt.terms import (
     sum_,
     unary,
 )
+from mirage_formal.search.normal_form import (
+    ONE,
+    InArgument,
+    InContext,
+    InDenominator,
+    NormalForms,
+    Tie,
+    Witness,
+)
+from mirage_formal.smt.rewrite import certify
 
 #: Monomials of a target, or of anything nested in it, above which the oracle does not multiply out.
 MAX_MONOMIALS: Final = 4096

@@ -24,8 +24,8 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 from mirage_formal.semantics.walk import Trace, trace
-from mirage_formal.smt.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
 __all__ = ["Abstract", "AbstractDomain", "Expr", "expressions", "pieces", "program_inputs"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.smt.process import Question
-from mirage_formal.smt.script import RESERVED, Script, parse
-from mirage_formal.smt.session import Satisfiability, SolverResult
-from mirage_formal.smt.session import ask as ask_solvers
+from mirage_formal.logic.process import Question
+from mirage_formal.logic.script import RESERVED, Script, parse
+from mirage_formal.logic.session import Satisfiability, SolverResult
+from mirage_formal.logic.session import ask as ask_solvers
 
 Range = tuple[int, int]
 

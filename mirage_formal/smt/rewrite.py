@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from mirage_formal.smt.axioms import AxiomSet, Binding, instantiate, load
-from mirage_formal.smt.certificate import Certificate, Instance
-from mirage_formal.smt.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
+from mirage_formal.logic.axioms import AxiomSet, Binding, instantiate, load
+from mirage_formal.logic.certificate import Certificate, Instance
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
 
 #: Frames for chains of this many terms; Python-to-Python calls need no stack of the machine.
 _FRAMES = 200_000

@@ -18,8 +18,8 @@ from typing import assert_never
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.limits import SAFETY_MS
+from mirage_formal.logic.session import Satisfiability
 from mirage_formal.smt.arith import INT_MAX, Query, Reply, ask, interval
-from mirage_formal.smt.session import Satisfiability
 from mirage_formal.verify.safety_access import Access, Context, Listing, Mode, RegisterUse, Use, listing
 from mirage_formal.verify.safety_fold import (
     conjuncts,

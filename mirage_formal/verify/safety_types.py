@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirage_formal.graph.verdict import NoTruth, Unknown
+from mirage_formal.logic.session import SolverResult
 from mirage_formal.smt.arith import Query, to_smt2
-from mirage_formal.smt.session import SolverResult
 
 
 class Kind(StrEnum):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.script import Script, parse
-from mirage_formal.smt.session import discharge
+from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.session import discharge
 from tests.attack import directories
 from tests.attack.texts import STRINGS
 from tests.attack.trial import Breach

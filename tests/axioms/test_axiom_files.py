@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.errors import FormatError
+from mirage_formal.logic.axioms import FILES, extent_of, instantiate, load, matches, parse
+from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.resources import data_dir
-from mirage_formal.smt.axioms import FILES, extent_of, instantiate, load, matches, parse
-from mirage_formal.smt.terms import add, mul, sum_, unary, var
 
 AXIOMS = load()
 X, Y, Z = var("X"), var("Y"), var("Z")

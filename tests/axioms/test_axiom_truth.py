@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from axiom_models import FIELD, FLOAT, Numbers, degrees_hold, equation_holds
 
-from mirage_formal.smt.axioms import AxiomSet, load, parse
-from mirage_formal.smt.script import Script
-from mirage_formal.smt.session import AxiomSession, Satisfiability, discharge
-from mirage_formal.smt.sexpr import read
+from mirage_formal.logic.axioms import AxiomSet, load, parse
+from mirage_formal.logic.script import Script
+from mirage_formal.logic.session import AxiomSession, Satisfiability, discharge
+from mirage_formal.logic.sexpr import read
 
 AXIOMS = load()
 EQUATIONS = [n for n, a in AXIOMS.axioms.items() if a.conclusion.relation == "="]

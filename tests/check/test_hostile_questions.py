@@ -16,9 +16,9 @@ from mirage_formal.check.steps import CheckFailed
 from mirage_formal.derive import command
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
+from mirage_formal.logic.script import Script, parse
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run
-from mirage_formal.smt.script import Script, parse
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 

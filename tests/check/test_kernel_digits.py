@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirage_formal.check.kernel.digits import decide, obligations
-from mirage_formal.smt.script import parse
-from mirage_formal.smt.session import Satisfiability, discharge
+from mirage_formal.logic.script import parse
+from mirage_formal.logic.session import Satisfiability, discharge
 
 
 @pytest.mark.parametrize("extents", [(2, 2), (3, 2), (7, 5, 3), (64, 64), (43, 16, 16), (2, 2, 2, 2), (4096, 6144)])

@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KERNEL = REPOSITORY / "mirage_formal" / "check" / "kernel"
 ALLOWED = (
     "mirage_formal.ir.",
-    "mirage_formal.smt.",
+    "mirage_formal.logic.",
     "mirage_formal.errors",
     "mirage_formal.limits",
     "mirage_formal.check.kernel.",

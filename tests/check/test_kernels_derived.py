@@ -28,9 +28,9 @@ from mirage_formal.gpu.compile import available
 from mirage_formal.gpu.cuda import emit
 from mirage_formal.ir import program as ir
 from mirage_formal.ir.program_records import programs_of, programs_text
+from mirage_formal.logic.script import Script
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run, discharged
-from mirage_formal.smt.script import Script
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, edit, read_lines, sign_kernels, write_lines
 

@@ -22,6 +22,8 @@ from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.logic import session
+from mirage_formal.logic.script import parse
 from mirage_formal.optimize import stabilize as optimizer
 from mirage_formal.optimize.stabilize import NotStable
 from mirage_formal.pipeline.kernels import (
@@ -33,8 +35,6 @@ from mirage_formal.pipeline.kernels import (
 )
 from mirage_formal.pipeline.stable import NotProved, stable
 from mirage_formal.semantics import reference
-from mirage_formal.smt import session
-from mirage_formal.smt.script import parse
 from mirage_formal.verify import equivalence
 
 H200 = load_target("h200")

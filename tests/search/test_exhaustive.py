@@ -23,6 +23,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Different, Probable, Unknown, Verdict
+from mirage_formal.logic.terms import Expr
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
@@ -32,7 +33,6 @@ from mirage_formal.search.exhaustive.kernel import KernelSearch
 from mirage_formal.search.normal_form import NormalForms
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics.abstract import expressions
-from mirage_formal.smt.terms import Expr
 
 K = OpKind
 ENGINE = ExhaustiveEngine()

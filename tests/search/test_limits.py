@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from mirage_formal.logic.session import Answer
+from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.reproduce.programs import rmsnorm
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
@@ -14,8 +16,6 @@ from mirage_formal.search.exhaustive import block as block_module
 from mirage_formal.search.normal_form import NormalForms
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.space import load_space
-from mirage_formal.smt.session import Answer
-from mirage_formal.smt.terms import add, mul, sum_, unary, var
 
 PROGRAM = rmsnorm(2, 4, 6)
 SPACE = load_space("tiny").with_overrides(max_block_ops=4)

@@ -28,13 +28,10 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.search.oracle import NormalFormOracle
-from mirage_formal.semantics.abstract import expressions, pieces
-from mirage_formal.semantics.reference import run
-from mirage_formal.smt.certificate import audit, to_smt2
-from mirage_formal.smt.script import parse
-from mirage_formal.smt.session import Answer, Satisfiability, discharge
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.certificate import audit, to_smt2
+from mirage_formal.logic.script import parse
+from mirage_formal.logic.session import Answer, Satisfiability, discharge
+from mirage_formal.logic.terms import (
     Add,
     Const,
     Div,
@@ -52,6 +49,9 @@ from mirage_formal.smt.terms import (
     unary,
     var,
 )
+from mirage_formal.search.oracle import NormalFormOracle
+from mirage_formal.semantics.abstract import expressions, pieces
+from mirage_formal.semantics.reference import run
 
 A, B, C, X, W, Y, Z = (var(n) for n in "ABCXWYZ")
 

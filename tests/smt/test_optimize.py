@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.smt import optimize
-from mirage_formal.smt.optimize import minimise, total
+from mirage_formal.logic import assignment
+from mirage_formal.logic.assignment import minimise, total
 
 
 @st.composite

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.smt import process
-from mirage_formal.smt.process import _BOOT, Question, Said, Solvers
-from mirage_formal.smt.script import Script, parse
-from mirage_formal.smt.session import discharge
+from mirage_formal.logic import process
+from mirage_formal.logic.process import _BOOT, Question, Said, Solvers
+from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.session import discharge
 
 HEAD = "(set-logic QF_UF)\n(declare-const p Bool)\n"
 TRUE = parse(HEAD + "(assert p)\n(check-sat)\n")
@@ -37,13 +37,13 @@ def instead(body: str) -> str:
     before, main = _BOOT.rsplit("\n", 1)
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return (
-        f"{before}\nimport os, socket, time\nfrom mirage_formal.smt import child\nreal = child._z3\n"
+        f"{before}\nimport os, socket, time\nfrom mirage_formal.logic import child\nreal = child._z3\n"
         f"def strange(question):\n    if 'strange' not in question['text']:\n        return real(question)\n{lines}\n"
         f"child._z3 = strange\n{main.strip()}\n"
     )
 
 
-NO_LANDLOCK = "from mirage_formal.smt import confine; confine._landlock = lambda: False\n"
+NO_LANDLOCK = "from mirage_formal.logic import confine; confine._landlock = lambda: False\n"
 
 
 @contextmanager
@@ -93,8 +93,8 @@ def test_what_the_parent_holds_wears_no_process_out() -> None:
 import sys
 held = bytearray(700 << 20)
 held[:: 4096] = b"x" * len(held[:: 4096])
-from mirage_formal.smt.process import Question, Solvers
-from mirage_formal.smt.script import parse
+from mirage_formal.logic.process import Question, Solvers
+from mirage_formal.logic.script import parse
 solvers = Solvers()
 question = Question("z3", parse("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n"), 120_000)
 pids = {(solvers.ask([question])[0].answer, solvers.pid) for _ in range(3)}
@@ -298,9 +298,9 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
     """A Python process that asks."""
     head = (
         "import os, sys",
-        "from mirage_formal.smt import process",
-        "from mirage_formal.smt.process import Question, Solvers",
-        "from mirage_formal.smt.script import parse",
+        "from mirage_formal.logic import process",
+        "from mirage_formal.logic.process import Question, Solvers",
+        "from mirage_formal.logic.script import parse",
         f"TRUE, STRANGE = parse({TRUE.text!r}), parse({STRANGE.text!r})",
     )
     code = "\n".join([*head, *lines])

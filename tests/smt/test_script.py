@@ -13,10 +13,10 @@ from mirage_formal.check.kernel.digits import obligations
 from mirage_formal.errors import FormatError
 from mirage_formal.ir.program import Int, IntBin, IntOp, Var
 from mirage_formal.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
+from mirage_formal.logic.axioms import load
+from mirage_formal.logic.script import RESERVED, Script, parse
+from mirage_formal.logic.sexpr import read, show
 from mirage_formal.smt.arith import Query, to_smt2
-from mirage_formal.smt.axioms import load
-from mirage_formal.smt.script import RESERVED, Script, parse
-from mirage_formal.smt.sexpr import read, show
 
 BITS = "(set-logic QF_BV)\n(declare-const a (_ BitVec 8))\n(declare-const b (_ BitVec 8))\n(declare-const p Bool)\n"
 TERMS = "(set-logic QF_UF)\n(declare-sort Expr 0)\n(declare-fun f (Expr) Expr)\n(declare-const x Expr)\n"
@@ -194,7 +194,10 @@ def test_a_script_cannot_be_made_of_text_or_changed() -> None:
 
 #: What makes a solver read text, and the only modules that may.
 READERS = {"from_string", "from_file", "parse_smt2_string", "parse_smt2_file", "InputParser", "setStringInput"}
-ALLOWED = {"smt/child.py": {"from_string", "InputParser", "setStringInput"}, "smt/session.py": {"parse_smt2_string"}}
+ALLOWED = {
+    "logic/child.py": {"from_string", "InputParser", "setStringInput"},
+    "logic/session.py": {"parse_smt2_string"},
+}
 
 
 def test_nothing_else_hands_text_to_a_solver() -> None:
@@ -216,4 +219,4 @@ def test_nothing_else_hands_text_to_a_solver() -> None:
         if {module.split(".")[0] for module in modules} & {"z3", "cvc5"}:
             importers.add(name)
     assert found == ALLOWED
-    assert importers == {"smt/child.py", "smt/session.py", "smt/optimize.py"}
+    assert importers == {"logic/child.py", "logic/session.py", "logic/assignment.py"}

@@ -8,10 +8,10 @@ import sys
 import pytest
 from expression_kit import WORKLOADS
 
-from mirage_formal.smt.script import Script
-from mirage_formal.smt.session import Answer, AxiomSession, Satisfiability, discharge, discharge_all
-from mirage_formal.smt.sexpr import read
-from mirage_formal.smt.terms import add, const, mul, sum_, unary, var
+from mirage_formal.logic.script import Script
+from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge, discharge_all
+from mirage_formal.logic.sexpr import read
+from mirage_formal.logic.terms import add, const, mul, sum_, unary, var
 
 X, Y = var("X"), var("Y")
 #: For what a solver decides at once, on a machine that others use as well.
@@ -85,7 +85,7 @@ def test_terms_are_z3_terms() -> None:
 
 def test_solvers_are_not_loaded_before_they_are_asked() -> None:
     code = (
-        "import sys, mirage_formal.smt.session, mirage_formal.smt.certificate, mirage_formal.search.oracle;"
+        "import sys, mirage_formal.logic.session, mirage_formal.logic.certificate, mirage_formal.search.oracle;"
         "assert not {'z3', 'cvc5', 'numpy', 'galois'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

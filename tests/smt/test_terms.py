@@ -13,7 +13,7 @@ from effort import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.terms import (
     Expr,
     Sum,
     add,
@@ -100,7 +100,7 @@ def test_postorder_gives_arguments_first_and_once() -> None:
 
 def test_order_is_the_same_in_every_process() -> None:
     code = (
-        "from mirage_formal.smt.terms import *;"
+        "from mirage_formal.logic.terms import *;"
         "unary('exp', var('Z'));"
         "print(order_key(div(sum_(64, mul(var('X'), var('Y'))), const(3))).hex())"
     )

@@ -42,7 +42,7 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.smt.session import Satisfiability
+from mirage_formal.logic.session import Satisfiability
 from mirage_formal.verify.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
 from mirage_formal.verify.safety_types import Broken, Held, Kind, Means
 

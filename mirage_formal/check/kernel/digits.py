@@ -7,8 +7,8 @@ from math import prod
 from typing import Final
 
 from mirage_formal.limits import QUESTION_MS
-from mirage_formal.smt.script import parse
-from mirage_formal.smt.session import SolverResult, discharge
+from mirage_formal.logic.script import parse
+from mirage_formal.logic.session import SolverResult, discharge
 
 _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-logic QF_LIA)\n"
 

@@ -14,12 +14,12 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
+from mirage_formal.logic.terms import Expr
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.semantics.abstract import Abstract
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.rules import RULES, Level, Value
-from mirage_formal.smt.terms import Expr
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 

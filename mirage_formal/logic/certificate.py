@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.errors import FormatError
-from mirage_formal.smt.axioms import RELATION, AxiomSet, Binding, load
-from mirage_formal.smt.sexpr import SExpr, read, show
-from mirage_formal.smt.terms import (
+from mirage_formal.logic.axioms import RELATION, AxiomSet, Binding, load
+from mirage_formal.logic.sexpr import SExpr, read, show
+from mirage_formal.logic.terms import (
     BINARY,
     Const,
     Expr,

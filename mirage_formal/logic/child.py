@@ -1,7 +1,7 @@
 """The solvers' process: loads z3 and cvc5, confines itself, and answers questions until its parent is gone.
 
-Messages on its two pipes are JSON with the length before it. It is started by smt/process.py, which documents them;
-what it is asked is text that smt/script.py printed.
+Messages on its two pipes are JSON with the length before it. It is started by logic/process.py, which documents them;
+what it is asked is text that logic/script.py printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any, Final
 
-from mirage_formal.smt.confine import confine, leave_with_parent
+from mirage_formal.logic.confine import confine, leave_with_parent
 
 HEADER: Final = struct.Struct("<Q")
 _ANSWERS: Final = ("sat", "unsat", "unknown")

@@ -27,7 +27,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from mirage_formal.limits import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
-from mirage_formal.smt.script import Script
+from mirage_formal.logic.script import Script
 
 Solver = Literal["z3", "cvc5"]
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _BOOT: Final = """import json, sys, types
 sys.path[:] = json.loads(sys.argv[4])
 package = sys.modules["mirage_formal"] = types.ModuleType("mirage_formal")
 package.__path__ = [sys.argv[5]]
-from mirage_formal.smt.child import main
+from mirage_formal.logic.child import main
 main()"""
 _HEADER: Final = struct.Struct("<Q")
 _MAX_REPLY: Final = 1 << 20

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Final
 
 from mirage_formal.errors import FormatError
+from mirage_formal.logic.script import Script
+from mirage_formal.logic.sexpr import SExpr, read, show
+from mirage_formal.logic.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
 from mirage_formal.resources import data_dir
-from mirage_formal.smt.script import Script
-from mirage_formal.smt.sexpr import SExpr, read, show
-from mirage_formal.smt.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
 
 FILES: Final = ("equivalence.smt2", "subexpression.smt2")
 RELATION: Final = "subexpr"

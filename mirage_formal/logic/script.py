@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
-from mirage_formal.smt.sexpr import SExpr, read, show
+from mirage_formal.logic.sexpr import SExpr, read, show
 
 #: A sort: "Bool", "Int", "Expr", or the width of a bit-vector.
 Sort = str | int

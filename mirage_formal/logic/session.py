@@ -1,6 +1,6 @@
 """Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Scripts are asked in a process of the solvers' own (smt/process.py), so that no crash, hang or use of memory of a solver
+Scripts are asked in a process of the solvers' own (logic/process.py), so that no crash, hang or use of memory of a solver
 is ours. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's Python
 interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Any, Final, NoReturn
 
 from mirage_formal.limits import QUESTION_MS
-from mirage_formal.smt.axioms import AxiomSet, load
-from mirage_formal.smt.process import Question, Said, Solver, solvers
-from mirage_formal.smt.script import Script
-from mirage_formal.smt.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
+from mirage_formal.logic.axioms import AxiomSet, load
+from mirage_formal.logic.process import Question, Said, Solver, solvers
+from mirage_formal.logic.script import Script
+from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
 
 
 class Answer(Enum):
