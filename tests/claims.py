@@ -25,7 +25,7 @@ import numpy as np
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.semantics import reference
+from mirage_formal.meaning import reference
 
 HERE = Path(__file__).resolve().parent
 BLOCK = (128, 1, 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.semantics.batched import run_many, run_watched
+from mirage_formal.meaning.batched import run_many, run_watched
 
 #: Larger values are not trusted; nor are results beside which larger ones were lost.
 LARGE = 1e6

@@ -12,8 +12,8 @@ from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.check import block_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.meaning.reference import run as reference
 from mirage_formal.optimize.planner import make_plan
-from mirage_formal.semantics.reference import run as reference
 
 TARGET = load_target("h200")
 #: Unit roundoff of the element types.

@@ -30,7 +30,7 @@ from mirage_formal.ir.program import (
     Stmt,
     WaitGroups,
 )
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.meaning.reference import run as reference
 from mirage_formal.verify import numerics
 from mirage_formal.verify.safety import Safe, Unknown, discharge_safety
 

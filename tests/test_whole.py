@@ -27,6 +27,7 @@ from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.meaning import reference
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.pipeline.programs import load_programs
@@ -37,7 +38,6 @@ from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.search.dispatch import Failed
 from mirage_formal.search.parallel import Pool
-from mirage_formal.semantics import reference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import SPECS, OpKind
-from mirage_formal.semantics.reference import FloatDomain, Floats
-from mirage_formal.semantics.walk import evaluate, trace
+from mirage_formal.meaning.reference import FloatDomain, Floats
+from mirage_formal.meaning.walk import evaluate, trace
 
 #: Points at which a predicate must hold.
 DRAWS: Final = 3

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.reference import Floats
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.batched import BatchedDomain
+from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.reference import Floats
+from mirage_formal.meaning.walk import evaluate
 
 #: Relative error of one operation, and of one call of a function of the mathematical library.
 _U: Final = 2.0**-53

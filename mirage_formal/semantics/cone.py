@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.tape import (
+from mirage_formal.meaning.tape import (
     Binary,
     Concat,
     Constant,

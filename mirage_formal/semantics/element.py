@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.grouped import runs
-from mirage_formal.semantics.reference import FloatDomain, Floats
-from mirage_formal.semantics.tape import (
+from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.reference import FloatDomain, Floats
+from mirage_formal.meaning.tape import (
     Binary,
     Concat,
     Constant,
@@ -37,6 +36,7 @@ from mirage_formal.semantics.tape import (
     operands,
     record,
 )
+from mirage_formal.semantics.grouped import runs
 
 #: Coordinates along every axis, ascending: the elements at all their combinations.
 Box = tuple[NDArray[np.int64], ...]

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.modular import Modulus, Powers, Residues, Words, words
-from mirage_formal.semantics.primes import FieldPair
-from mirage_formal.semantics.tape import (
+from mirage_formal.meaning.tape import (
     Binary,
     Concat,
     Constant,
@@ -37,6 +35,8 @@ from mirage_formal.semantics.tape import (
     needed,
     operands,
 )
+from mirage_formal.semantics.modular import Modulus, Powers, Residues, Words, words
+from mirage_formal.semantics.primes import FieldPair
 
 #: Reads one part of one input.
 Inputs = Callable[[int, Part], Residues]

@@ -13,8 +13,7 @@ from math import log2
 from typing import Final, assert_never
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.primes import FieldPair
-from mirage_formal.semantics.tape import (
+from mirage_formal.meaning.tape import (
     Binary,
     Concat,
     Constant,
@@ -32,6 +31,7 @@ from mirage_formal.semantics.tape import (
     Unary,
     needed,
 )
+from mirage_formal.semantics.primes import FieldPair
 
 #: Numbers above this are as good as infinite: every bound is vacuous long before.
 _CAP: Final = 1 << 64

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.semantics.contract import batched_product
+from mirage_formal.meaning.contract import batched_product
 
 #: Residues: uint64, or float64 with integral values.
 Residues = NDArray[Any]

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.semantics.contract import batched_product
-from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.meaning.contract import batched_product
+from mirage_formal.meaning.domain import LOOP_AXIS
 
 Array = Any
 

@@ -17,11 +17,11 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.batched import run_many
+from mirage_formal.meaning.batched import run_many
+from mirage_formal.meaning.footprint import footprint
+from mirage_formal.meaning.reference import run
 from mirage_formal.semantics.bounded import run_bounded
-from mirage_formal.semantics.footprint import footprint
 from mirage_formal.semantics.grouped import TooManyClasses
-from mirage_formal.semantics.reference import run
 from mirage_formal.verify.sparse import Places, Sides, Trial, bounded, element_of, inputs_of, plain
 
 #: Smallest gap that counts, relative to the largest magnitude of the output.

@@ -21,8 +21,8 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.footprint import footprint
-from mirage_formal.semantics.reference import run
+from mirage_formal.meaning.footprint import footprint
+from mirage_formal.meaning.reference import run
 from mirage_formal.verify.arena import CLEAR, WRITTEN_OUT, Arena, arena, filled
 from mirage_formal.verify.sparse import Places, Trial, element_of
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.meaning.tape import Part
 from mirage_formal.semantics.field import FieldPoint, HashKey
 from mirage_formal.semantics.modular import Residues, words
 from mirage_formal.semantics.primes import FieldPair
-from mirage_formal.semantics.tape import Part
 
 #: Names the rule in records; a change of any byte of any stream needs a new name.
 SCHEME: Final = "mirage_formal.fingerprint.1"

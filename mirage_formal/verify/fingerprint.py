@@ -14,10 +14,10 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
+from mirage_formal.meaning.tape import NotLax, Part
 from mirage_formal.semantics.growth import Bound, error_bound
 from mirage_formal.semantics.modular import Words
 from mirage_formal.semantics.primes import confirm, field_pair
-from mirage_formal.semantics.tape import NotLax, Part
 from mirage_formal.verify.draw import SCHEME, digest, field_point
 from mirage_formal.verify.point import CLASSES, LaxProgram, Point, lax_program, settle
 from mirage_formal.verify.record import (

@@ -26,6 +26,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.meaning.walk import evaluate
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.rounding import (
     LARGEST,
@@ -35,7 +36,6 @@ from mirage_formal.semantics.rounding import (
     quantum,
     unit_roundoff,
 )
-from mirage_formal.semantics.walk import evaluate
 
 Array = Any
 #: Computes the outputs from the inputs, both as float64 arrays; inputs hold values of their element types.

@@ -16,11 +16,11 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Unknown
+from mirage_formal.meaning.tape import Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
 from mirage_formal.semantics.cone import Cone, Mask, cone
 from mirage_formal.semantics.field import FieldPoint, Undefined, Unrepresentable, run
 from mirage_formal.semantics.growth import Growth, OutsideTheorem, growth
 from mirage_formal.semantics.modular import Residues, Words
-from mirage_formal.semantics.tape import Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
 from mirage_formal.verify.draw import OPAQUE, collapsed, digest, input_residues
 from mirage_formal.verify.record import Redraw
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.meaning.batched import BatchedDomain
 from mirage_formal.semantics.bounded import BoundedDomain, exactly
 from mirage_formal.semantics.element import Box, element
 from mirage_formal.semantics.grouped import Grouped, Labels, joined, run_grouped

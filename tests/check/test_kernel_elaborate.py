@@ -26,7 +26,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics.reference import run
+from mirage_formal.meaning.reference import run
 
 ALL = frozenset(OpKind)
 

@@ -16,7 +16,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.meaning import reference
 from mirage_formal.verify.safety import Safe, discharge_safety
 
 K = OpKind

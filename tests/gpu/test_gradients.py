@@ -23,8 +23,8 @@ from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
-from mirage_formal.semantics import reference
 from mirage_formal.verify.numerics import draw_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.gpu.launch.NoDeviceWarning")

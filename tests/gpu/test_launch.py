@@ -21,8 +21,8 @@ from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
 from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import Built, build, save_built
-from mirage_formal.semantics import reference
 from mirage_formal.verify.numerics import draw_all
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

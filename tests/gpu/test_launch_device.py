@@ -19,7 +19,7 @@ from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.measure import TorchRecorder, measure
 from mirage_formal.gpu.runtime import device_count
 from mirage_formal.gpu.tensors import TensorError
-from mirage_formal.semantics import reference
+from mirage_formal.meaning import reference
 from mirage_formal.verify.numerics import check, draw_all
 
 KERNELS = Path(os.environ.get("MIRAGE_GPU_KERNELS", "runs/gpu/fixtures"))

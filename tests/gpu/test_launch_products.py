@@ -23,8 +23,8 @@ from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
-from mirage_formal.semantics import reference
 from mirage_formal.verify.numerics import draw_all
 
 _KINDS = {2: np.float16, 0: np.float32}

@@ -18,9 +18,9 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.ir.program import Program
+from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build, build_form
 from mirage_formal.pipeline.stable import Stable
-from mirage_formal.semantics import reference
 from mirage_formal.semantics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.verify.numerics import Runner, check, compare, draw, draw_all, expected
 

@@ -24,6 +24,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
+from mirage_formal.meaning import reference
 from mirage_formal.optimize import stabilize as optimizer
 from mirage_formal.optimize.stabilize import NotStable
 from mirage_formal.pipeline.kernels import (
@@ -34,7 +35,6 @@ from mirage_formal.pipeline.kernels import (
     save_built,
 )
 from mirage_formal.pipeline.stable import NotProved, stable
-from mirage_formal.semantics import reference
 from mirage_formal.verify import equivalence
 
 H200 = load_target("h200")

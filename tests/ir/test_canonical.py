@@ -27,7 +27,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.meaning import reference
 
 SEEDS = st.integers(0, 1 << 30)
 FIELD = kernel_graphs(

@@ -26,7 +26,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefin
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.reference import run
+from mirage_formal.meaning.reference import run
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "mirage_json.md"
 

@@ -49,9 +49,9 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
+from mirage_formal.meaning.reference import run
 from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.semantics.abstract import expressions, pieces
-from mirage_formal.semantics.reference import run
 
 A, B, C, X, W, Y, Z = (var(n) for n in "ABCXWYZ")
 

@@ -11,10 +11,10 @@ from claims import load
 from random_graphs import random_graph
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.batched import BatchedDomain, run_many
-from mirage_formal.semantics.footprint import footprint
-from mirage_formal.semantics.reference import FloatDomain, run
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.batched import BatchedDomain, run_many
+from mirage_formal.meaning.footprint import footprint
+from mirage_formal.meaning.reference import FloatDomain, run
+from mirage_formal.meaning.walk import evaluate
 
 
 def _close(many, one):

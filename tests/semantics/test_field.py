@@ -17,10 +17,11 @@ from random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics import confirmation
+from mirage_formal.meaning import confirmation
+from mirage_formal.meaning.contract import FREE_COPY
+from mirage_formal.meaning.tape import NotLax, Part, needs, record
 from mirage_formal.semantics.cone import cone
 from mirage_formal.semantics.confirmed import GALOIS, PAIRS
-from mirage_formal.semantics.contract import FREE_COPY
 from mirage_formal.semantics.field import Undefined, Unrepresentable, run
 from mirage_formal.semantics.modular import Modulus, Powers
 from mirage_formal.semantics.primes import (
@@ -33,7 +34,6 @@ from mirage_formal.semantics.primes import (
     field_pair,
     is_prime,
 )
-from mirage_formal.semantics.tape import NotLax, Part, needs, record
 from mirage_formal.verify.draw import field_point
 
 BITS = (16, 20, 31)

@@ -13,11 +13,11 @@ from random_graphs import random_graph
 from mirage_formal.graph.counterexample import Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.meaning.batched import BatchedDomain
+from mirage_formal.meaning.reference import run
 from mirage_formal.semantics.bounded import BoundedDomain, exactly, run_bounded
 from mirage_formal.semantics.element import element
 from mirage_formal.semantics.grouped import Grouped, TooManyClasses, run_grouped
-from mirage_formal.semantics.reference import run
 from mirage_formal.verify.sparse import Places, Trial, inputs_of
 
 FILLS = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
@@ -79,7 +79,7 @@ def test_an_element_is_the_reference_s(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_bounds_hold_what_extended_precision_says(part: int) -> None:
-    from mirage_formal.semantics.batched import run_many
+    from mirage_formal.meaning.batched import run_many
 
     compared = 0
     for number, graph in enumerate(GRAPHS[part::8]):

@@ -15,9 +15,9 @@ from random_graphs import random_graph
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.meaning.tape import needs, record
 from mirage_formal.semantics.growth import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
 from mirage_formal.semantics.primes import field_pair
-from mirage_formal.semantics.tape import needs, record
 
 PAIR = field_pair(31)
 RATIONAL = frozenset(

@@ -21,9 +21,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics import reference
-from mirage_formal.semantics.rules import RULES
-from mirage_formal.semantics.walk import trace
+from mirage_formal.meaning import reference
+from mirage_formal.meaning.rules import RULES
+from mirage_formal.meaning.walk import trace
 
 
 def _input(name, *shape):

@@ -14,8 +14,8 @@ from effort import calls
 
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
-from mirage_formal.semantics import reference
-from mirage_formal.semantics.footprint import footprint
+from mirage_formal.meaning import reference
+from mirage_formal.meaning.footprint import footprint
 from mirage_formal.verify.arena import WRITTEN_OUT
 from mirage_formal.verify.counterexample import CLEAR, arrays_of, confirm, find
 

@@ -1,6 +1,6 @@
 """Operators as the enumeration meets them: which attributes to try, and what one application yields.
 
-The abstract expression of a result comes from the rules that every other domain uses (semantics/rules.py), applied to
+The abstract expression of a result comes from the rules that every other domain uses (meaning/rules.py), applied to
 the operands' own expressions, so nothing is ever walked twice.
 """
 
@@ -15,11 +15,11 @@ from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr
+from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.rules import RULES, Level, Value
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.semantics.abstract import Abstract
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.rules import RULES, Level, Value
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 

@@ -21,11 +21,11 @@ from typing import Final
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.walk import evaluate
 from mirage_formal.semantics.index.radicals import Radicals
 from mirage_formal.semantics.index.tensors import Tensor, Tensors
 from mirage_formal.semantics.index.terms import Kind, Stuck
-from mirage_formal.semantics.walk import evaluate
 
 #: Lengths of the segments of one axis.
 Lengths = tuple[int, ...]

@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.meaning.domain import LOOP_AXIS
 from mirage_formal.semantics.index.binders import Binders
 from mirage_formal.semantics.index.changes import Change, Folds, renaming
 from mirage_formal.semantics.index.radicals import Radicals

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 
 from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import BINARY, LEADING, LOOP_AXIS, UNARY, Domain, T
+from mirage_formal.meaning.domain import BINARY, LEADING, LOOP_AXIS, UNARY, Domain, T
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import KEEPABLE
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.domain import KEEPABLE
+from mirage_formal.meaning.walk import evaluate
 
 
 class ShapeDomain:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.reference import FloatDomain
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.reference import FloatDomain
+from mirage_formal.meaning.walk import evaluate
 
 #: Integers up to this one are exact in float64.
 _EXACT: Final = 1 << 53

@@ -15,7 +15,7 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import Lax, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.walk import evaluate
 
 
 class Part(IntEnum):

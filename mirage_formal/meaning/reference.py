@@ -14,9 +14,9 @@ from mirage_formal.errors import ShapeError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.contract import batched_product
-from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS
-from mirage_formal.semantics.walk import evaluate
+from mirage_formal.meaning.contract import batched_product
+from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS
+from mirage_formal.meaning.walk import evaluate
 
 Floats = NDArray[np.float64]
 
