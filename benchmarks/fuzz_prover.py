@@ -42,12 +42,12 @@ from fuzz import Truth, pairs
 from mutants import mutants
 
 from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.refutation.refute import CLEAR, confirm
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
-from mirage_formal.verify.counterexample import CLEAR, confirm
 from mirage_formal.verify.decide import decide
-from mirage_formal.verify.equivalence import prove
 
 #: Pairs in one task; each task of random pairs has a seed of its own.
 CHUNK = 200

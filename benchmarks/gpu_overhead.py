@@ -14,10 +14,10 @@ from pathlib import Path
 import cupy
 import torch
 
+from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.gpu.executable import load
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.measure import host_overhead
-from mirage_formal.verify.numerics import draw_all
 
 NAMES = ("lora", "ntrans", "split")
 MOST_US = 20.0

@@ -19,10 +19,10 @@ from time import process_time
 from typing import TypeVar
 
 from mirage_formal.check.kernel.replay import replay
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.verify.equivalence import prove
 
 T = TypeVar("T")
 HEADS = ("prove ms", "replay ms", "proof bytes")

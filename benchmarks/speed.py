@@ -35,7 +35,7 @@ def counterexample() -> Work:
     """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
     from claims import load
 
-    from mirage_formal.verify.counterexample import find
+    from mirage_formal.claims.refutation.refute import find
 
     made = [claim.tiny() for claim in load("refute")]
     return lambda: [find(*one, seed=7) for one in made]
@@ -45,7 +45,7 @@ def safety() -> Work:
     """The obligations of a large matrix product."""
     import safety_programs
 
-    from mirage_formal.verify.safety import discharge_safety
+    from mirage_formal.claims.safety.safety import discharge_safety
 
     program = safety_programs.gemm(16, 6144, 4096)
     return lambda: discharge_safety(program)

@@ -16,6 +16,7 @@ import pytest
 from lowering_kit import ROUND, inputs_for, laid_out, shrunk
 
 import mirage_formal as mf
+from mirage_formal.claims.numerics import numerics
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.executable import KernelLaunch
 from mirage_formal.gpu.lower import lower
@@ -27,7 +28,6 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.optimize.planner import make_plan
 from mirage_formal.pipeline.kernels import Built, build
-from mirage_formal.verify import numerics
 
 EXAMPLE_FILES = Path(__file__).resolve().parent.parent / "examples"
 H200 = load_target("h200")
@@ -132,7 +132,7 @@ class Emulated:
     sanitize: bool = False
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Outputs from inputs, both float64; see verify.numerics.Runner.
+        """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
 
         Raises:
             EmulationFault: The emulator or a sanitizer found a fault.

@@ -14,6 +14,8 @@ from plan_bases import Base, bases
 from plan_mutants import Mutant
 from program_interpreter import Fault, Machine
 
+from mirage_formal.claims.numerics import numerics
+from mirage_formal.claims.safety.safety import Safe, Unknown, discharge_safety
 from mirage_formal.errors import MirageError
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.cuda import emit
@@ -31,8 +33,6 @@ from mirage_formal.ir.program import (
     WaitGroups,
 )
 from mirage_formal.meaning.reference import run as reference
-from mirage_formal.verify import numerics
-from mirage_formal.verify.safety import Safe, Unknown, discharge_safety
 
 
 class By(StrEnum):

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 import claims
 import pytest
 
+from mirage_formal.claims.equality import binders, polynomials, prove, tensor_terms
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.semantics.index import binders, tensors, terms
-from mirage_formal.verify import equivalence
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 FAULTS: dict[str, Patch] = {}
@@ -30,36 +29,36 @@ def a_lost_loop_factor(monkeypatch):
 
 @fault
 def the_root_of_a_square_is_the_number(monkeypatch):
-    monkeypatch.setattr(terms.Terms, "nonnegative", lambda self, f, e2: True)
+    monkeypatch.setattr(polynomials.Terms, "nonnegative", lambda self, f, e2: True)
 
 
 @fault
 def a_wrong_power_of_exp(monkeypatch):
     """exp(a)^-1 is taken for exp(a)."""
-    right = terms.Terms._special
+    right = polynomials.Terms._special
 
     def wrong(self, items, special, extra):
         for f in special:
-            if self.kind[f] == terms.Kind.EXP and items[f] < 0:
+            if self.kind[f] == polynomials.Kind.EXP and items[f] < 0:
                 items[f] = -items[f]
         return right(self, items, special, extra)
 
-    monkeypatch.setattr(terms.Terms, "_special", wrong)
+    monkeypatch.setattr(polynomials.Terms, "_special", wrong)
 
 
 @fault
 def an_exponent_overwritten(monkeypatch):
-    monkeypatch.setattr(terms.Terms, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
+    monkeypatch.setattr(polynomials.Terms, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
 
 
 @fault
 def a_split_with_its_digits_swapped(monkeypatch):
-    right = tensors.Change
+    right = tensor_terms.Change
 
     def wrong(affine=(), folds=()):
         if len(affine) == 1 and len(affine[0][1][1]) == 2:
             ((digit, (offset, ((stride, hi), (one, lo)))),) = affine
-            affine = ((digit, (offset, terms.make_index(0, ((stride, lo), (one, hi)))[1])),)
+            affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
         return right(affine, folds)
 
     monkeypatch.setattr(tensors, "Change", wrong)
@@ -68,7 +67,7 @@ def a_split_with_its_digits_swapped(monkeypatch):
 @fault
 def the_other_residues_kept(monkeypatch):
     """A fold to dimx keeps the high digits of the index instead of the low ones."""
-    right = tensors.Tensors.fold
+    right = tensor_terms.Tensors.fold
 
     def wrong(self, a, axis, kept):
         if kept > 1:
@@ -78,16 +77,16 @@ def the_other_residues_kept(monkeypatch):
             while self.extent_of(string[:place]) < kept:
                 place += 1
             strings = (*turned.strings[:axis], string[place:] + string[:place], *turned.strings[axis + 1 :])
-            a = tensors.Tensor(turned.step, strings, turned.element)
+            a = tensor_terms.Tensor(turned.step, strings, turned.element)
         return right(self, a, axis, kept)
 
-    monkeypatch.setattr(tensors.Tensors, "fold", wrong)
+    monkeypatch.setattr(tensor_terms.Tensors, "fold", wrong)
 
 
 @fault
 def a_forgotten_constant(monkeypatch):
     monkeypatch.setattr(
-        tensors.Tensors, "offset", lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element)
+        tensor_terms.Tensors, "offset", lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element)
     )
 
 
@@ -98,7 +97,7 @@ def outputs_not_compared(monkeypatch):
 
 @fault
 def nothing_left_after_any_multiplication(monkeypatch):
-    monkeypatch.setattr(terms.Terms, "times", lambda self, p, m: ())
+    monkeypatch.setattr(polynomials.Terms, "times", lambda self, p, m: ())
 
 
 @fault
@@ -128,18 +127,18 @@ def a_product_summed_factor_by_factor(monkeypatch):
 @fault
 def a_rescaling_that_is_left_out(monkeypatch):
     """The state of a rescaling accumulator is taken for the plain sum."""
-    right = tensors.Tensors.exp
+    right = tensor_terms.Tensors.exp
 
     def rescaled(self, x, carry):
-        self.exp = lambda p: terms.constant(1)
+        self.exp = lambda p: polynomials.constant(1)
         try:
             return rescaling(self, x, carry)
         finally:
             del self.exp
 
-    rescaling = tensors.Tensors.rescaled
+    rescaling = tensor_terms.Tensors.rescaled
     assert right
-    monkeypatch.setattr(tensors.Tensors, "rescaled", rescaled)
+    monkeypatch.setattr(tensor_terms.Tensors, "rescaled", rescaled)
 
 
 @fault
@@ -149,8 +148,10 @@ def a_maximum_taken_for_a_sum(monkeypatch):
 
 @fault
 def a_slice_that_starts_at_the_beginning(monkeypatch):
-    right = tensors.Tensors._slice
-    monkeypatch.setattr(tensors.Tensors, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length))
+    right = tensor_terms.Tensors._slice
+    monkeypatch.setattr(
+        tensor_terms.Tensors, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length)
+    )
 
 
 def _rescaled(t, x):
@@ -188,7 +189,7 @@ def faulty(name: str) -> Iterator[Callable[[KernelGraph, KernelGraph], bytes | N
 
     def proof(program: KernelGraph, candidate: KernelGraph) -> bytes | None:
         try:
-            verdict = equivalence.prove(program, candidate)
+            verdict = prove.prove(program, candidate)
         except (AssertionError, KeyError, ValueError, TypeError, IndexError, StopIteration):
             return None
         return verdict.proof if isinstance(verdict, Equivalent) else None

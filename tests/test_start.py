@@ -19,7 +19,7 @@ COMPUTING = {
     "mirage_formal.pipeline.kernels",
     "mirage_formal.check.equivalence",
     "mirage_formal.search.guided.engine",
-    "mirage_formal.verify.fingerprint",
+    "mirage_formal.claims.fields.fingerprint",
 }
 
 SEARCH = """
@@ -68,7 +68,7 @@ def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engin
     assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
     assert set(worker.split()) & UNUSED == set()
     # The worker has proved: the confirmation of its fields is in the log, and came from the table.
-    assert {"numpy", "mirage_formal.pipeline.tasks", "mirage_formal.verify.fingerprint"} <= set(worker.split())
+    assert {"numpy", "mirage_formal.pipeline.tasks", "mirage_formal.claims.fields.fingerprint"} <= set(worker.split())
     log = Path(found.split(maxsplit=1)[1]) / "verification.json"
     assert '"galois"' in log.read_text()
 

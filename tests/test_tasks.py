@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.pipeline.tasks import Gate, load_engine, replay_proof, verdict_record
 from mirage_formal.records import VerdictRecord
-from mirage_formal.verify.equivalence import prove
 from tests.fake_engine import fused, program
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -71,7 +71,7 @@ def test_proving_and_replaying_load_neither_sympy_nor_solvers() -> None:
     script = """
 import sys
 from mirage_formal.pipeline.tasks import replay_proof
-from mirage_formal.verify.equivalence import prove
+from mirage_formal.claims.equality.prove import prove
 from tests.fake_engine import fused, program
 proved = prove(program(), fused(program(), 2, 4, 2))
 print(replay_proof(program(), fused(program(), 2, 4, 2), proved.proof).theorem.steps)

@@ -394,7 +394,7 @@ def test_mistakes_of_the_function(prover: FakeProver) -> None:
 def test_the_package_stays_a_package() -> None:
     code = (
         "import mirage_formal as mf\n"
-        "import mirage_formal.verify.record as r\n"
+        "import mirage_formal.claims.fields.record as r\n"
         "from mirage_formal.verify import record\n"
         "assert r is record is mf.verify.record\n"
         "assert callable(mf.verify)\n"

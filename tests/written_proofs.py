@@ -9,8 +9,8 @@ from hand_proofs import PAIRS, text
 from proof_judge import Pair
 from prover_faults import CASES, FAULTS, faulty
 
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.verify.equivalence import prove
 
 
 @cache

@@ -25,6 +25,8 @@ import msgspec
 from mirage_formal.check.kernels import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
 from mirage_formal.check.solvers import UNSAT, answers, directory
 from mirage_formal.check.steps import expect, step
+from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
+from mirage_formal.claims.safety.safety import obligations
 from mirage_formal.derive.generate import Generated, Kernel, generate, plan_record
 from mirage_formal.derive.machine import machine_code
 from mirage_formal.errors import FormatError
@@ -47,8 +49,6 @@ from mirage_formal.records import (
     read,
     sha256,
 )
-from mirage_formal.verify.safety import obligations
-from mirage_formal.verify.safety_types import Held, Kind, Means, Obligation
 
 #: That every element is written rests on a count of the writes; the question is about no element twice.
 COUNT = "count"

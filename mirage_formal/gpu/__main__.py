@@ -129,7 +129,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 
 def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> dict[str, Any]:
-    check = import_module("mirage_formal.verify.numerics").check
+    check = import_module("mirage_formal.claims.numerics.numerics").check
     record = check(
         executable.program,
         executable.graph,
@@ -147,7 +147,7 @@ def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> 
 
 def _runs(runs: Any, executable: Executable, seed: int) -> str:
     """Whether the outputs of one run are finite."""
-    draw_all = import_module("mirage_formal.verify.numerics").draw_all
+    draw_all = import_module("mirage_formal.claims.numerics.numerics").draw_all
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
     return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"
 

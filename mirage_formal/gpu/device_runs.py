@@ -60,7 +60,7 @@ class DeviceRuns:
         self.loaded.run([x.data.ptr for x in inputs], [x.data.ptr for x in outputs], stream)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Outputs as float64 from inputs in float64, both CuPy arrays; see verify.numerics."""
+        """Outputs as float64 from inputs in float64, both CuPy arrays; see claims.numerics.numerics."""
         items = self.executable.graph.inputs
         inputs = [self.store(item, x) for item, x in zip(items, arrays, strict=True)]
         outputs = self.outputs()

@@ -59,7 +59,7 @@ def programs_text(programs: Sequence[ir.Program]) -> bytes:
 def programs_of(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ...]:
     """The Programs in a text of programs.json.
 
-    Whether a Program means anything is not looked at: see verify.safety.
+    Whether a Program means anything is not looked at: see claims.safety.safety.
 
     Raises:
         FormatError: No such text, one beyond the bounds, or not the one that these Programs are written as.

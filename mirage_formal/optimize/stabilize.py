@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import block_outputs, faults, kernel_types
 from mirage_formal.graph.graph import (
@@ -42,7 +43,6 @@ from mirage_formal.optimize.shifted import (
     block_level,
     kernel_level,
 )
-from mirage_formal.semantics.abstract import expressions
 
 _ROUNDS: Final = 200
 _MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX)

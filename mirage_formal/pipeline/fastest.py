@@ -65,7 +65,7 @@ def _microseconds(result: Result, root: Path) -> float:
     assert result.alternatives is not None
     # CuPy and NumPy are needed by those who have a GPU only.
     runs_of = import_module("mirage_formal.gpu.device_runs").DeviceRuns
-    check = import_module("mirage_formal.verify.numerics").check
+    check = import_module("mirage_formal.claims.numerics.numerics").check
     command = import_module("mirage_formal.gpu.__main__")
     runtime = import_module("cupy").cuda.runtime
     built = result.alternatives.own((arch_of(int(runtime.getDevice())),))

@@ -49,9 +49,9 @@ from mirage_formal.records import (
 )
 
 if TYPE_CHECKING:
+    from mirage_formal.claims.safety.obligations import Discharged, SafetyReport
     from mirage_formal.gpu.compile import Compiled
     from mirage_formal.pipeline.stable import Stable
-    from mirage_formal.verify.safety_types import Discharged, SafetyReport
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
@@ -104,7 +104,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     """The kernels of a µGraph, with running maxima under the exponentials that it sums (pipeline.stable).
 
     Sound: the running-maximum form has a proof of its own, replayed; every generated kernel, those of predefined
-    operators included, is discharged by verify.safety; only if all its obligations hold is anything returned.
+    operators included, is discharged by claims.safety.safety; only if all its obligations hold is anything returned.
 
     Args:
         graph: The µGraph, proved equal to the program.
@@ -199,7 +199,7 @@ def discharged(program: Program) -> Settled:
     Raises:
         KernelRefused: One is broken or undecided; names it.
     """
-    safety = import_module("mirage_formal.verify.safety")
+    safety = import_module("mirage_formal.claims.safety.safety")
     report: SafetyReport = safety.discharge_safety(program)
     match report.verdict:
         case safety.Safe():

@@ -56,7 +56,7 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
         return Stable(graph, note=f"no running maximum: {getattr(found, 'reason', found)}")
     if found == graph:
         return Stable(graph)
-    verdict = import_module("mirage_formal.verify.equivalence").prove(program, found)
+    verdict = import_module("mirage_formal.claims.equality.prove").prove(program, found)
     if not isinstance(verdict, Equivalent):
         raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="running maxima")
     try:
@@ -68,7 +68,9 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
         if answers := _answers(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
             raise NotProved(what, where="running maxima")
-    never: Unknown | None = import_module("mirage_formal.verify.witness").unmet(program, found, shown.doubtful)
+    never: Unknown | None = import_module("mirage_formal.claims.refutation.witness").unmet(
+        program, found, shown.doubtful
+    )
     if never is not None:
         raise NotProved(f"expected an input at which it is defined: {never.reason}", where="running maxima")
     return Stable(found, verdict.proof, shown.conditions, shown.added)

@@ -17,6 +17,10 @@ import msgspec
 
 from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.kernel.algebra import ProofError
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.abstract.oracle import NormalFormOracle
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
@@ -33,13 +37,9 @@ from mirage_formal.pipeline.settings import Job
 from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.search.engine import Engine, Unit
-from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.semantics.abstract import expressions
 from mirage_formal.verify.certify import Refused, Verified
 from mirage_formal.verify.certify import certify as certify_candidate
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20

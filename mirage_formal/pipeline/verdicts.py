@@ -374,7 +374,7 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
     from mirage_formal.check.kernel.algebra import ProofError
     from mirage_formal.check.kernel.conditions import split
     from mirage_formal.check.kernel.replay import replay
-    from mirage_formal.verify.witness import unmet
+    from mirage_formal.claims.refutation.witness import unmet
 
     try:
         theorem = replay(program, graph, verdict.proof)
@@ -399,7 +399,7 @@ def explanations(
 
 
 def _explained(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
-    from mirage_formal.verify.explain import explain
+    from mirage_formal.claims.equality.explain import explain
 
     return explain(program, match_inputs(graph, program), latex=latex)
 

@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.errors import RunError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.certificate import audit, to_smt2
@@ -30,10 +32,8 @@ from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.dispatch import Done
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.parallel import Pool
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics.abstract import expressions
 
 NORMAL_FORM: Final = "normal form"
 _EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.fields.fingerprint import FingerprintSession
+from mirage_formal.claims.fields.record import FingerprintRecord
+from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.fingerprint import FingerprintSession
 from mirage_formal.verify.policy import Policy
-from mirage_formal.verify.record import FingerprintRecord
-from mirage_formal.verify.witness import unmet
 
 
 class Replayed(Protocol):

@@ -14,13 +14,13 @@ from proof_judge import accepts
 from safety_mutants import mutants
 from written_proofs import true_proofs
 
+from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.ir.program import Program
 from mirage_formal.verify.decide import decide
-from mirage_formal.verify.safety import Safe, discharge_safety
 from tests.attack.trial import Breach
 
 

@@ -18,6 +18,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.cubin import resources
 from mirage_formal.check.kernels import SOLVERS, check_kernels
 from mirage_formal.check.steps import CheckFailed
+from mirage_formal.claims.numerics import numerics
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.gpu.compile import available
@@ -26,7 +27,6 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run
-from mirage_formal.verify import numerics
 from tests.check.known_engine import PROGRAMS
 from tests.check.small_run import on_device
 from tests.check.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines

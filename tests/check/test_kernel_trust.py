@@ -11,9 +11,9 @@ import pytest
 
 from mirage_formal.check.equal import main
 from mirage_formal.check.trusted import CLAIMS, RULES, count, modules, table, total
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.verify.equivalence import prove
 from tests.check.known_engine import PROGRAMS
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -15,13 +15,13 @@ from mirage_formal.check import arithmetic
 from mirage_formal.check.expression import expressions
 from mirage_formal.check.field import Point, Undefined, needs, run
 from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.claims.abstract.domain import expressions as theirs
+from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
-from mirage_formal.semantics.abstract import expressions as theirs
-from mirage_formal.verify.fingerprint import FingerprintSettings, fingerprint
 from tests.check.known_engine import PROGRAMS, given
 from tests.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from tests.strategies import FIELD_KINDS, kernel_graphs

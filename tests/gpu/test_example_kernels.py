@@ -9,6 +9,7 @@ from pathlib import Path
 import example_kernels as kit
 import pytest
 
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.executable import KernelLaunch
@@ -16,7 +17,6 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.ir.plan import Plan
 from mirage_formal.ir.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.pipeline.kernels import ARCHS, Built
-from mirage_formal.verify.equivalence import prove
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from program_interpreter import run as interpret
 
+from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu.emulate import run as emulate
 from mirage_formal.gpu.operators import SUPPORTED, copy_program, operator_program
@@ -17,7 +18,6 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.meaning import reference
-from mirage_formal.verify.safety import Safe, discharge_safety
 
 K = OpKind
 A = Attrs

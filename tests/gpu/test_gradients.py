@@ -17,6 +17,7 @@ import workloads as w
 from fake_cupy import FakeCupy, aligned, with_code
 from fake_torch import FakeTorch, Parameter, Tensor
 
+from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.errors import MirageError
 from mirage_formal.gpu import launch, tensors
 from mirage_formal.gpu.launch import Optimized
@@ -25,7 +26,6 @@ from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
-from mirage_formal.verify.numerics import draw_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.gpu.launch.NoDeviceWarning")
 

@@ -15,6 +15,7 @@ import pytest
 import workloads as w
 from fake_cupy import FakeCupy, aligned, ndarray, with_code
 
+from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.gpu import launch, runtime, tensors
 from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
@@ -23,7 +24,6 @@ from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import Built, build, save_built
-from mirage_formal.verify.numerics import draw_all
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -218,7 +218,7 @@ import numpy as np
 from mirage_formal.gpu.__main__ import main
 from mirage_formal.gpu.executable import load
 from mirage_formal.gpu.launch import Optimized
-from mirage_formal.verify.numerics import check, draw_all
+from mirage_formal.claims.numerics.numerics import check, draw_all
 import warnings
 warnings.simplefilter("ignore")
 executable = load(Path({str(tmp_path / "kernels")!r}))

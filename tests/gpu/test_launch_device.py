@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal.claims.numerics.numerics import check, draw_all
 from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.gpu.device_runs import DeviceRuns
 from mirage_formal.gpu.executable import load
@@ -20,7 +21,6 @@ from mirage_formal.gpu.measure import TorchRecorder, measure
 from mirage_formal.gpu.runtime import device_count
 from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.meaning import reference
-from mirage_formal.verify.numerics import check, draw_all
 
 KERNELS = Path(os.environ.get("MIRAGE_GPU_KERNELS", "runs/gpu/fixtures"))
 NAMES = ("predefined", "predefined_bfloat16", "split", "lora", "ntrans")

@@ -13,6 +13,7 @@ import pytest
 from device_kernels import predefined
 from fake_cupy import FakeCupy, aligned, ndarray
 
+from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.gpu import products, tensors
 from mirage_formal.gpu.elements import to_bits, to_floats
 from mirage_formal.gpu.executable import Binary, Executable, KernelLaunch
@@ -25,7 +26,6 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
-from mirage_formal.verify.numerics import draw_all
 
 _KINDS = {2: np.float16, 0: np.float32}
 

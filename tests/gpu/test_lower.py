@@ -10,6 +10,8 @@ import pytest
 import workloads as w
 from lowering_kit import TARGET, alone, compare, inputs_for, laid_out, shrunk
 
+from mirage_formal.claims.safety.obligations import Safe
+from mirage_formal.claims.safety.safety import discharge_safety
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.cuda import emit
@@ -20,8 +22,6 @@ from mirage_formal.ir.flat import Product
 from mirage_formal.ir.plan import Arrive, Compute, Meet, Save
 from mirage_formal.ir.program import CopyAsync, For, LoadMatrix, Mma, SharedRead
 from mirage_formal.optimize.planner import make_plan
-from mirage_formal.verify.safety import discharge_safety
-from mirage_formal.verify.safety_types import Safe
 
 #: Right candidates at real extents: name, graph.
 REAL = {

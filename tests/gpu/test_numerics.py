@@ -12,6 +12,8 @@ import pytest
 import workloads as w
 from program_interpreter import run as interpret
 
+from mirage_formal.claims.numerics.numerics import Runner, check, compare, draw, draw_all, expected
+from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.gpu.emulate import run as emulate
 from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -21,8 +23,6 @@ from mirage_formal.ir.program import Program
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build, build_form
 from mirage_formal.pipeline.stable import Stable
-from mirage_formal.semantics.rounding import quantised, quantum, unit_roundoff
-from mirage_formal.verify.numerics import Runner, check, compare, draw, draw_all, expected
 
 K = OpKind
 SMALL = {

@@ -11,6 +11,8 @@ from plan_bases import GRAPHS, bases
 from plan_judge import By, judge, results
 from plan_mutants import Family, Mutant, sample, with_home
 
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.emulate import EmulationFault, FaultKind
 from mirage_formal.gpu.lower import lower
@@ -18,8 +20,6 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.ir.plan import Ahead
 from mirage_formal.ir.program import Program
 from mirage_formal.optimize.planner import make_plan
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.safety import Safe, discharge_safety
 
 #: Mutants of each family.
 COUNT = 50

@@ -13,6 +13,7 @@ from softmax_forms import TINY, attention_inputs, built, candidates, one, parts_
 
 import mirage_formal as mf
 from mirage_formal.check.kernel.replay import replay
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
@@ -24,7 +25,6 @@ from mirage_formal.meaning.reference import FloatDomain
 from mirage_formal.meaning.walk import evaluate
 from mirage_formal.optimize.stabilize import NotStable, stabilize
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.verify.equivalence import prove
 
 
 def operators(graph):

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import mul, sum_, var
 from mirage_formal.reproduce import oracle as module
 from mirage_formal.reproduce.egraph import EGraph, Ending, extents_of
 from mirage_formal.reproduce.oracle import NORMAL_FORM, Asker, SearchTask, asked_by, oracle
 from mirage_formal.reproduce.programs import ntrans, rmsnorm
-from mirage_formal.search.oracle import NormalFormOracle
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics.abstract import expressions
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])
 ASKER = Asker("rmsnorm in small", rmsnorm(2, 4, 6), (SPACE,), "tiny")

@@ -7,6 +7,8 @@ from itertools import product
 
 import pytest
 
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.abstract.normal_form import NormalForms
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import Limits, faults, kernel_types
@@ -30,9 +32,7 @@ from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive import kernel as kernel_module
 from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.search.exhaustive.kernel import KernelSearch
-from mirage_formal.search.normal_form import NormalForms
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics.abstract import expressions
 
 K = OpKind
 ENGINE = ExhaustiveEngine()

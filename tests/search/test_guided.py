@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from differential_kit import latent
 
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
@@ -19,7 +20,6 @@ from mirage_formal.meaning.reference import run
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.verify.equivalence import prove
 
 
 def _input(name: str, *shape: int) -> Input:

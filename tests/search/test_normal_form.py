@@ -8,11 +8,11 @@ from expression_kit import random_rewriting, random_term
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_formal.claims.abstract.normal_form import ONE, NormalForms
+from mirage_formal.claims.abstract.oracle import NormalFormOracle, _Profiles
+from mirage_formal.claims.abstract.rewrite import Normaliser
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import add, div, mul, sum_, unary, var
-from mirage_formal.search.normal_form import ONE, NormalForms
-from mirage_formal.search.oracle import NormalFormOracle, _Profiles
-from mirage_formal.smt.rewrite import Normaliser
 
 SEEDS = st.integers(0, 1 << 32)
 

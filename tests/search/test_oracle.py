@@ -18,13 +18,13 @@ from expression_kit import (
     random_term,
 )
 
+from mirage_formal.claims.abstract import normal_form
+from mirage_formal.claims.abstract.oracle import NormalFormOracle, Z3Oracle
 from mirage_formal.logic.axioms import Atom, Binding, instantiate, load
 from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, add, const, div, mul, sum_, unary, var
-from mirage_formal.search import normal_form
-from mirage_formal.search.oracle import NormalFormOracle, Z3Oracle
 
 #: For what a solver decides at once, on a machine that others use as well.
 PATIENCE_MS = 120_000

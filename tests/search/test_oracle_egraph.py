@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from expression_kit import extents_product, query, random_term, without_ones
 
+from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import Const, Var
 from mirage_formal.reproduce.egraph import EGraph, Ending
-from mirage_formal.search.oracle import NormalFormOracle
 
 pytest.importorskip("egglog.bindings")
 

@@ -16,6 +16,8 @@ import pytest
 import workloads
 from random_graphs import random_graph
 
+from mirage_formal.claims.abstract.domain import expressions, pieces
+from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -50,8 +52,6 @@ from mirage_formal.logic.terms import (
     var,
 )
 from mirage_formal.meaning.reference import run
-from mirage_formal.search.oracle import NormalFormOracle
-from mirage_formal.semantics.abstract import expressions, pieces
 
 A, B, C, X, W, Y, Z = (var(n) for n in "ABCXWYZ")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from claims import kernel, on, program
 
+from mirage_formal.claims.refutation.bounded import run_bounded
 from mirage_formal.meaning.reference import run
-from mirage_formal.semantics.bounded import run_bounded
 
 
 @pytest.mark.parametrize("loop", [1, 3])

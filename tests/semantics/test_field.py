@@ -14,17 +14,12 @@ import workloads as w
 from exact_numbers import Exact
 from random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
-from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning import confirmation
-from mirage_formal.meaning.contract import FREE_COPY
-from mirage_formal.meaning.tape import NotLax, Part, needs, record
-from mirage_formal.semantics.cone import cone
-from mirage_formal.semantics.confirmed import GALOIS, PAIRS
-from mirage_formal.semantics.field import Undefined, Unrepresentable, run
-from mirage_formal.semantics.modular import Modulus, Powers
-from mirage_formal.semantics.primes import (
+from mirage_formal.claims.fields.cone import cone
+from mirage_formal.claims.fields.confirmed import GALOIS, PAIRS
+from mirage_formal.claims.fields.draw import field_point
+from mirage_formal.claims.fields.field import Undefined, Unrepresentable, run
+from mirage_formal.claims.fields.modular import Modulus, Powers
+from mirage_formal.claims.fields.primes import (
     MAX_BITS,
     MIN_BITS,
     Confirmation,
@@ -34,7 +29,12 @@ from mirage_formal.semantics.primes import (
     field_pair,
     is_prime,
 )
-from mirage_formal.verify.draw import field_point
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.meaning import confirmation
+from mirage_formal.meaning.contract import FREE_COPY
+from mirage_formal.meaning.tape import NotLax, Part, needs, record
 
 BITS = (16, 20, 31)
 

@@ -10,15 +10,15 @@ import pytest
 from claims import load, program
 from random_graphs import random_graph
 
+from mirage_formal.claims.refutation.bounded import BoundedDomain, exactly, run_bounded
+from mirage_formal.claims.refutation.element import element
+from mirage_formal.claims.refutation.grouped import Grouped, TooManyClasses, run_grouped
+from mirage_formal.claims.refutation.sparse import Places, Trial, inputs_of
 from mirage_formal.graph.counterexample import Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.batched import BatchedDomain
 from mirage_formal.meaning.reference import run
-from mirage_formal.semantics.bounded import BoundedDomain, exactly, run_bounded
-from mirage_formal.semantics.element import element
-from mirage_formal.semantics.grouped import Grouped, TooManyClasses, run_grouped
-from mirage_formal.verify.sparse import Places, Trial, inputs_of
 
 FILLS = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
 GRAPHS = [random_graph(random.Random(seed), frozenset(OpKind) - {OpKind.CAST}) for seed in range(150)]

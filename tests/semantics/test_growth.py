@@ -13,11 +13,11 @@ import sympy
 import workloads as w
 from random_graphs import random_graph
 
+from mirage_formal.claims.fields.growth import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
+from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.tape import needs, record
-from mirage_formal.semantics.growth import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
-from mirage_formal.semantics.primes import field_pair
 
 PAIR = field_pair(31)
 RATIONAL = frozenset(

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import workloads as w
 
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.fields.draw import field_point
+from mirage_formal.claims.fields.field import run
+from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.meaning import reference
 from mirage_formal.meaning.tape import NotLax, lax_class, needs, record
-from mirage_formal.semantics.abstract import expressions
-from mirage_formal.semantics.field import run
-from mirage_formal.semantics.primes import field_pair
-from mirage_formal.verify.draw import field_point
 
 ATTRS = {
     "dim": 1,

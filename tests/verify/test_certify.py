@@ -9,6 +9,8 @@ import pytest
 import workloads as w
 
 from mirage_formal.check.equivalence import Replayed
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -16,8 +18,6 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.pipeline.tasks import replay_proof
 from mirage_formal.verify import certify as policy
 from mirage_formal.verify.certify import Refused, Verified, certify
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.verify.policy import Policy
 
 K = OpKind

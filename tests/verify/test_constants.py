@@ -14,11 +14,11 @@ from constants import EXTREME, FORMS, NATURAL, samples, written
 
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.equality.radicals import Radicals, coprime
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.semantics.index.radicals import Radicals, coprime
-from mirage_formal.verify.equivalence import prove
 
 #: What is proved in less than a hundredth of a second.
 SMALL = tuple(sample for sample in samples() if not sample.name.startswith("decoder_layer"))

@@ -12,12 +12,12 @@ import pytest
 from claims import Claim, load, pair, program
 from effort import calls
 
+from mirage_formal.claims.refutation.arena import WRITTEN_OUT
+from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, confirm, find
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.meaning import reference
 from mirage_formal.meaning.footprint import footprint
-from mirage_formal.verify.arena import WRITTEN_OUT
-from mirage_formal.verify.counterexample import CLEAR, arrays_of, confirm, find
 
 SEED = 5
 

@@ -11,12 +11,12 @@ import claims
 import pytest
 import workloads as w
 
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.verify.equivalence import prove
 
 PROVE = claims.load("prove")
 REFUTE = claims.load("refute")
@@ -109,7 +109,7 @@ _SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, {tests!r})
 import claims
-from mirage_formal.verify.equivalence import prove
+from mirage_formal.claims.equality.prove import prove
 for claim in claims.load("prove")[::9]:
     print(hashlib.sha256(prove(*claim.real()).proof).hexdigest())
 """

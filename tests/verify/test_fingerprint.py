@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import workloads as w
 
+from mirage_formal.claims.fields import draw
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
+from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Probable, Unknown
-from mirage_formal.semantics.primes import field_pair
-from mirage_formal.verify import draw
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
 
 K = OpKind
 SMALL = FingerprintSettings(seed=5, prime_bits=20)

@@ -13,13 +13,13 @@ import pytest
 import workloads as w
 from exact_numbers import Exact
 
+from mirage_formal.claims.fields import draw
+from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
+from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.fields.record import FingerprintRecord
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Probable
-from mirage_formal.semantics.primes import field_pair
-from mirage_formal.verify import draw
-from mirage_formal.verify.fingerprint import FingerprintSettings, fingerprint
-from mirage_formal.verify.record import FingerprintRecord
 
 K = OpKind
 SMALL = FingerprintSettings(seed=5, prime_bits=20)

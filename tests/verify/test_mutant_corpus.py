@@ -9,9 +9,9 @@ import numpy as np
 from decisions import Decision, differs
 from mutants import SEARCHED, WRITTEN, Mutant, candidates, mutants
 
+from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, find
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.meaning.reference import run
-from mirage_formal.verify.counterexample import CLEAR, arrays_of, find
 
 COUNT = 700
 

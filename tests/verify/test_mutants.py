@@ -12,9 +12,9 @@ import workloads as w
 from decisions import Decision, differs
 from mutations import double_mutants, single_mutants
 
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.verdict import Different, Probable, Unknown
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 #: Small shapes: extents that coincide leave more changes well-formed, distinct ones make them show.
 CASES = {

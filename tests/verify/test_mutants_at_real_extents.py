@@ -11,11 +11,11 @@ import pytest
 from example_kernels import EXAMPLES, fastest, real
 from mutations import single_mutants
 
+from mirage_formal.claims.refutation.refute import confirm
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.meaning.footprint import footprint
-from mirage_formal.verify.counterexample import confirm
 from mirage_formal.verify.decide import decide
 
 EACH = 8

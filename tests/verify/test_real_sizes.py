@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import workloads as w
 
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.graph.verdict import Different, Probable
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
 
 CASES = {
     "GQA": (w.attention, [w.attention_split, w.attention_one]),

@@ -15,11 +15,11 @@ from decisions import Decision, differs
 
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.claims.equality.explain import explain
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.explain import explain
 
 
 def proved(left: KernelGraph, right: KernelGraph) -> Equivalent:

@@ -11,6 +11,8 @@ import safety_programs as programs
 from effort import calls
 from safety_programs import HALF, SINGLE, add, bx, div, equal, less, mod, mul, sub, tid, xor
 
+from mirage_formal.claims.safety.obligations import Broken, Held, Kind, Means
+from mirage_formal.claims.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.ir.program import (
     Barrier,
@@ -43,8 +45,6 @@ from mirage_formal.ir.program import (
     WaitGroups,
 )
 from mirage_formal.logic.session import Satisfiability
-from mirage_formal.verify.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
-from mirage_formal.verify.safety_types import Broken, Held, Kind, Means
 
 THREADS = 64
 R0 = Reg("r", Int(0))
@@ -305,7 +305,7 @@ def test_synchronisation_that_depends_on_the_block_is_unknown() -> None:
 
 
 def test_too_many_iterations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_formal.verify.safety_timeline.MAX_STEPS", 10)
+    monkeypatch.setattr("mirage_formal.claims.safety.timeline.MAX_STEPS", 10)
     verdict = discharge_safety(program(For("i", 20, (put(tid), Barrier())))).verdict
     assert isinstance(verdict, Unknown)
     assert "more than 10" in verdict.reason

@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safety_programs import add, both, div, equal, expr, less, mod, mul, sub, tid, xor
 
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, evaluate, interval, to_smt2
+from mirage_formal.claims.safety.fold import conjuncts, contradictory, divisor, fold, known, variables
+from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate
 from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.session import Satisfiability, SolverResult
-from mirage_formal.smt.arith import INT_MAX, Query, Reply, ask, evaluate, interval, to_smt2
-from mirage_formal.verify.safety_fold import conjuncts, contradictory, divisor, fold, known, variables
-from mirage_formal.verify.safety_radix import Digit, Xor, decodes, determined, facts, linear, separate
 
 SIZES = {"tid": 8, "k": 3, "i": 5}
 

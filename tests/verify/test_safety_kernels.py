@@ -10,12 +10,12 @@ import workloads
 from effort import calls
 from safety_mutants import mutants
 
+from mirage_formal.claims.safety.safety import Safe, SafetyReport, discharge_safety
 from mirage_formal.gpu.lower import lower
 from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.ir.program import Program
 from mirage_formal.optimize.planner import make_plan
-from mirage_formal.verify.safety import Safe, SafetyReport, discharge_safety
 
 FULL: list[Callable[[], KernelGraph]] = [
     workloads.rmsnorm_fused,

@@ -10,8 +10,8 @@ import safety_oracle
 import safety_programs as programs
 from safety_mutants import mutants
 
+from mirage_formal.claims.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.ir.program import Program
-from mirage_formal.verify.safety import Safe, Unsafe, discharge_safety
 
 #: Programs, how many of their mutants are tried (spread evenly), and how many at least of these are unsafe.
 TRIED: list[tuple[Callable[[], Program], int, int]] = [

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safety_programs import HALF, SINGLE, add, equal, less, mod, mul, tid
 
+from mirage_formal.claims.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.ir.program import (
     Barrier,
     Commit,
@@ -30,7 +31,6 @@ from mirage_formal.ir.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.verify.safety import Safe, Unsafe, discharge_safety
 
 THREADS, SLOTS, CHUNK = 32, 3, 8
 SLOT = THREADS * CHUNK

@@ -6,12 +6,12 @@ import pytest
 from claims import load, pair
 
 from mirage_formal.check.equivalence import Replayed, replayed
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.refutation import witness
+from mirage_formal.claims.refutation.witness import NEVER, unmet
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.verify import witness
 from mirage_formal.verify.certify import Policy, Refused, Verified, certify
-from mirage_formal.verify.equivalence import prove
-from mirage_formal.verify.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.verify.witness import NEVER, unmet
 
 SHAPES = {"X": (4, 6), "Y": (4, 6)}
 

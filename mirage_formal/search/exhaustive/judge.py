@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from mirage_formal.claims.abstract.domain import Abstract, AbstractDomain, Expr, expressions
+from mirage_formal.claims.abstract.normal_form import NormalForms
+from mirage_formal.claims.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.session import Answer
 from mirage_formal.meaning.domain import Domain
 from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.search.normal_form import NormalForms
-from mirage_formal.search.oracle import NormalFormOracle, Oracle, Z3Oracle
-from mirage_formal.semantics.abstract import Abstract, AbstractDomain, Expr, expressions
 
 
 class Judge:

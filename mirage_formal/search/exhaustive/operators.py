@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
@@ -19,7 +20,6 @@ from mirage_formal.meaning.domain import LOOP_AXIS
 from mirage_formal.meaning.rules import RULES, Level, Value
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
-from mirage_formal.semantics.abstract import Abstract
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 

@@ -1,0 +1,350 @@
+"""The index-exact domain: the meaning of a µGraph as exact terms, with concatenations as pieces.
+
+A value is a grid of pieces: per axis the lengths of its segments, and a tensor for every combination. Without
+concatenation there is one piece. Pieces are combined segment by segment after cutting both operands to common segments.
+
+A piece that has no exact terms, because its indices do not nest or because it would be too large, is an atom: a tensor
+of which no more is said than which operator on which tensors computes it. Equal operators on equal tensors are computed
+once, so that equal parts of two programs are equal, whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial, reduce
+from itertools import accumulate, product
+from math import prod
+from typing import Final
+
+from mirage_formal.claims.equality.polynomials import Kind, Stuck
+from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.walk import evaluate
+
+#: Lengths of the segments of one axis.
+Lengths = tuple[int, ...]
+#: As many pieces as the checker's kernel has at most before it joins them.
+MAX_PIECES: Final = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order, None for one without exact terms."""
+
+    lengths: tuple[Lengths, ...]
+    parts: tuple[Tensor | None, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(sum(lengths) for lengths in self.lengths)
+
+
+def whole(shape: Shape, tensor: Tensor) -> Pieces:
+    """A value of one piece."""
+    return Pieces(tuple((n,) for n in shape), (tensor,))
+
+
+def common(a: Lengths, b: Lengths) -> Lengths:
+    """The coarsest segments that both refine to."""
+    ends = sorted({*accumulate(a), *accumulate(b)})
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+class Exact:
+    """The domain of exact terms for the walk; one instance holds the terms and steps of one proof.
+
+    Sound: a concatenation is its operands side by side, and every operator is applied to the pieces of a common cut.
+
+    Args:
+        radicals: How roots of numbers are written.
+    """
+
+    keeps: frozenset[OpKind] = frozenset()
+
+    def __init__(self, radicals: Radicals | None = None) -> None:
+        self.tensors = Tensors(radicals)
+        #: For each atom the graph, the tensor of the kernel graph, and the piece that it is.
+        self.atoms: list[tuple[int, int, int]] = []
+        #: Why there are pieces without exact terms.
+        self.reasons: list[str] = []
+        self._results: dict[Op | GraphDefined, tuple[Pieces, ...]] = {}
+        self._names: dict[object, int] = {}
+        self._inputs = 0
+
+    def inputs(self, shapes: Sequence[Shape]) -> list[Pieces]:
+        """The inputs of the programs."""
+        self._inputs = len(shapes)
+        return [whole(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
+
+    def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[Pieces]) -> tuple[Pieces, ...]:
+        """The outputs of a program, the first or the second of two.
+
+        Sound: an operator is computed once for the same values, and what it gives is used wherever it stands.
+        """
+        values = list(inputs)
+        for op in graph.ops:
+            operands = [values[i] for i in op.operands]
+            key = replace(op, operands=tuple(self._named(value) for value in operands))
+            if key not in self._results:
+                self._results[key] = self._results_of(op, operands, number, len(values))
+            values += self._results[key]
+        return tuple(values[i] for i in graph.outputs)
+
+    def _named(self, value: Pieces) -> int:
+        steps = tuple(None if part is None else part.step for part in value.parts)
+        return self._names.setdefault((value.lengths, steps), len(self._names))
+
+    def _results_of(self, op: Op | GraphDefined, operands: list[Pieces], number: int, at: int) -> tuple[Pieces, ...]:
+        """What an operator of the kernel graph gives; pieces without exact terms are atoms from here on."""
+        sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
+        outputs = range(len(operands), len(operands) + op.results)
+        alone = KernelGraph(sources, (replace(op, operands=tuple(range(len(operands)))),), tuple(outputs))
+        found = evaluate(alone, operands, self)
+        return tuple(self._with_atoms(value, number, at + i) for i, value in enumerate(found))
+
+    def _with_atoms(self, value: Pieces, number: int, at: int) -> Pieces:
+        parts: list[Tensor] = []
+        for place, where in enumerate(self._places(value.lengths)):
+            part = value.parts[place]
+            if part is None:
+                self.atoms.append((number, at, place))
+                shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
+                part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape)
+            parts.append(part)
+        return Pieces(value.lengths, tuple(parts))
+
+    def _made(self, make: Callable[..., Tensor], *operands: Tensor | None) -> Tensor | None:
+        """A tensor, or None where it has no exact terms or an operand has none."""
+        if None in operands:
+            return None
+        try:
+            return make(*operands)
+        except Stuck as reason:
+            self.reasons.append(str(reason))
+        except RecursionError:
+            self.reasons.append("the terms are nested too deeply")
+        return None
+
+    # --- the domain --------------------------------------------------------------------------------------------
+
+    def unary(self, kind: OpKind, a: Pieces) -> Pieces:
+        return self._each(a, lambda x: self.tensors.unary(kind, x))
+
+    def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:
+        a, b = self._fewer(a, b)
+        a, b = self._aligned(a, b, range(len(a.lengths)))
+        lengths = tuple(x if sum(x) > 1 else y for x, y in zip(a.lengths, b.lengths, strict=True))
+        parts = tuple(self._both(kind, self._at(a, where), self._at(b, where)) for where in self._places(lengths))
+        return Pieces(lengths, parts)
+
+    def matmul(self, a: Pieces, b: Pieces, inner: int) -> Pieces:
+        a, b = self._fewer(a, b)
+        last = len(a.lengths) - 1
+        a, b = self._aligned(a, b, range(last - 1))
+        shared = common(a.lengths[last], b.lengths[last - 1])
+        a, b = self._refined(a, last, shared), self._refined(b, last - 1, shared)
+        lead = tuple(x if sum(x) > 1 else y for x, y in zip(a.lengths[: last - 1], b.lengths[: last - 1], strict=True))
+        lengths = (*lead, a.lengths[last - 1], b.lengths[last])
+        parts = []
+        for *before, i, j in self._places(lengths):
+            terms = (
+                self._made(self.tensors.matmul, self._at(a, (*before, i, k)), self._at(b, (*before, k, j)))
+                for k in range(len(shared))
+            )
+            parts.append(reduce(partial(self._both, OpKind.ADD), terms))
+        return Pieces(lengths, tuple(parts))
+
+    def scale(self, a: Pieces, factor: Fraction) -> Pieces:
+        return self._each(a, lambda x: self.tensors.scale(x, factor))
+
+    def offset(self, a: Pieces, constant: Fraction) -> Pieces:
+        return self._each(a, lambda x: self.tensors.offset(x, constant))
+
+    def sum(self, a: Pieces, axis: int, extent: int, kept: int) -> Pieces:
+        a = a if kept == 1 else self._joined(a, axis)
+        return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
+
+    def _folded(self, join: OpKind, make: Callable[[Tensor], Tensor], a: Pieces, axis: int, kept: int) -> Pieces:
+        """An axis folded, and what its segments give joined by an operator."""
+        lengths = (*a.lengths[:axis], (kept,), *a.lengths[axis + 1 :])
+        parts = []
+        for where in self._places(lengths):
+            places = ((*where[:axis], k, *where[axis + 1 :]) for k in range(len(a.lengths[axis])))
+            terms = (self._made(make, self._at(a, place)) for place in places)
+            parts.append(reduce(partial(self._both, join), terms))
+        return Pieces(lengths, tuple(parts))
+
+    def ordered(self, kind: OpKind, operands: tuple[Pieces, ...], axis: int, extent: int) -> tuple[Pieces, ...]:
+        a = operands[0]
+        match kind:
+            case OpKind.MAX:
+                return (self._folded(OpKind.MAX, lambda x: self.tensors.largest(x, axis), a, axis, 1),)
+            case OpKind.RUNNING_MAX:
+                if len(a.lengths[axis]) > 1:
+                    a = self.ordered(OpKind.MAX, (a,), axis, extent)[0]
+                a = self._joined(a, LOOP_AXIS)
+                lengths = (*a.lengths[:axis], (1,), *a.lengths[axis + 1 :])
+                kinds = (Kind.PMAX, Kind.CARRY)
+                made = [self._each(a, partial(self.tensors.running, axis=axis, kind=kind)) for kind in kinds]
+                return tuple(replace(value, lengths=lengths) for value in made)
+            case OpKind.ACCUM_RESCALED_SUM:
+                return (self._rescaled(a, operands[1]),)
+            case _:
+                raise AssertionError(f"{kind} needs no order")
+
+    def _rescaled(self, x: Pieces, carry: Pieces) -> Pieces:
+        x, carry = self._fewer(self._joined(x, LOOP_AXIS), self._joined(carry, LOOP_AXIS))
+        x, carry = self._aligned(x, carry, range(len(x.lengths)))
+        lengths = [a if sum(a) > 1 else b for a, b in zip(x.lengths, carry.lengths, strict=True)]
+        lengths[LOOP_AXIS] = (1,)
+        parts = tuple(
+            self._made(self.tensors.rescaled, self._at(x, where), self._at(carry, where))
+            for where in self._places(lengths)
+        )
+        return Pieces(tuple(lengths), parts)
+
+    def softmax(self, a: Pieces, axis: int, extent: int) -> Pieces:
+        raise AssertionError("softmax is expanded by the walk")
+
+    def reshape(self, a: Pieces, shape: Shape) -> Pieces:
+        if shape == a.shape:
+            return a
+        a, lengths = self._regrouped(a, shape)
+        parts = []
+        for part, where in zip(a.parts, self._places(lengths), strict=True):
+            size = tuple(lengths[axis][k] for axis, k in enumerate(where))
+            parts.append(self._made(lambda x, size=size: self.tensors.reshape(x, size), part))
+        return Pieces(lengths, tuple(parts))
+
+    def transpose(self, a: Pieces, perm: tuple[int, ...]) -> Pieces:
+        lengths = tuple(a.lengths[i] for i in perm)
+        back = [perm.index(i) for i in range(len(perm))]
+        sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
+        return Pieces(lengths, tuple(self._made(lambda x: self.tensors.transpose(x, perm), part) for part in sources))
+
+    def concat(self, a: Pieces, b: Pieces, axis: int) -> Pieces:
+        a, b = self._fewer(a, b)
+        a, b = self._aligned(a, b, [i for i in range(len(a.lengths)) if i != axis])
+        lengths = (*a.lengths[:axis], (*a.lengths[axis], *b.lengths[axis]), *a.lengths[axis + 1 :])
+        first = len(a.lengths[axis])
+        parts = []
+        for where in self._places(lengths):
+            k = where[axis]
+            source, at = (a, k) if k < first else (b, k - first)
+            parts.append(self._at(source, (*where[:axis], at, *where[axis + 1 :])))
+        return Pieces(lengths, tuple(parts))
+
+    def repeat(self, a: Pieces, axis: int, times: int) -> Pieces:
+        lengths = (*a.lengths[:axis], (times,), *a.lengths[axis + 1 :])
+        return replace(self._each(a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
+
+    # --- pieces ------------------------------------------------------------------------------------------------
+
+    def _each(self, a: Pieces, make: Callable[[Tensor], Tensor]) -> Pieces:
+        return Pieces(a.lengths, tuple(self._made(make, part) for part in a.parts))
+
+    def _both(self, kind: OpKind, a: Tensor | None, b: Tensor | None) -> Tensor | None:
+        return self._made(partial(self.tensors.binary, kind), a, b)
+
+    def _joined(self, a: Pieces, *axes: int) -> Pieces:
+        """The value with one segment along these axes; what was joined has no exact terms."""
+        lengths = tuple((sum(x),) if axis in axes else x for axis, x in enumerate(a.lengths))
+        return a if lengths == a.lengths else Pieces(lengths, (None,) * prod(map(len, lengths)))
+
+    def _fewer(self, a: Pieces, b: Pieces) -> tuple[Pieces, Pieces]:
+        """Two operands, joined where their common cut could have too many pieces, as the checker's kernel has it."""
+        if len(a.parts) * (len(b.parts) if a.lengths != b.lengths else 2) <= MAX_PIECES:
+            return a, b
+        return self._joined(a, *range(len(a.lengths))), self._joined(b, *range(len(b.lengths)))
+
+    @staticmethod
+    def _places(lengths: Sequence[Lengths]) -> Iterator[tuple[int, ...]]:
+        return product(*(range(len(segments)) for segments in lengths))
+
+    @staticmethod
+    def _at(a: Pieces, where: Sequence[int]) -> Tensor | None:
+        """The piece at a place; an axis of one segment broadcasts."""
+        number = 0
+        for k, segments in zip(where, a.lengths, strict=True):
+            number = number * len(segments) + (k if len(segments) > 1 else 0)
+        return a.parts[number]
+
+    def _aligned(self, a: Pieces, b: Pieces, axes: Sequence[int]) -> tuple[Pieces, Pieces]:
+        """Both operands cut to common segments along axes, except where one has extent 1."""
+        for axis in axes:
+            x, y = a.lengths[axis], b.lengths[axis]
+            if x != y and sum(x) > 1 and sum(y) > 1:
+                segments = common(x, y)
+                a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
+        return a, b
+
+    def _refined(self, a: Pieces, axis: int, segments: Lengths) -> Pieces:
+        """A value with finer segments along an axis."""
+        if a.lengths[axis] == segments:
+            return a
+        lengths = (*a.lengths[:axis], segments, *a.lengths[axis + 1 :])
+        ends = list(accumulate(a.lengths[axis]))
+        starts = [0, *accumulate(segments)]
+        parts = []
+        for where in self._places(lengths):
+            start, length = starts[where[axis]], segments[where[axis]]
+            source = next(i for i, end in enumerate(ends) if start < end)
+            piece = self._at(a, (*where[:axis], source, *where[axis + 1 :]))
+            offset = start - (ends[source - 1] if source else 0)
+            parts.append(self._made(lambda x, o=offset, n=length: self.tensors.slice(x, axis, o, n), piece))
+        return Pieces(lengths, tuple(parts))
+
+    def compared(self, a: Pieces, b: Pieces) -> list[tuple[Tensor | None, Tensor | None]]:
+        """Pairs of pieces of two values of one shape, with the digits of outputs where they are not the same."""
+        for axis in range(len(a.lengths)):
+            segments = common(a.lengths[axis], b.lengths[axis])
+            a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
+        final = self.tensors.final
+        pairs = zip(a.parts, b.parts, strict=True)
+        return [(x, y) if x == y else (self._made(final, x), self._made(final, y)) for x, y in pairs]
+
+    def _regrouped(self, a: Pieces, shape: Shape) -> tuple[Pieces, tuple[Lengths, ...]]:
+        """A value and the segments that it has after a reshape: an axis must stay the outermost one of its group.
+
+        Where it does not, or a segment ends inside of what becomes one element of the outermost new axis, the axis is
+        joined.
+        """
+        lengths: list[Lengths] = [(n,) for n in shape]
+        for olds, news in _groups(a.shape, shape):
+            inner = [axis for axis in olds if a.shape[axis] > 1]
+            for axis in inner:
+                if len(a.lengths[axis]) == 1:
+                    continue
+                first = next(i for i in news if shape[i] > 1)
+                tail, rest = prod(shape[i] for i in news if i > first), prod(a.shape[i] for i in inner[1:])
+                if axis != inner[0] or any(n * rest % tail for n in a.lengths[axis]):
+                    a = self._joined(a, axis)
+                else:
+                    lengths[first] = tuple(n * rest // tail for n in a.lengths[axis])
+        return a, tuple(lengths)
+
+
+def _tensor(shape: Shape) -> DTensor:
+    return DTensor(shape, DType.FLOAT32)
+
+
+def _groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """Axes of two shapes that have the same elements, as few as possible in each group."""
+    i = j = 0
+    while i < len(old) and j < len(new):
+        olds, news, left, right = [i], [j], old[i], new[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                olds.append(i)
+                left, i = left * old[i], i + 1
+            else:
+                news.append(j)
+                right, j = right * new[j], j + 1
+        yield olds, news

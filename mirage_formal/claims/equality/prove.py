@@ -1,0 +1,190 @@
+"""Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
+
+Both programs are walked in the index-exact domain (semantics/index); their outputs' elements are then normal forms over
+the same digits, and equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
+evaluated, so the answer holds for all inputs on which the side conditions hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mirage_formal.claims.equality.exact import Exact, Pieces
+from mirage_formal.claims.equality.polynomials import Monomial, Stuck
+from mirage_formal.claims.equality.proof import write
+from mirage_formal.claims.equality.quotients import multiplier
+from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.verdict import Equivalent, Unknown
+
+#: How often roots are written anew.
+_ROUNDS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Two tensors that should be equal: numbers of their steps, and what shows it.
+
+    Attributes:
+        program: Step of the program's output, or of a piece of it; None if it has no exact terms.
+        candidate: Step of the candidate's.
+        multiplier: Divisors whose product with the difference is 0; None if none were found.
+    """
+
+    program: int | None
+    candidate: int | None
+    multiplier: Monomial | None
+
+    @property
+    def same(self) -> bool:
+        """Whether both are one tensor, so that nothing has to be said."""
+        return self.program is not None and self.program == self.candidate
+
+    @property
+    def line(self) -> tuple[int, int, Monomial] | None:
+        """What the proof says."""
+        if self.same or self.program is None or self.candidate is None or self.multiplier is None:
+            return None
+        return self.program, self.candidate, self.multiplier
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Normal forms of all outputs of two programs, and the steps and lemmas that led to them.
+
+    Attributes:
+        tensors: The terms, steps and lemmas.
+        closings: What is compared.
+        inputs: Number of inputs of the programs.
+        atoms: For each atom the graph, the tensor and the piece; they are numbered behind the inputs.
+        reasons: Why there are atoms.
+    """
+
+    tensors: Tensors
+    closings: tuple[Closing, ...]
+    inputs: int
+    atoms: tuple[tuple[int, int, int], ...]
+    reasons: tuple[str, ...]
+
+    def needed_steps(self) -> list[int]:
+        """The steps that the closings rest on, in order."""
+        roots = (n for closing in self.closings if closing.line is not None for n in closing.line[:2])
+        return _reached(roots, lambda n: self.tensors.steps[n].operands)
+
+    def needed_lemmas(self) -> list[int]:
+        """The lemmas that those steps rest on, in order."""
+        roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
+        return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
+
+
+def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
+    """Prove that a candidate computes what the program computes, for all inputs.
+
+    Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
+    zero after multiplication with divisors. Whatever stops the procedure gives Unknown with the reason.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    return derived(program, candidate)[1]
+
+
+def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
+    """The normal forms of both programs' outputs, and what they prove; see ``prove``.
+
+    Roots are written anew where the numbers under them turned out to have common divisors.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    _same_interface(program, candidate)
+    derivation = _derive(program, candidate, Radicals(_numbers(program, candidate)))
+    for _ in range(_ROUNDS):
+        radicals = derivation.tensors.radicals.refined()
+        if radicals is None or all(closing.same for closing in derivation.closings):
+            break
+        derivation = _derive(program, candidate, radicals)
+    return derivation, _written(derivation)
+
+
+def _numbers(*graphs: KernelGraph) -> set[int]:
+    """Numerators and denominators of the constants in programs: what is likely to stand under roots."""
+    found: set[int] = set()
+    for graph in graphs:
+        for op in graph.ops:
+            inner = (op,) if isinstance(op, Op) else op.graph.ops
+            for step in (step for one in inner for step in ((one,) if isinstance(one, Op) else one.graph.ops)):
+                constants = (step.attrs.factor, step.attrs.eps)
+                found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
+    return found
+
+
+def _written(derivation: Derivation) -> Equivalent | Unknown:
+    """The proof, if the normal forms are one."""
+    try:
+        if any(closing.multiplier is None for closing in derivation.closings):
+            return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
+        steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
+        outputs = [closing.line for closing in derivation.closings]
+        return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, derivation.atoms))
+    except Stuck as reason:
+        return Unknown(str(reason))
+    except RecursionError:
+        return Unknown("the terms are nested too deeply")
+
+
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals) -> Derivation:
+    domain = Exact(radicals)
+    inputs = domain.inputs([source.tensor.shape for source in program.inputs])
+    expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
+    closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
+    return Derivation(domain.tensors, tuple(closings), len(inputs), tuple(domain.atoms), tuple(domain.reasons))
+
+
+def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
+    mine, theirs = kernel_types(program), kernel_types(candidate)
+    wanted = [source.tensor.shape for source in program.inputs]
+    got = [source.tensor.shape for source in candidate.inputs]
+    if wanted != got:
+        raise GraphError(f"expected inputs of the program's shapes {wanted}, got {got}")
+    wanted = [mine[n].shape for n in program.outputs]
+    got = [theirs[n].shape for n in candidate.outputs]
+    if wanted != got:
+        raise GraphError(f"expected outputs of the program's shapes {wanted}, got {got}")
+
+
+def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
+    """Pairs of pieces of one output."""
+    return [Closing(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+
+
+def _step(a: Tensor | None) -> int | None:
+    return None if a is None else a.step
+
+
+def _multiplier(domain: Exact, p: Tensor | None, c: Tensor | None) -> Monomial | None:
+    if p is None or c is None or p.strings != c.strings:
+        return None
+    if p.element == c.element:
+        return ()
+    try:
+        return multiplier(domain.tensors, p.element, c.element)
+    except Stuck as reason:
+        domain.reasons.append(str(reason))
+        return None
+
+
+def _reached(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+    needed: set[int] = set()
+    stack = list(roots)
+    while stack:
+        number = stack.pop()
+        if number not in needed:
+            needed.add(number)
+            stack.extend(operands(number))
+    return sorted(needed)

@@ -1,0 +1,268 @@
+"""Numerics: a kernel's results beside the program's exact values, and a tolerance that is derived, not chosen.
+
+Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention lie far beyond what exp can
+return in float16. The program is evaluated in float64 with an exponent of its own for every value
+(claims/numerics/rounding.py), so that exp does not overflow either. The candidate's µGraph is evaluated the same way with the
+variance of its rounding errors:
+
+- its device tensors are rounded to their element type, its matrix products round their operands, everything else is
+  float32 (see the module named above for every term);
+- the result is rounded once more: (u |y|)^2, or half of the smallest subnormal if that is more;
+- the tolerance of an element is LAMBDA times the root of the total variance.
+
+Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
+the bound of each rounding rather than its mean square, which is three times smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from mirage_formal.claims.numerics.rounding import (
+    LARGEST,
+    Estimate,
+    RoundingDomain,
+    quantised,
+    quantum,
+    unit_roundoff,
+)
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.meaning.walk import evaluate
+from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
+
+Array = Any
+#: Computes the outputs from the inputs, both as float64 arrays; inputs hold values of their element types.
+Runner = Callable[[Sequence[Array]], Sequence[Array]]
+
+SCALES: Final = (0.1, 1.0, 8.0)
+LAMBDA: Final = 6.0
+_MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.CONCAT})
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a kernel should compute on some inputs.
+
+    Attributes:
+        values: The program's outputs in float64; infinite where float64 cannot hold them.
+        tolerances: For each of them, how far a result may be off.
+        overflows: See ScaleRecord.
+    """
+
+    values: tuple[Array, ...]
+    tolerances: tuple[Array, ...]
+    overflows: tuple[str, ...]
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Array:
+    """Seeded values for one input, about normal with standard deviation ``scale``, rounded to its element type.
+
+    Element i is the sum of the four 16-bit parts of splitmix64(seed, number, i), which NumPy and CuPy compute alike.
+    """
+    state = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1B54A32D192ED03) % 2**64
+    z = xp.arange(item.tensor.elements, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
+    z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> xp.uint64(31))
+    parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
+    total = sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
+    deviation = ((2.0**32 - 1.0) * 4 / 12) ** 0.5
+    values = (total * (scale / deviation)).reshape(item.tensor.shape)
+    return quantised(values, item.tensor.dtype, xp)
+
+
+def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
+    """Seeded values for every input."""
+    return [draw(item, number, seed, scale, xp) for number, item in enumerate(graph.inputs)]
+
+
+# --- what is expected ------------------------------------------------------------------------------------------------
+
+
+def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> Expected:
+    """Exact outputs of the program, and the tolerances of the candidate that computes them.
+
+    Args:
+        program: The program.
+        candidate: The candidate; it has the program's inputs and outputs.
+        arrays: One float64 array for each input, of values that its element type holds.
+        xp: numpy or cupy, whichever made the arrays.
+    """
+    with np.errstate(all="ignore"):
+        exact_domain = RoundingDomain(xp, None)
+        found = evaluate(program, [Estimate(a) for a in arrays], exact_domain)
+        values = tuple(exact_domain.plain(value).mantissa for value in found)
+        estimates, overflows = _estimates(candidate, arrays, xp)
+        tolerances = []
+        for value, estimate in zip(values, estimates, strict=True):
+            variance = estimate.variance if estimate.variance is not None else xp.zeros_like(value)
+            tolerances.append(LAMBDA * xp.sqrt(variance))
+    return Expected(values, tuple(tolerances), overflows)
+
+
+def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[list[Estimate], tuple[str, ...]]:
+    """The candidate's outputs with their errors, kernel by kernel; device tensors are rounded."""
+    types = kernel_types(graph)
+    dtype = types[0].dtype
+    domain = RoundingDomain(xp, dtype)
+    tensors = [Estimate(a) for a in arrays]
+    overflows: list[str] = []
+    for op in graph.ops:
+        first = len(tensors)
+        operands = tuple(_as_input(i, types[number]) for i, number in enumerate(op.operands))
+        kernel = _alone(op, operands)
+        for result in evaluate(kernel, [tensors[number] for number in op.operands], domain):
+            number = len(tensors)
+            moved = isinstance(op, Op) and op.kind in _MOVES
+            kept = result if moved else domain.rounded(result, types[number].dtype)
+            # Errors of the result count in plain units from here on, where it can be held at all.
+            plain = domain.plain(kept)
+            if number not in graph.outputs and bool((xp.abs(plain.mantissa) > LARGEST[types[number].dtype]).any()):
+                overflows.append(f"k{number}")
+                plain = kept
+            tensors.append(plain)
+        assert len(tensors) == first + op.results
+    return [domain.plain(tensors[number]) for number in graph.outputs], tuple(overflows)
+
+
+def _as_input(i: int, tensor: DTensor) -> Input:
+    return Input(f"x{i}", tensor, row_major(tensor.shape))
+
+
+def _alone(op: Any, operands: tuple[Input, ...]) -> KernelGraph:
+    """A program of one kernel."""
+    own = replace(op, operands=tuple(range(len(operands))))
+    return KernelGraph(operands, (own,), tuple(range(len(operands), len(operands) + op.results)))
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def compare(result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any = np) -> OutputRecord:
+    """One output beside what is expected.
+
+    Sound: it answers "within" only if every exact value and tolerance is finite and every element of the result lies
+    within its tolerance, or is infinite of the right sign where the element type cannot hold the exact value.
+    """
+    with np.errstate(all="ignore"):
+        result = result.reshape(value.shape)
+        large = LARGEST[dtype]
+        beyond = xp.isfinite(value) & (xp.abs(value) > large * (1 - unit_roundoff(dtype)))
+        right = xp.isinf(result) & (xp.sign(result) == xp.sign(value))
+        difference = xp.abs(result - value)
+        ratio = xp.where(difference == 0, 0.0, difference / tolerance)
+        ratio = xp.where(beyond & right, 0.0, ratio)
+        bad = ~xp.isfinite(value) | xp.isnan(tolerance)
+        # No tolerance at all is as useless as an unknown value.
+        vague = tolerance > xp.maximum(xp.abs(value), 1.0) * 1e6
+        counted = ~(bad | (beyond & right))
+        ratio = xp.where(xp.isnan(ratio), xp.inf, ratio)
+        worst = float(ratio.max()) if ratio.size else 0.0
+        largest = float(xp.where(counted, xp.abs(value), 0.0).max()) if value.size else 0.0
+        difference = xp.where(counted, difference, 0.0)
+        most = float(xp.where(xp.isnan(difference), xp.inf, difference).max()) if value.size else 0.0
+        ulps = xp.where(counted, difference / quantum(xp.where(counted, value, 1.0), dtype, xp), 0.0)
+        norm = float(xp.sqrt((xp.where(counted, value, 0.0) ** 2).sum()))
+        answer, reason = _answer(
+            worst, bool(bad.any()), bool(vague.any()), bool((~xp.isfinite(result) & counted).any())
+        )
+        return OutputRecord(
+            answer=answer,
+            max_absolute_error=most,
+            max_relative_error=most / largest if largest else most,
+            relative_norm=float(xp.sqrt((difference**2).sum())) / norm if norm else most,
+            max_ulps=float(xp.where(xp.isnan(ulps), xp.inf, ulps).max()) if value.size else 0.0,
+            max_ratio=worst,
+            largest=largest,
+            median_tolerance=float(xp.median(tolerance)),
+            max_tolerance=float(tolerance.max()),
+            elements=int(value.size),
+            beyond_range=int(beyond.sum()),
+            reason=reason,
+        )
+
+
+def _answer(worst: float, bad: bool, vague: bool, missing: bool) -> tuple[Answer, str]:
+    if bad:
+        return "undecided", "an exact value or a tolerance is not finite"
+    if missing:
+        return "outside", "a result is infinite or not a number where the exact value can be held"
+    if not worst <= 1.0:
+        return "outside", f"an error is {worst:.3g} times its tolerance"
+    return ("undecided", "a tolerance is a million times the value") if vague else ("within", "")
+
+
+def check(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    digest: str,
+    run: Runner,
+    *,
+    device: str,
+    seed: int = 0,
+    scales: Sequence[float] = SCALES,
+    xp: Any = np,
+) -> NumericsRecord:
+    """Run a kernel at every scale and compare.
+
+    Args:
+        program: The program.
+        candidate: The µGraph that was lowered to the kernel.
+        digest: Its digest.
+        run: Runs the kernel.
+        device: What it runs on, for the record.
+        seed: Seed of the inputs.
+        scales: Standard deviations of the inputs.
+        xp: numpy or cupy; ``run`` gets and returns its arrays.
+    """
+    records = tuple(_at_scale(program, candidate, run, scale, seed, xp) for scale in scales)
+    answer = _all(record.answer for record in records)
+    return NumericsRecord(candidate=digest, device=device, answer=answer, tolerance_lambda=LAMBDA, scales=records)
+
+
+def _at_scale(
+    program: KernelGraph, candidate: KernelGraph, run: Runner, scale: float, seed: int, xp: Any
+) -> ScaleRecord:
+    arrays = draw_all(program, seed, scale, xp)
+    results = run(arrays)
+    wanted = expected(program, candidate, arrays, xp)
+    types = kernel_types(program)
+    outputs = tuple(
+        compare(result, value, tolerance, types[number].dtype, xp)
+        for result, value, tolerance, number in zip(
+            results, wanted.values, wanted.tolerances, program.outputs, strict=True
+        )
+    )
+    answer = _all(output.answer for output in outputs)
+    return ScaleRecord(scale=scale, seed=seed, answer=answer, outputs=outputs, overflows=wanted.overflows)
+
+
+def _all(answers: Any) -> Answer:
+    """Sound: "within" only if all are."""
+    found = set(answers)
+    return "outside" if "outside" in found else "undecided" if "undecided" in found or not found else "within"
+
+
+__all__ = [
+    "LAMBDA",
+    "SCALES",
+    "Expected",
+    "NumericsRecord",
+    "OutputRecord",
+    "ScaleRecord",
+    "check",
+    "compare",
+    "draw",
+    "draw_all",
+    "expected",
+]

@@ -1,0 +1,140 @@
+"""Obligations about memory: conflicts in shared memory, single writers and coverage of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
+
+from mirage_formal.claims.safety.access import GRID, Access, Listing, Mode
+from mirage_formal.claims.safety.enumerate import count, covered, live
+from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
+from mirage_formal.claims.safety.pairs import Pairs, extents, holds_nowhere
+from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings
+from mirage_formal.ir.program import Param, Program
+
+#: More accesses than this write one parameter: pairs of them are not listed one by one.
+MAX_WRITES = 512
+
+
+def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """One obligation for each two accesses to shared memory that nothing orders.
+
+    Sound: ``meetings`` lists every pair that can happen in either order (with loops that synchronise run, so with the
+    very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
+    """
+    try:
+        timeline = Run(copies_among_others).follow(listing.tree)
+    except TimelineError as error:
+        yield Obligation(Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, Undecided(str(error)))
+        return
+    pairs = Pairs(program, ("tid",), whole=True)
+    apart = _numbered(pairs, timeline.distinct)
+    for (first, second), who in sorted(meetings(timeline, apart).items()):
+        a, b = timeline.distinct[first], timeline.distinct[second]
+        path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
+        subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
+        claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"
+        yield _pair(pairs, a, b, who, Kind.CONFLICT, path, subject, claim)
+
+
+def _threads(a: Access, b: Access, who: Who) -> str:
+    if Mode.MATRIX in (a.mode, b.mode) or (who & Who.OTHERS and who & Who.SAME):
+        return "threads"
+    return "two threads" if who & Who.OTHERS else "a thread's own accesses"
+
+
+def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool]:
+    """``apart`` of accesses by number."""
+
+    @cache
+    def apart(first: int, second: int) -> bool:
+        return pairs.apart(distinct[first], distinct[second])
+
+    return apart
+
+
+def _pair(pairs: Pairs, a: Access, b: Access, who: Who, kind: Kind, path: str, subject: str, claim: str) -> Obligation:
+    query = pairs.query(a, b, who)
+    finding: Finding | None = pairs.settled(a, b, who)
+    if finding is None and holds_nowhere(query):
+        finding = Held(Means.INTERVAL)
+    return Obligation(kind, path, subject, claim, query, finding)
+
+
+def lives(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """One obligation for each statement that reads shared memory; settled by enumeration, see ``live``."""
+    names: dict[str, list[str]] = {}
+    for access in listing.accesses:
+        if not access.mode.writes and not isinstance(access.target, Param):
+            listed = names.setdefault(access.context.path, [])
+            if access.target.name not in listed:
+                listed.append(access.target.name)
+    for path, finding in live(program, listing).items():
+        claim = "what is read was written last through the same buffer"
+        yield Obligation(Kind.LIVE, path, ", ".join(names[path]), claim, None, finding)
+
+
+def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """Single writers and coverage of every written parameter."""
+    for param in program.params:
+        if param.written:
+            accesses = [access for access in listing.accesses if access.target == param and access.mode.writes]
+            yield from _param(program, param, accesses)
+
+
+@dataclass(slots=True)
+class _Exact:
+    """Whether all writes seen so far are of different elements."""
+
+    so_far: bool = True
+
+
+def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[Obligation]:
+    pairs = Pairs(program, ("tid", *GRID), whole=False)
+    exact = _Exact()
+    if len(accesses) > MAX_WRITES:
+        many = Undecided(f"more than {MAX_WRITES} statements write it")
+        yield Obligation(Kind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
+        return
+    for a, b in combinations_with_replacement(accesses, 2):
+        found = _single(pairs, param, a, b, exact)
+        if found is not None:
+            yield found
+    finding = _coverage(program, param, accesses, exact.so_far)
+    claim = "every element is written"
+    query = None
+    if finding == Held(Means.RADIX) and len(accesses) == 1:
+        # What the count rests on: no element is written twice.
+        query = pairs.query(accesses[0], accesses[0], Who.OTHERS | Who.SAME)
+    yield Obligation(Kind.COVERAGE, "", param.name, claim, query, finding)
+
+
+def _single(pairs: Pairs, param: Param, a: Access, b: Access, exact: _Exact) -> Obligation | None:
+    if a is not b and pairs.apart(a, b):
+        return None
+    path = a.context.path if a is b else f"{a.context.path} & {b.context.path}"
+    claim = "two threads, of one block or two, never write the same element"
+    found = _pair(pairs, a, b, Who.OTHERS, Kind.SINGLE_WRITER, path, param.name, claim)
+    if a is b:
+        exact.so_far &= pairs.exact(a)
+    else:
+        exact.so_far &= isinstance(pairs.settled(a, b, Who.OTHERS | Who.SAME), Held)
+    return found
+
+
+def _coverage(program: Program, param: Param, accesses: list[Access], exact: bool) -> Finding:
+    """Whether every element of a parameter is written.
+
+    Sound: writes that are in bounds (their own obligations) and all of different elements cover a parameter if they
+    are as many as its elements; else all are looked at.
+    """
+    if exact:
+        counts = [
+            count(access.context.guards, [*extents(program).items(), *access.context.loops]) for access in accesses
+        ]
+        written = [number * access.count for number, access in zip(counts, accesses, strict=True) if number is not None]
+        if len(written) == len(accesses) and sum(written) == param.elements:
+            return Held(Means.RADIX)
+    return covered(accesses, extents(program), param.elements)

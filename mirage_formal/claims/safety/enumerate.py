@@ -1,0 +1,275 @@
+"""Questions about a Program that are settled by looking at every thread, block and iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.safety.access import GRID, Access, Branch, Listing, Loop, Node
+from mirage_formal.claims.safety.fold import conjuncts, variables
+from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
+from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
+from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Program, Var
+
+#: More points than this are not looked at in one question.
+MAX_POINTS = 1 << 22
+#: Shared memory is looked at for at most so many blocks; beyond, conditions on the block are taken at their worst.
+MAX_BLOCKS = 16
+#: All types have sizes that are multiples of this many bytes.
+UNIT = 2
+
+Values = NDArray[np.int64]
+Extents = Sequence[tuple[str, int]]
+
+
+class _TooManyError(Exception):
+    """More points than are looked at."""
+
+
+def axes(extents: Extents) -> dict[str, Values]:
+    """Every variable's values along an axis of its own."""
+    if prod(extent for _, extent in extents) > MAX_POINTS:
+        raise _TooManyError
+    grids = np.ix_(*(np.arange(extent, dtype=np.int64) for _, extent in extents))
+    return {name: grid for (name, _), grid in zip(extents, grids, strict=True)}
+
+
+def values(e: IntExpr, at: Mapping[str, Values]) -> Values:
+    """An expression's values at all points; operands of ``/ % ^`` are not negative (arithmetic obligations say so)."""
+    match e:
+        case Int(value):
+            return np.asarray(value, dtype=np.int64)
+        case Var(name):
+            return at[name]
+        case IntBin(op, a, b):
+            return _operate(op, values(a, at), values(b, at))
+
+
+def _operate(op: IntOp, x: Values, y: Values) -> Values:
+    found: NDArray[np.int64] | NDArray[np.bool_]
+    match op:
+        case IntOp.ADD:
+            found = x + y
+        case IntOp.SUB:
+            found = x - y
+        case IntOp.MUL:
+            found = x * y
+        case IntOp.DIV:
+            found = x // np.maximum(y, 1)
+        case IntOp.MOD:
+            found = x % np.maximum(y, 1)
+        case IntOp.XOR:
+            found = x ^ y
+        case IntOp.LT:
+            found = x < y
+        case IntOp.EQ:
+            found = x == y
+        case IntOp.AND:
+            found = (x != 0) & (y != 0)
+    return np.asarray(found, dtype=np.int64)
+
+
+def count(guards: Iterable[IntExpr], extents: Extents) -> int | None:
+    """How many points meet all conditions; None if there are too many to look at."""
+    groups: list[tuple[set[str], list[IntExpr]]] = []
+    for guard in conjuncts(guards):
+        names, members = set(variables(guard)), [guard]
+        for group in [group for group in groups if group[0] & names]:
+            groups.remove(group)
+            names |= group[0]
+            members += group[1]
+        groups.append((names, members))
+    total = prod(extent for name, extent in extents if not any(name in names for names, _ in groups))
+    try:
+        for names, members in groups:
+            used = [(name, extent) for name, extent in extents if name in names]
+            at = axes(used)
+            shape = tuple(extent for _, extent in used)
+            met = np.ones(shape, dtype=bool)
+            for guard in members:
+                met &= np.broadcast_to(values(guard, at) != 0, shape)
+            total *= int(met.sum())
+    except _TooManyError:
+        return None
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Where an access happens: its index at each point, and each variable's value."""
+
+    index: Values
+    at: dict[str, Values]
+
+
+def _points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> _Points:
+    grids = axes(extents)
+    shape = tuple(extent for _, extent in extents)
+    met = np.ones(shape, dtype=bool)
+    for guard in guards:
+        met &= np.broadcast_to(values(guard, grids) != 0, shape)
+    index = np.broadcast_to(values(access.index, grids), shape)[met]
+    return _Points(index, {name: np.broadcast_to(grid, shape)[met] for name, grid in grids.items()})
+
+
+# --- shared memory ---------------------------------------------------------------------------------------------------
+
+
+def live(program: Program, listing: Listing) -> dict[str, Finding]:
+    """For each statement's path that reads shared memory, whether all it reads was last written by the same name.
+
+    Sound: all threads' accesses are followed in program order, statement by statement (loops that write and read the
+    same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
+    last. Where conflicts are excluded (their own obligations), every order that can happen gives the same. Conditions
+    on the block are looked at block by block, or, with too many blocks, taken to fail for writes and to hold for reads.
+    """
+    used = [n for n, extent in zip(GRID, program.grid, strict=True) if extent > 1 and n in _shared_names(listing)]
+    extents = dict(zip(GRID, program.grid, strict=True))
+    if prod(extents[name] for name in used) <= MAX_BLOCKS:
+        assignments = [dict(zip(used, blocks, strict=True)) for blocks in product(*(range(extents[n]) for n in used))]
+    else:
+        assignments = [{}]
+    findings: dict[str, Finding] = {}
+    for blocks in assignments:
+        for path, finding in _live(program, listing, blocks).items():
+            if isinstance(findings.get(path, Held(Means.ENUMERATION)), Held):
+                findings[path] = finding
+    return findings
+
+
+def _shared_names(listing: Listing) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for node in listing.tree:
+        for leaf in leaves(node):
+            for access in leaf.accesses:
+                found |= variables(access.index).union(*map(variables, access.context.guards))
+    return found
+
+
+def _live(program: Program, listing: Listing, blocks: Mapping[str, int]) -> dict[str, Finding]:
+    run = Run(_reads_and_writes, {name: Int(value) for name, value in blocks.items()})
+    try:
+        timeline = run.follow(listing.tree)
+    except TimelineError as error:
+        return {path: Undecided(str(error)) for path in _readers(listing)}
+    fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
+    memory = _Memory(program, fixed)
+    findings: dict[str, Finding] = dict.fromkeys(_readers(listing), Held(Means.ENUMERATION))
+    for step in timeline.steps:
+        try:
+            finding = memory.follow(step)
+        except _TooManyError:
+            return {
+                path: Undecided(f"{step.access.context.path}: too many threads and iterations") for path in findings
+            }
+        if not isinstance(finding, Held) and isinstance(findings[step.access.context.path], Held):
+            findings[step.access.context.path] = finding
+    return findings
+
+
+def _readers(listing: Listing) -> Iterator[str]:
+    for node in listing.tree:
+        for leaf in leaves(node):
+            for access in leaf.accesses:
+                if not access.mode.writes:
+                    yield access.context.path
+
+
+def _reads_and_writes(node: Node) -> bool:
+    """Whether it is a loop with reads and writes of buffers that share bytes: its iterations depend on one another."""
+    match node:
+        case Loop() | Branch():
+            found = [access for leaf in leaves(node) for access in leaf.accesses]
+            written = {access.target for access in found if access.mode.writes}
+            read = {access.target for access in found if not access.mode.writes}
+            return any(shares_bytes(a, b) for a in written for b in read)
+        case _:
+            return False
+
+
+class _Memory:
+    """Through which buffer each unit of shared memory was written last."""
+
+    def __init__(self, program: Program, fixed: Mapping[str, int]) -> None:
+        self._program = program
+        self._fixed = fixed
+        self._owner = np.zeros(program.shared_bytes // UNIT + 1, dtype=np.int32)
+        self._ids = {buffer.name: number + 1 for number, buffer in enumerate(program.shared)}
+        self._touched: dict[int, NDArray[np.int64] | None] = {}
+        self._partial = False
+
+    def follow(self, step: Step) -> Finding:
+        access = step.access
+        if step.number not in self._touched:
+            self._touched[step.number] = self._units(access)
+        units = self._touched[step.number]
+        owner = self._ids[access.target.name]
+        if units is None:
+            return Held(Means.ENUMERATION) if access.mode.writes else Undecided("its index depends on the block")
+        if access.mode.writes:
+            self._owner[units] = owner
+        elif (self._owner[units] != owner).any():
+            if self._partial:
+                return Undecided("shared memory is written under conditions on the block")
+            return self._fault(access, owner)
+        return Held(Means.ENUMERATION)
+
+    def _free(self, access: Access) -> tuple[Extents, list[IntExpr], list[IntExpr]]:
+        """Variables of its points, conditions on them, and conditions on the block."""
+        extents = [("tid", self._program.threads), *access.context.loops, *((name, 1) for name in self._fixed)]
+        blocks = {name for name in GRID if name not in self._fixed}
+        guards = conjuncts(access.context.guards)
+        own = [guard for guard in guards if not variables(guard) & blocks]
+        return extents, own, [guard for guard in guards if variables(guard) & blocks]
+
+    def _units(self, access: Access) -> NDArray[np.int64] | None:
+        extents, own, foreign = self._free(access)
+        if variables(access.index) - {name for name, _ in extents} or (foreign and access.mode.writes):
+            self._partial = True
+            return None
+        index = _points(access, extents, own).index
+        first = np.unique(index) * access.target.dtype.bytes + getattr(access.target, "offset", 0)
+        units = np.unique((first[:, None] + np.arange(0, access.bytes, UNIT)).ravel() // UNIT)
+        # What lies outside breaks its own obligation.
+        return units[(units >= 0) & (units < self._owner.size)]
+
+    def _fault(self, access: Access, owner: int) -> Broken:
+        extents, own, _ = self._free(access)
+        points = _points(access, extents, own)
+        first = points.index * access.target.dtype.bytes + getattr(access.target, "offset", 0)
+        units = np.clip((first[:, None] + np.arange(0, access.bytes, UNIT)) // UNIT, 0, self._owner.size - 1)
+        wrong = self._owner[units] != owner
+        position = int(wrong.any(axis=1).argmax())
+        seen = int(self._owner[units[position][int(wrong[position].argmax())]])
+        model = [(name, int(grid[position])) for name, grid in points.at.items()]
+        model = [(name, self._fixed.get(name, value)) for name, value in model]
+        what = f"written last through {self._program.shared[seen - 1].name}" if seen else "never written before"
+        return Broken(Means.ENUMERATION, (*model, ("index", int(points.index[position]))), what)
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+def covered(accesses: Sequence[Access], extents: Mapping[str, int], elements: int) -> Finding:
+    """Whether the accesses, all together, touch every element of a parameter."""
+    seen = np.zeros(elements, dtype=bool)
+    try:
+        for access in accesses:
+            names = variables(access.index).union(*map(variables, access.context.guards))
+            loops = [(name, extent) for name, extent in access.context.loops if name in names]
+            grid = [(name, extents[name]) for name in ("tid", *GRID) if name in names]
+            index = _points(access, [*grid, *loops], conjuncts(access.context.guards)).index
+            touched = (index[:, None] + np.arange(access.count)).ravel()
+            if touched.size and (touched.min() < 0 or touched.max() >= elements):
+                return Undecided("out of bounds")
+            seen[touched] = True
+    except _TooManyError:
+        return Undecided("too many threads, blocks and iterations")
+    if seen.all():
+        return Held(Means.ENUMERATION)
+    return Broken(Means.ENUMERATION, (("index", int(seen.argmin())),), f"{int((~seen).sum())} elements are not written")

@@ -1,0 +1,289 @@
+"""Safety of a Program: what must hold for every thread, block and iteration, and whether it does.
+
+A Program is safe if no integer overflows and nothing is divided by 0; every access is in bounds and aligned; barriers,
+waits and collectives stand in uniform control flow; accesses to shared memory that nothing orders never meet, where an
+asynchronous copy is unordered until its thread has waited for its group and a barrier follows; what a statement reads
+from shared memory was written through the same buffer; and every element of a written parameter is written, by one
+thread. Obligations are about the very expressions that are printed. Most hold by bounds or digits; the others go to z3
+and cvc5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import assert_never
+
+from mirage_formal.claims.safety.access import Access, Context, Listing, Mode, RegisterUse, Use, listing
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, interval
+from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
+from mirage_formal.claims.safety.fold import (
+    conjuncts,
+    contradictory,
+    divisor,
+    fold,
+    intermediates,
+    known,
+    negated,
+    variables,
+)
+from mirage_formal.claims.safety.obligations import (
+    Broken,
+    Discharged,
+    Finding,
+    Held,
+    Kind,
+    Means,
+    Obligation,
+    Safe,
+    SafetyReport,
+    SafetyVerdict,
+    Undecided,
+    Unsafe,
+)
+from mirage_formal.claims.safety.pairs import SECOND, declared, extents, remainder, unequal
+from mirage_formal.claims.safety.radix import linear
+from mirage_formal.graph.verdict import Unknown
+from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
+from mirage_formal.limits import SAFETY_MS
+from mirage_formal.logic.session import Satisfiability
+
+
+def obligations(program: Program) -> tuple[Obligation, ...]:
+    """Everything that must hold for a Program to be safe.
+
+    Sound: the claims cover what the module's first lines list, for all values of thread, block and loop variables;
+    those with a finding already are settled without a solver, by arguments named where they are made. A Program with
+    faults of form has these alone, and is not safe.
+    """
+    found = listing(program)
+    if found.faults:
+        return tuple(
+            Obligation(Kind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
+            for path, subject, what in dict.fromkeys(found.faults)
+        )
+    return (
+        Obligation(Kind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
+        *_expressions(program, found),
+        *(_register(program, use) for use in found.registers),
+        *(_within(program, access) for access in found.accesses),
+        *(_aligned(program, access) for access in found.accesses if _is_vector(access)),
+        *(_same_for_all(program, use) for use in found.uniform),
+        *conflicts(program, found),
+        *lives(program, found),
+        *writers(program, found),
+    )
+
+
+# --- statements of obligations ---------------------------------------------------------------------------------------
+
+
+def _sizes(program: Program, at: Context) -> dict[str, int]:
+    return {**extents(program), **dict(at.loops)}
+
+
+def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
+    """Arithmetic of every expression, each only once for equal conditions and loops."""
+    seen: set[tuple[IntExpr, tuple[IntExpr, ...], tuple[tuple[str, int], ...]]] = set()
+    for use in found.uses:
+        for e, guards in _parts(use.expression, use.context.guards):
+            key = e, guards, use.context.loops
+            if key not in seen and not _trivial(e):
+                seen.add(key)
+                yield _arithmetic(program, use, e, guards)
+
+
+def _parts(e: IntExpr, guards: tuple[IntExpr, ...]) -> Iterator[tuple[IntExpr, tuple[IntExpr, ...]]]:
+    """An expression cut at ``&&``, whose right side is only computed where the left is nonzero."""
+    if isinstance(e, IntBin) and e.op is IntOp.AND:
+        yield from _parts(e.a, guards)
+        yield from _parts(e.b, (*guards, e.a))
+    else:
+        yield e, guards
+
+
+def _trivial(e: IntExpr) -> bool:
+    return isinstance(e, Var) or (isinstance(e, Int) and 0 <= e.value <= INT_MAX)
+
+
+def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, ...]) -> Obligation:
+    """All intermediates of an expression within 0..2^31-1, divisors not 0.
+
+    Sound: every node of the expression is bounded by ``interval`` or asked about.
+    """
+    sizes = _sizes(program, use.context)
+    ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
+    facts = known(guards, ranges)
+    parts = intermediates(e)
+    divisors = tuple(p.b for p in parts if isinstance(p, IntBin) and p.op in (IntOp.DIV, IntOp.MOD))
+    bounds = [interval(p, ranges, facts) for p in parts]
+    held = contradictory(facts) or (
+        all(low >= 0 and high <= INT_MAX for low, high in bounds)
+        and all(interval(d, ranges, facts)[0] > 0 for d in divisors)
+    )
+    true = conjuncts(guards)
+    names = variables(e).union(*map(variables, true))
+    show = ((f"value{n}", p) for n, p in enumerate(parts) if isinstance(p, IntBin))
+    query = Query(declared(names, sizes), true, parts, divisors, tuple(show))
+    claim = f"the {use.role} is computed within 0..2^31-1"
+    finding = Held(Means.INTERVAL) if held else None
+    return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
+
+
+def _outside(
+    program: Program, at: Context, index: IntExpr, used: int, size: int, kind: Kind, subject: str, claim: str
+) -> Obligation:
+    sizes = _sizes(program, at)
+    ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
+    facts = known(at.guards, ranges)
+    low, high = interval(index, ranges, facts)
+    if high + used > size and (digits := linear(index, sizes)) is not None:
+        high = min(high, digits.largest)  # closer for exclusive ors
+    held = contradictory(facts) or (low >= 0 and high + used <= size)
+    beyond = IntBin(IntOp.LT, Int(size - used), index)
+    true = (*conjuncts(at.guards), beyond)
+    names = variables(index).union(*map(variables, true))
+    query = Query(declared(names, sizes), true, show=(("index", index),))
+    return Obligation(kind, at.path, subject, claim, query, Held(Means.INTERVAL) if held else None)
+
+
+def _register(program: Program, use: RegisterUse) -> Obligation:
+    claim = f"{use.used} of {use.count} registers, at a constant"
+    return _outside(program, use.context, use.index, use.used, use.count, Kind.BOUNDS, use.array, claim)
+
+
+def _within(program: Program, access: Access) -> Obligation:
+    size, name = access.target.elements, access.target.name
+    claim = f"a {access.mode} of {access.count} elements lies within {size}"
+    return _outside(program, access.context, access.index, access.count, size, Kind.BOUNDS, name, claim)
+
+
+def _is_vector(access: Access) -> bool:
+    return access.count > 1 or access.mode in (Mode.ASYNC, Mode.MATRIX)
+
+
+def _aligned(program: Program, access: Access) -> Obligation:
+    """An access starts at a multiple of its size.
+
+    Sound: shared memory starts at a multiple of 16 bytes, and a parameter at a multiple of its ``align``.
+    """
+    at, size, name = access.context, access.bytes, access.target.name
+    claim = f"a {access.mode} of {size} bytes is aligned"
+    if isinstance(access.target, Param) and access.target.align % size:
+        reason = f"the pointer is aligned to {access.target.align} bytes only"
+        return Obligation(Kind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
+    address = access.address
+    sizes = _sizes(program, at)
+    true = (*conjuncts(at.guards), unequal(remainder(address, size), Int(0)))
+    names = variables(address).union(*map(variables, true))
+    query = Query(declared(names, sizes), true, show=(("index", access.index), ("address", address)))
+    finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
+    return Obligation(Kind.ALIGNMENT, at.path, name, claim, query, finding)
+
+
+def _same_for_all(program: Program, use: Use) -> Obligation:
+    at, claim = use.context, "the condition is the same for all threads"
+    sizes = _sizes(program, at)
+    sizes["tid" + SECOND] = sizes["tid"]
+    other = {"tid": Var("tid" + SECOND)}
+    conditions = (use.expression, *at.guards)
+    true = (
+        *conjuncts((*at.guards, *(fold(guard, other) for guard in at.guards))),
+        unequal(negated(use.expression), negated(fold(use.expression, other))),
+    )
+    names = set().union(*map(variables, conditions), *map(variables, true))
+    query = Query(declared(names, sizes), true)
+    finding = None if "tid" in variables(use.expression) else Held(Means.FORM)
+    return Obligation(Kind.UNIFORM, at.path, "condition", claim, query, finding)
+
+
+# --- discharging -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Asks solvers, each question once."""
+
+    timeout_ms: int
+    second: bool
+    recheck: bool
+    replies: dict[tuple[object, ...], Reply] = field(default_factory=dict)
+
+    def settle(self, obligation: Obligation) -> Discharged:
+        known, query = obligation.finding, obligation.query
+        if known is not None and not (self.recheck and isinstance(known, Held) and query is not None):
+            return Discharged(obligation, known)
+        if query is None:
+            return Discharged(obligation, Undecided("nothing to ask"))
+        key = query.variables, query.true, query.broken, query.zero
+        start = perf_counter()
+        if key not in self.replies:
+            self.replies[key] = ask(query, self.timeout_ms, second=self.second)
+        reply = self.replies[key]
+        finding = _finding(reply)
+        if known is not None and isinstance(finding, Held):
+            finding = known
+        return Discharged(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
+
+
+def _finding(reply: Reply) -> Finding:
+    match reply.answer:
+        case Satisfiability.UNSAT:
+            return Held(Means.SOLVER)
+        case Satisfiability.SAT:
+            return Broken(Means.SOLVER, reply.model)
+        case Satisfiability.UNKNOWN:
+            return Undecided("; ".join(f"{r.solver}: {r.answer.value} {r.reason}".strip() for r in reply.results))
+        case _:
+            assert_never(reply.answer)
+
+
+def discharge_safety(
+    program: Program, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
+) -> SafetyReport:
+    """State and settle all obligations of a Program.
+
+    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``obligations``, or because z3
+    refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
+    Unknown.
+
+    Args:
+        program: The Program.
+        timeout_ms: Time limit of each question.
+        second: Whether cvc5 is asked too about what z3 refutes quickly.
+        recheck: Whether solvers are also asked about what holds by bounds or digits; they must agree.
+    """
+    start = perf_counter()
+    desk = _Desk(timeout_ms, second, recheck)
+    discharged = tuple(desk.settle(obligation) for obligation in obligations(program))
+    return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
+
+
+def _verdict(discharged: tuple[Discharged, ...]) -> SafetyVerdict:
+    """Sound: Safe only where all are Held; a broken obligation outweighs an undecided one."""
+    unknown: list[str] = []
+    for entry in discharged:
+        match entry.finding:
+            case Held():
+                pass
+            case Broken(_, model, reason):
+                return Unsafe(entry.obligation, model, reason)
+            case Undecided(reason):
+                obligation = entry.obligation
+                unknown.append(f"{obligation.kind} at {obligation.path} ({obligation.subject}): {reason}")
+            case _:
+                assert_never(entry.finding)
+    return Unknown(unknown[0]) if unknown else Safe(len(discharged))
+
+
+__all__ = [
+    "Obligation",
+    "Safe",
+    "SafetyReport",
+    "SafetyVerdict",
+    "Unknown",
+    "Unsafe",
+    "discharge_safety",
+    "obligations",
+]

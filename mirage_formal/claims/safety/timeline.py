@@ -1,0 +1,286 @@
+"""When accesses to shared memory happen: barriers, copy groups and waits, followed through every iteration.
+
+Loops that contain barriers, commits or waits are run; all others keep their variables. Between two barriers lies an
+epoch; threads meet at barriers, so accesses of different epochs are ordered and those of one epoch are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntFlag
+from typing import assert_never
+
+from mirage_formal.claims.safety.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
+from mirage_formal.claims.safety.fold import conjuncts, fold, variables
+from mirage_formal.ir.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
+
+#: More steps than this are not followed.
+MAX_STEPS = 400_000
+#: Longer loops of copies and other accesses to the same bytes are not run: each access counts as behind each copy.
+MAX_COPIES = 16
+
+
+class TimelineError(Exception):
+    """The order of events cannot be told; the Program is not shown safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An access in one iteration of the loops that are run.
+
+    Attributes:
+        access: With the variables of those loops replaced.
+        item: Position among what a thread does in order; accesses inside one loop that is not run share it.
+        number: Equal for equal accesses of a statement.
+    """
+
+    access: Access
+    item: int
+    number: int
+
+
+class Who(IntFlag):
+    """Which threads two accesses can meet by."""
+
+    OTHERS = 1
+    SAME = 2
+    #: One thread at two times at which it does the same.
+    AGAIN = 4
+
+
+@dataclass(slots=True)
+class _Copy:
+    step: Step
+    epoch: int
+    group: int
+    waited: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """A run of all loops that order accesses.
+
+    Attributes:
+        steps: In order.
+        epochs: The steps of each epoch.
+        copies: Asynchronous copies, with what completes them.
+        distinct: One access per number.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    epochs: list[list[Step]] = field(default_factory=lambda: [[]])
+    copies: list[_Copy] = field(default_factory=list)
+    distinct: list[Access] = field(default_factory=list)
+
+
+def synchronises(node: Node) -> bool:
+    """Whether a barrier, commit or wait is in it."""
+    match node:
+        case Sync():
+            return True
+        case Leaf():
+            return False
+        case Loop(_, _, body) | Branch(_, _, body):
+            return any(synchronises(inner) for inner in body)
+
+
+def copies_among_others(node: Node) -> bool:
+    """Whether it is a short loop with copies and other accesses to the same bytes, whose order then matters."""
+    if not isinstance(node, Loop) or node.extent > MAX_COPIES:
+        return False
+    found = [access for leaf in leaves(node) for access in leaf.accesses]
+    copied = [access for access in found if access.mode is Mode.ASYNC]
+    return any(shares_bytes(a.target, b.target) for a in copied for b in found if a is not b)
+
+
+def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
+    """Whether two shared buffers overlap."""
+    if not (isinstance(a, SharedBuffer) and isinstance(b, SharedBuffer)):
+        return False
+    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The statements in it that access shared memory, in order."""
+    match node:
+        case Sync():
+            return
+        case Leaf():
+            yield node
+        case Loop(_, _, body) | Branch(_, _, body):
+            for inner in body:
+                yield from leaves(inner)
+
+
+class Run:
+    """Follows a tree of statements."""
+
+    def __init__(
+        self, runs: Callable[[Node], bool] = synchronises, values: Mapping[str, IntExpr] | None = None
+    ) -> None:
+        """``runs`` says which loops are run besides those that synchronise; ``values`` replace other variables."""
+        self.timeline = Timeline()
+        self._runs = runs
+        self._values: dict[str, IntExpr] = dict(values or {})
+        self._always = frozenset(self._values)
+        self._numbers: dict[Access, int] = {}
+        self._folded: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Access, int] | None] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._item = 0
+        self._commits = 0
+        self._waited: int = 0
+
+    def follow(self, tree: tuple[Node, ...]) -> Timeline:
+        """The timeline of a Program's statements.
+
+        Raises:
+            TimelineError: If there are too many steps, or what synchronises depends on the thread or block.
+        """
+        for node in tree:
+            self._node(node)
+        return self.timeline
+
+    def _node(self, node: Node) -> None:
+        if not (synchronises(node) or self._runs(node)):
+            self._item += 1
+            for leaf in leaves(node):
+                self._leaf(leaf)
+            return
+        match node:
+            case Sync(statement):
+                self._sync(statement)
+            case Loop(var, extent, body):
+                for value in range(extent):
+                    self._values[var] = Int(value)
+                    self._body(body)
+                del self._values[var]
+            case Branch():
+                self._branch(node)
+            case Leaf():
+                self._item += 1
+                self._leaf(node)
+            case _:
+                assert_never(node)
+
+    def _body(self, body: tuple[Node, ...]) -> None:
+        for inner in body:
+            self._node(inner)
+
+    def _sync(self, statement: Barrier | Commit | WaitGroups) -> None:
+        match statement:
+            case Barrier():
+                self._item += 1
+                self.timeline.epochs.append([])
+            case Commit():
+                self._commits += 1
+            case WaitGroups(left):
+                self._item += 1
+                self._wait(self._commits - left)
+            case _:
+                assert_never(statement)
+
+    def _branch(self, node: Branch) -> None:
+        condition = fold(node.condition, self._values)
+        if isinstance(condition, Int):
+            if condition.value:
+                self._body(node.body)
+        elif synchronises(node):
+            raise TimelineError(f"{node.path}: synchronisation depends on more than loop variables")
+        else:
+            self._body(node.body)
+
+    def _wait(self, done: int) -> None:
+        here = self._item, len(self.timeline.epochs) - 1
+        copies = self.timeline.copies
+        # Groups complete in order, and copies are listed in order of their groups.
+        while self._waited < len(copies) and copies[self._waited].group < done:
+            copies[self._waited].waited = here
+            self._waited += 1
+
+    def _leaf(self, leaf: Leaf) -> None:
+        for access in leaf.accesses:
+            found = self._instance(access)
+            if found is None:
+                continue
+            step = Step(found[0], self._item, found[1])
+            timeline = self.timeline
+            if len(timeline.steps) >= MAX_STEPS:
+                raise TimelineError(f"more than {MAX_STEPS} accesses in iterations that synchronise")
+            timeline.steps.append(step)
+            timeline.epochs[-1].append(step)
+            if access.mode is Mode.ASYNC:
+                timeline.copies.append(_Copy(step, len(timeline.epochs) - 1, self._commits))
+
+    def _instance(self, access: Access) -> tuple[Access, int] | None:
+        """The access with the values of the loops that are run, and its number; None where a condition is false."""
+        if id(access) not in self._names:
+            loops = {name for name, _ in access.context.loops} | self._always
+            used = variables(access.index).union(*map(variables, access.context.guards)) & loops
+            self._names[id(access)] = tuple(sorted(used))
+        key = id(access), tuple([self._values.get(name) for name in self._names[id(access)]])
+        if key not in self._folded:
+            self._folded[key] = self._fold(access)
+        return self._folded[key]
+
+    def _fold(self, access: Access) -> tuple[Access, int] | None:
+        context = access.context
+        guards = conjuncts(fold(guard, self._values) for guard in context.guards)
+        if Int(0) in guards:
+            return None
+        loops = tuple((name, extent) for name, extent in context.loops if name not in self._values)
+        folded = replace(
+            access,
+            index=fold(access.index, self._values),
+            context=replace(context, loops=loops, guards=tuple(dict.fromkeys(guards))),
+        )
+        number = self._numbers.setdefault(folded, len(self._numbers))
+        if number == len(self.timeline.distinct):
+            self.timeline.distinct.append(folded)
+        return folded, number
+
+
+def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], Who]:
+    """Pairs of accesses (by number), at least one a write, that can happen in either order or at once.
+
+    Sound: two plain accesses by different threads are ordered exactly if a barrier lies between them, that is, if their
+    epochs differ. An asynchronous copy writes at any time between its issue and the wait that covers its group, in the
+    thread's own order, and other threads are ordered behind it by the first barrier after that wait, so it is unordered
+    with other threads' accesses of all epochs from that of its issue to that of the wait, and with its own thread's
+    accesses from its own item to the wait. A matrix read reads for the whole warp: it counts as anybody's.
+
+    Args:
+        timeline: With only synchronising loops run.
+        apart: Whether two accesses certainly touch different bytes; such pairs are left out.
+    """
+    found: dict[tuple[int, int], Who] = {}
+
+    def meet(a: Step, b: Step, who: Who) -> None:
+        if not (a.access.mode.writes or b.access.mode.writes):
+            return
+        pair = (a.number, b.number) if a.number <= b.number else (b.number, a.number)
+        if Mode.MATRIX in (a.access.mode, b.access.mode):
+            who = Who.OTHERS | Who.SAME
+        if who & Who.SAME and a is not b and a.number == b.number:
+            who |= Who.AGAIN
+        if found.get(pair, Who(0)) | who != found.get(pair, Who(0)) and not apart(*pair):
+            found[pair] = found.get(pair, Who(0)) | who
+
+    seen: set[frozenset[int]] = set()
+    for epoch in timeline.epochs:
+        steps = {step.number: step for step in epoch}
+        if frozenset(steps) in seen:
+            continue
+        seen.add(frozenset(steps))
+        listed = list(steps.values())
+        for position, a in enumerate(listed):
+            for b in listed[position:]:
+                meet(a, b, Who.OTHERS)
+    for copy in timeline.copies:
+        last_item, last_epoch = copy.waited or (None, len(timeline.epochs) - 1)
+        for epoch in timeline.epochs[copy.epoch : last_epoch + 1]:
+            for other in epoch:
+                meet(copy.step, other, Who.OTHERS)
+                if other.item >= copy.step.item and (last_item is None or other.item < last_item):
+                    meet(copy.step, other, Who.SAME)
+    return found
