@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import example_kernels as kit
 
 from mirage_formal.gpu import emulate
-from mirage_formal.gpu.executable import KernelLaunch
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.kernels.executable import KernelLaunch
 
 
 @dataclass(frozen=True, slots=True)

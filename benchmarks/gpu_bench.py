@@ -86,9 +86,9 @@ def ours(job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from mirage_formal.gpu.__main__ import run_one
-    from mirage_formal.gpu.executable import load
     from mirage_formal.gpu.launch import Optimized
     from mirage_formal.gpu.measure import TorchRecorder, measure
+    from mirage_formal.kernels.executable import load
 
     directory = Path(job["directory"])
     report = run_one(directory, measure=False, numerics=True)

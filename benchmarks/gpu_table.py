@@ -48,7 +48,7 @@ def table(results: list[dict[str, Any]], runs: list[Path]) -> list[dict[str, Any
 
 def program_bytes(run: Path) -> int:
     """Bytes of the program's inputs and outputs."""
-    from mirage_formal.gpu.executable import load, moved_bytes
+    from mirage_formal.kernels.executable import load, moved_bytes
 
     found = sorted((run / "kernels").glob("*/launch.json"))
     return moved_bytes(load(found[0].parent).program) if found else 0

@@ -24,7 +24,7 @@ def block_cost() -> Work:
     """The cost model on attention's kernel."""
     from optimize.test_cost import H200, gqa
 
-    from mirage_formal.optimize.cost import block_cost as cost
+    from mirage_formal.kernels.cost import block_cost as cost
 
     graph = gqa(1, 16)
     types = [given.tensor for given in graph.inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
     BinaryFn,

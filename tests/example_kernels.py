@@ -18,15 +18,15 @@ from lowering_kit import ROUND, inputs_for, laid_out, shrunk
 import mirage_formal as mf
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.gpu import emulate
-from mirage_formal.gpu.executable import KernelLaunch
-from mirage_formal.gpu.lower import lower
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.optimize.planner import make_plan
+from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.target import load_target
 from mirage_formal.pipeline.kernels import Built, build
 
 EXAMPLE_FILES = Path(__file__).resolve().parent.parent / "examples"

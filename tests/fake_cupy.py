@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from mirage_formal.gpu.emulate import run as emulate
-from mirage_formal.gpu.executable import Binary, KernelLaunch
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.program import Program
+from mirage_formal.kernels.executable import Binary, KernelLaunch
+from mirage_formal.kernels.program.program import Program
 from mirage_formal.pipeline.kernels import Built
 
 _RAW = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}

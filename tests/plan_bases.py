@@ -8,14 +8,14 @@ from functools import cache
 import workloads as w
 from lowering_kit import TARGET, alone
 
-from mirage_formal.gpu.lower import lower
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.ir.plan import Plan
-from mirage_formal.ir.program import Program
-from mirage_formal.optimize import planner
-from mirage_formal.optimize.memory import Memory, Request, allocate
-from mirage_formal.optimize.steps import Steps
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning import planner
+from mirage_formal.kernels.planning.memory import Memory, Request, allocate
+from mirage_formal.kernels.planning.steps import Steps
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import Program
 from mirage_formal.pipeline.stable import stable
 
 #: Program and candidate at reduced extents.

@@ -18,13 +18,13 @@ from mirage_formal.claims.numerics import numerics
 from mirage_formal.claims.safety.safety import Safe, Unknown, discharge_safety
 from mirage_formal.errors import MirageError
 from mirage_formal.gpu import emulate
-from mirage_formal.gpu.cuda import emit
-from mirage_formal.gpu.lower import lower
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.plan import Plan
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import (
     Barrier,
     CopyAsync,
     Program,

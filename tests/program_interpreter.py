@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.graph.types import DType
-from mirage_formal.ir import program as p
+from mirage_formal.kernels.program import program as p
 
 
 class Fault(AssertionError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Barrier,
     Commit,
     CopyAsync,

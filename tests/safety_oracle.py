@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.ir import program as ir
-from mirage_formal.ir.program import IntOp
+from mirage_formal.kernels.program import program as ir
+from mirage_formal.kernels.program.program import IntOp
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 ANYBODY = -1

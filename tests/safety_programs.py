@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
     BinaryFn,

@@ -16,8 +16,8 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.target import load_target
 from mirage_formal.pipeline import Report, Settings, run
 from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.kernel_files import save_built

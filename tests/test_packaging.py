@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 PROBE = """
 import mirage_formal
-from mirage_formal.gpu.target import load_target
+from mirage_formal.kernels.target import load_target
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.resources import data_dir
 from mirage_formal.search.space import load_space, preset_names

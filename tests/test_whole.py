@@ -23,10 +23,10 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.launch import NoDeviceWarning
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any
 from mirage_formal.pipeline.kernels import build

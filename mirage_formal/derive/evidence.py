@@ -27,14 +27,14 @@ from mirage_formal.check.solvers import UNSAT, answers, directory
 from mirage_formal.check.steps import expect, step
 from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
 from mirage_formal.claims.safety.safety import obligations
-from mirage_formal.derive.generate import Generated, Kernel, generate, plan_record
 from mirage_formal.derive.machine import machine_code
 from mirage_formal.errors import FormatError
-from mirage_formal.gpu.cuda import emit
-from mirage_formal.gpu.executable import kernel_launch
-from mirage_formal.gpu.target import Target
-from mirage_formal.ir.program import Program
-from mirage_formal.ir.program_records import programs_of
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.executable import kernel_launch
+from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.program.stored import programs_of
+from mirage_formal.kernels.target import Target
 from mirage_formal.logic.script import parse
 from mirage_formal.records import (
     LAUNCH_FILE,

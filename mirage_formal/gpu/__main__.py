@@ -18,9 +18,9 @@ import msgspec
 from mirage_formal import options
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.gpu.device_records import manifest_digest, write_measurement, write_numerics
-from mirage_formal.gpu.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.guard import guarded
+from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.records import KERNELS
 from mirage_formal.terminal import json_text, plain
 

@@ -65,7 +65,7 @@ class Compiled:
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
-    """Compile one kernel, as mirage_formal.gpu.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
+    """Compile one kernel, as mirage_formal.kernels.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
 
     The cache is keyed by source, device header, architecture, options and NVRTC's version; a damaged entry is compiled
     again.

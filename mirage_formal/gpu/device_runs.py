@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any
 
 from mirage_formal.gpu.elements import to_bits, to_floats
-from mirage_formal.gpu.executable import Executable, moved_bytes
 from mirage_formal.gpu.measure import CupyRecorder, Measurement, measure
 from mirage_formal.gpu.runtime import Loaded
 from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType, row_major
+from mirage_formal.kernels.executable import Executable, moved_bytes
 
 Array = Any
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.gpu.cuda import CTYPES, emit
 from mirage_formal.gpu.files import cache_dir
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.program import Param, Program
+from mirage_formal.kernels.cuda import CTYPES, emit
+from mirage_formal.kernels.program.program import Param, Program
 from mirage_formal.resources import data_dir
 
 if TYPE_CHECKING:

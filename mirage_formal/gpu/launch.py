@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import user_frame
-from mirage_formal.gpu.executable import Executable
 from mirage_formal.gpu.runtime import Loaded, arch_of, device_count
 from mirage_formal.gpu.tensors import (
     Kind,
@@ -41,6 +40,7 @@ from mirage_formal.gpu.tensors import (
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.executable import Executable
 
 Tensor: TypeAlias = Any
 

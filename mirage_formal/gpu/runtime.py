@@ -15,9 +15,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.gpu.executable import Executable, KernelLaunch, ProductLaunch, workspace
 from mirage_formal.gpu.host_products import HostProducts
 from mirage_formal.gpu.products import WORKSPACE_BYTES, Cublas
+from mirage_formal.kernels.executable import Executable, KernelLaunch, ProductLaunch, workspace
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LEGACY: Final = (0, 1)

@@ -24,12 +24,12 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import ProgramError
-from mirage_formal.gpu.target import Target
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.optimize.cost import estimate
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import Target
 
 #: Sets of operators that are looked at for one root, smaller ones first: wide programs have very many.
 _MOST_SETS: Final = 4096

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.gpu.device_records import write_measurement, write_numerics
-from mirage_formal.gpu.executable import moved_bytes
 from mirage_formal.gpu.runtime import arch_of
+from mirage_formal.kernels.executable import moved_bytes
 from mirage_formal.pipeline.driver import Result
 from mirage_formal.pipeline.kernel_files import save_built
 from mirage_formal.pipeline.kernels import KernelWarning

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirage_formal.gpu.executable import save
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
-from mirage_formal.ir.program_records import programs_text
+from mirage_formal.kernels.executable import save
+from mirage_formal.kernels.program.stored import programs_text
 from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
 from mirage_formal.records import (
     MANIFEST_FILE,

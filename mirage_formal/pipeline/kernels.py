@@ -16,17 +16,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.derive.generate import Generated, first_line, generate, plan_record
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.gpu.executable import Executable, kernel_launch
 from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode as graph_of
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
-from mirage_formal.ir.program import Program
+from mirage_formal.kernels.executable import Executable, kernel_launch
+from mirage_formal.kernels.generate import Generated, first_line, generate, plan_record
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
 from mirage_formal.pipeline.kernel_files import save_built
 from mirage_formal.pipeline.lock import writing
@@ -142,7 +142,7 @@ def _compiled(
     target: Target,
     archs: Sequence[str],
 ) -> Built:
-    from mirage_formal.gpu.cuda import emit
+    from mirage_formal.kernels.cuda import emit
 
     launches: list[Launch] = []
     files: dict[str, bytes] = {}

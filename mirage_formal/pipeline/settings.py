@@ -17,11 +17,11 @@ import msgspec
 
 from mirage_formal import options
 from mirage_formal.errors import ProgramError, SpaceError
-from mirage_formal.gpu.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.pipeline.preload import DEFAULT_TARGET
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.resources import data_dir

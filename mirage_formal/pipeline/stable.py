@@ -50,7 +50,7 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
         NotProved: There is such a form, but no such proof.
     """
     # Both load solvers.
-    optimize = import_module("mirage_formal.optimize.stabilize")
+    optimize = import_module("mirage_formal.kernels.stable.stabilize")
     found: KernelGraph | object = optimize.stabilize(graph)
     if not isinstance(found, KernelGraph):
         return Stable(graph, note=f"no running maximum: {getattr(found, 'reason', found)}")

@@ -28,11 +28,11 @@ from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.kernels.cost import estimate
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, to_text
-from mirage_formal.optimize.cost import estimate
 from mirage_formal.pipeline.settings import Job
 from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord

@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.guard import orderly
-from mirage_formal.optimize.cost import estimate
+from mirage_formal.kernels.cost import estimate
 from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
 from mirage_formal.pipeline.driver import Report, Result, run
 from mirage_formal.pipeline.executors import make_executor

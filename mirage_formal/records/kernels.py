@@ -255,7 +255,7 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
 class LimitsRecord(Record, frozen=True, kw_only=True):
-    """TargetLimits of gpu/target.py."""
+    """TargetLimits of kernels/target.py."""
 
     shared_bytes_per_block: Amount
     shared_bytes_per_sm: Amount
@@ -268,7 +268,7 @@ class LimitsRecord(Record, frozen=True, kw_only=True):
 
 
 class ModelRecord(Record, frozen=True, kw_only=True):
-    """CostModel of gpu/target.py."""
+    """CostModel of kernels/target.py."""
 
     bandwidth_efficiency: Rate
     launch_us: Rate
@@ -284,7 +284,7 @@ class ModelRecord(Record, frozen=True, kw_only=True):
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):
-    """Target of gpu/target.py: what planning may look at."""
+    """Target of kernels/target.py: what planning may look at."""
 
     name: Annotated[str, msgspec.Meta(max_length=100)]
     title: Annotated[str, msgspec.Meta(max_length=200)]

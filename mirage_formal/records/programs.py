@@ -1,8 +1,8 @@
-"""The records of programs.json: Programs (ir/program.py) as tables, one Struct per class there, with its field names.
+"""The records of programs.json: Programs (kernels/program/program.py) as tables, one Struct per class there, with its field names.
 
 Expressions, values and statements stand in three tables of each kernel, each only once, in the order in which they are
 first needed; a reference is a position in the table of its kind, and names an earlier entry. So nothing nests, however
-deep a Program is. ir/program_records.py turns the records into Programs and back.
+deep a Program is. kernels/program/stored.py turns the records into Programs and back.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class ProgramEntry(Record, frozen=True, kw_only=True):
     """One Program.
 
     Attributes:
-        name, params, shared, grid, threads: As in ir/program.py.
+        name, params, shared, grid, threads: As in kernels/program/program.py.
         integers, values, statements: Its expressions, values and statements.
         body: Positions in ``statements``.
     """

@@ -22,9 +22,9 @@ from mirage_formal.claims.numerics import numerics
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.gpu.compile import available
-from mirage_formal.gpu.executable import load
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
+from mirage_formal.kernels.executable import load
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run
 from tests.check.known_engine import PROGRAMS

@@ -25,9 +25,9 @@ from mirage_formal.derive import evidence
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu.compile import available
-from mirage_formal.gpu.cuda import emit
-from mirage_formal.ir import program as ir
-from mirage_formal.ir.program_records import programs_of, programs_text
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.program import program as ir
+from mirage_formal.kernels.program.stored import programs_of, programs_text
 from mirage_formal.logic.script import Script
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.kernels import build_run, discharged

@@ -11,7 +11,7 @@ from emulated_programs import every_kernel, masked_copy
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu import compile as compiler
 from mirage_formal.gpu.compile import ARCHS, Compiled, CompileError, compile
-from mirage_formal.gpu.cuda import emit
+from mirage_formal.kernels.cuda import emit
 
 KERNELS = {kernel.name: kernel for kernel in every_kernel()}
 

@@ -29,8 +29,8 @@ from emulated_programs import (
     writes,
 )
 
-from mirage_formal.gpu.cuda import emit, real
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.cuda import emit, real
+from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
     BinaryFn,

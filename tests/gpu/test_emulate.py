@@ -30,7 +30,17 @@ from emulated_programs import (
 from mirage_formal.gpu import emulate
 from mirage_formal.gpu.emulate import EmulatorError, run
 from mirage_formal.graph.types import DType
-from mirage_formal.ir.program import BinaryFn, GlobalRead, GlobalWrite, Real, Reg, Registers, Select, SetReg, UnaryFn
+from mirage_formal.kernels.program.program import (
+    BinaryFn,
+    GlobalRead,
+    GlobalWrite,
+    Real,
+    Reg,
+    Registers,
+    Select,
+    SetReg,
+    UnaryFn,
+)
 
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16)
 

@@ -25,9 +25,9 @@ from emulated_programs import (
     writes,
 )
 
-from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.emulate import EmulationFault, FaultKind, run, run_source
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.program.program import (
     Barrier,
     BinaryFn,
     Commit,

@@ -12,10 +12,10 @@ import pytest
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
-from mirage_formal.gpu.executable import KernelLaunch
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.ir.plan import Plan
-from mirage_formal.ir.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
+from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.pipeline.kernels import ARCHS, Built
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))

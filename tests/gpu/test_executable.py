@@ -13,10 +13,19 @@ import workloads as w
 from device_kernels import predefined
 
 from mirage_formal.errors import FormatError, MirageError, RunError
-from mirage_formal.gpu.executable import ALIGN, LAUNCH_FILE, Executable, describe, load, moved_bytes, save, workspace
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.kernels.executable import (
+    ALIGN,
+    LAUNCH_FILE,
+    Executable,
+    describe,
+    load,
+    moved_bytes,
+    save,
+    workspace,
+)
+from mirage_formal.kernels.target import load_target
 from mirage_formal.pipeline.kernels import Built, build
 
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}

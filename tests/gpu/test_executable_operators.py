@@ -11,12 +11,12 @@ from program_interpreter import run as interpret
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.gpu.emulate import run as emulate
-from mirage_formal.gpu.operators import SUPPORTED, copy_program, operator_program
 from mirage_formal.gpu.products import Batch, Side, batches, side
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.kernels.lowering.predefined import SUPPORTED, copy_program, operator_program
 from mirage_formal.meaning import reference
 
 K = OpKind

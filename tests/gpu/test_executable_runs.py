@@ -20,12 +20,13 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.gpu import __main__ as command
-from mirage_formal.gpu import launch, lower
-from mirage_formal.gpu.executable import Executable, load
+from mirage_formal.gpu import launch
 from mirage_formal.gpu.measure import Measurement
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.formats.json import encode
-from mirage_formal.ir.program import Barrier, For, If, Program
+from mirage_formal.kernels import lowering
+from mirage_formal.kernels.executable import Executable, load
+from mirage_formal.kernels.program.program import Barrier, For, If, Program
+from mirage_formal.kernels.target import load_target
 from mirage_formal.pipeline import build as build_command
 from mirage_formal.pipeline import fastest as fastest_module
 from mirage_formal.pipeline.directory import DirectoryWarning
@@ -74,7 +75,7 @@ def test_a_broken_obligation_is_refused() -> None:
 def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = w.ntrans_fused(n=512), w.ntrans_fused(n=512, grid=4)
     target = H200
-    real = lower.lower
+    real = lowering.lower
 
     def broken(plan: Any) -> Program:
         lowered = real(plan)

@@ -21,9 +21,9 @@ from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.errors import MirageError
 from mirage_formal.gpu import launch, tensors
 from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
 

@@ -19,9 +19,9 @@ from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.gpu import launch, runtime, tensors
 from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
-from mirage_formal.gpu.target import load_target
 from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import Built, build, save_built
 
@@ -216,7 +216,7 @@ sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
 from mirage_formal.gpu.__main__ import main
-from mirage_formal.gpu.executable import load
+from mirage_formal.kernels.executable import load
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.claims.numerics.numerics import check, draw_all
 import warnings

@@ -16,14 +16,14 @@ from fake_cupy import FakeCupy, aligned, ndarray
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.gpu import products, tensors
 from mirage_formal.gpu.elements import to_bits, to_floats
-from mirage_formal.gpu.executable import Binary, Executable, KernelLaunch
 from mirage_formal.gpu.launch import Optimized
 from mirage_formal.gpu.products import CublasError
 from mirage_formal.gpu.runtime import Loaded
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.kernels.executable import Binary, Executable, KernelLaunch
+from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
 

@@ -14,14 +14,14 @@ from mirage_formal.claims.safety.obligations import Safe
 from mirage_formal.claims.safety.safety import discharge_safety
 from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.gpu import emulate
-from mirage_formal.gpu.cuda import emit
-from mirage_formal.gpu.lower import lower
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.ir.flat import Product
-from mirage_formal.ir.plan import Arrive, Compute, Meet, Save
-from mirage_formal.ir.program import CopyAsync, For, LoadMatrix, Mma, SharedRead
-from mirage_formal.optimize.planner import make_plan
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.flat import Product
+from mirage_formal.kernels.program.plan import Arrive, Compute, Meet, Save
+from mirage_formal.kernels.program.program import CopyAsync, For, LoadMatrix, Mma, SharedRead
 
 #: Right candidates at real extents: name, graph.
 REAL = {

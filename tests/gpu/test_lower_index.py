@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.gpu.lower.index import Indices
-from mirage_formal.ir.program import Int, IntBin, IntOp, Var
+from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var
 
 RANGES = {"tid": 8, "bx": 3, "i": 4}
 

@@ -11,8 +11,8 @@ from workloads import load, op
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op, OutputSaver, ThreadDefined, ThreadGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.ir.flat import Product
-from mirage_formal.ir.plan import Compute
+from mirage_formal.kernels.program.flat import Product
+from mirage_formal.kernels.program.plan import Compute
 
 K = OpKind
 N = None

@@ -15,11 +15,11 @@ from program_interpreter import run as interpret
 from mirage_formal.claims.numerics.numerics import Runner, check, compare, draw, draw_all, expected
 from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.gpu.emulate import run as emulate
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.ir.program import Program
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build, build_form
 from mirage_formal.pipeline.stable import Stable

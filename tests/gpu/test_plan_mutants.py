@@ -13,13 +13,13 @@ from plan_mutants import Family, Mutant, sample, with_home
 
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
-from mirage_formal.gpu.cuda import emit
 from mirage_formal.gpu.emulate import EmulationFault, FaultKind
-from mirage_formal.gpu.lower import lower
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.ir.plan import Ahead
-from mirage_formal.ir.program import Program
-from mirage_formal.optimize.planner import make_plan
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.plan import Ahead
+from mirage_formal.kernels.program.program import Program
 
 #: Mutants of each family.
 COUNT = 50

@@ -10,7 +10,7 @@ import pytest
 import workloads as w
 from device_kernels import predefined
 
-from mirage_formal.gpu.target import load_target
+from mirage_formal.kernels.target import load_target
 from mirage_formal.pipeline.kernels import build, save_built
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -16,18 +16,18 @@ import mirage_formal as mf
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.claims.equality import prove
 from mirage_formal.gpu import tensors
-from mirage_formal.gpu.executable import Binary, KernelLaunch, load
 from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.kernels.executable import Binary, KernelLaunch, load
+from mirage_formal.kernels.stable import stabilize as optimizer
+from mirage_formal.kernels.stable.stabilize import NotStable
+from mirage_formal.kernels.target import load_target
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
 from mirage_formal.meaning import reference
-from mirage_formal.optimize import stabilize as optimizer
-from mirage_formal.optimize.stabilize import NotStable
 from mirage_formal.pipeline.kernels import (
     Alternatives,
     KernelRefused,

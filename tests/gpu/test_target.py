@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.errors import TargetError
-from mirage_formal.gpu.target import load_target, target_names
+from mirage_formal.kernels.target import load_target, target_names
 from mirage_formal.resources import data_dir
 
 NAMES = ("a100", "h100", "h200", "rtx4090")

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from safety_mutants import mutants
 
 from mirage_formal import records
-from mirage_formal.derive.generate import Kernel, generate
 from mirage_formal.errors import FormatError
-from mirage_formal.gpu.cuda import emit
-from mirage_formal.gpu.target import load_target
-from mirage_formal.ir import program as ir
-from mirage_formal.ir.program_records import MAX_BYTES, TABLES, programs_of, programs_text
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.generate import Kernel, generate
+from mirage_formal.kernels.program import program as ir
+from mirage_formal.kernels.program.stored import MAX_BYTES, TABLES, programs_of, programs_text
+from mirage_formal.kernels.target import load_target
 from mirage_formal.records import programs as records
 
 

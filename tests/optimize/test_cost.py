@@ -8,7 +8,6 @@ import pytest
 from effort import calls
 
 from mirage_formal.errors import GraphError
-from mirage_formal.gpu.target import Target, load_target
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -23,7 +22,8 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.optimize.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
+from mirage_formal.kernels.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
+from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.search.thread import fuse_threads
 
 H200 = load_target("h200")

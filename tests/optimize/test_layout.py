@@ -6,9 +6,7 @@ from itertools import product as every
 
 import pytest
 
-from mirage_formal.ir.distribution import by_warp, folded, fragment, replicas, tiles, vector
-from mirage_formal.ir.plan import Axis, SharedHome, Warps
-from mirage_formal.optimize.layout import (
+from mirage_formal.kernels.planning.layout import (
     ProductShape,
     choose_swizzle,
     choose_warps,
@@ -17,6 +15,8 @@ from mirage_formal.optimize.layout import (
     product_cost,
     warp_options,
 )
+from mirage_formal.kernels.program.distribution import by_warp, folded, fragment, replicas, tiles, vector
+from mirage_formal.kernels.program.plan import Axis, SharedHome, Warps
 
 
 def address(home, row, col):

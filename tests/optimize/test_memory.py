@@ -7,8 +7,8 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.optimize import memory
-from mirage_formal.optimize.memory import ALIGN, Request, allocate
+from mirage_formal.kernels.planning import memory
+from mirage_formal.kernels.planning.memory import ALIGN, Request, allocate
 
 
 @st.composite

@@ -12,11 +12,11 @@ from whole_programs import layers
 
 from mirage_formal.check.whole import taken_out
 from mirage_formal.errors import ProgramError
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.optimize.cost import estimate
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import load_target
 from mirage_formal.optimize.partition import PartLimits, extract, floor_us, partition
 from mirage_formal.pipeline.programs import load_programs
 from mirage_formal.records.whole import PartRecord

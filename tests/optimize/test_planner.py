@@ -9,11 +9,11 @@ import pytest
 import workloads as w
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.gpu.lower import lower
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.ir.plan import Ahead, Bring, Close, Compute, Fetch, Part, Phase
-from mirage_formal.optimize.planner import make_plan
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.plan import Ahead, Bring, Close, Compute, Fetch, Part, Phase
+from mirage_formal.kernels.target import load_target
 
 TARGET = load_target("h200")
 

@@ -7,8 +7,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.ir.plan import Arrive, Meet
-from mirage_formal.optimize.schedule import Access, Item, synchronise
+from mirage_formal.kernels.planning.schedule import Access, Item, synchronise
+from mirage_formal.kernels.program.plan import Arrive, Meet
 
 ACCESS = st.builds(Access, st.sampled_from("abc"), st.booleans(), st.sampled_from([None, None, "same"]))
 ITEMS = st.lists(st.lists(ACCESS, max_size=2), max_size=6)

@@ -20,10 +20,10 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
 from mirage_formal.meaning import reference
 from mirage_formal.meaning.reference import FloatDomain
 from mirage_formal.meaning.walk import evaluate
-from mirage_formal.optimize.stabilize import NotStable, stabilize
 from mirage_formal.search.thread import fuse_threads
 
 

@@ -12,7 +12,7 @@ import mirage_formal
 from mirage_formal.check.kernel.digits import obligations
 from mirage_formal.claims.safety.arith import Query, to_smt2
 from mirage_formal.errors import FormatError
-from mirage_formal.ir.program import Int, IntBin, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var
 from mirage_formal.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 from mirage_formal.logic.axioms import load
 from mirage_formal.logic.script import RESERVED, Script, parse

@@ -14,7 +14,7 @@ from safety_programs import HALF, SINGLE, add, bx, div, equal, less, mod, mul, s
 from mirage_formal.claims.safety.obligations import Broken, Held, Kind, Means
 from mirage_formal.claims.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Barrier,
     BinaryFn,
     Commit,

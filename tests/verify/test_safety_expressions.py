@@ -12,7 +12,7 @@ from safety_programs import add, both, div, equal, expr, less, mod, mul, sub, ti
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, evaluate, interval, to_smt2
 from mirage_formal.claims.safety.fold import conjuncts, contradictory, divisor, fold, known, variables
 from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.session import Satisfiability, SolverResult
 
 SIZES = {"tid": 8, "k": 3, "i": 5}

@@ -11,11 +11,11 @@ from effort import calls
 from safety_mutants import mutants
 
 from mirage_formal.claims.safety.safety import Safe, SafetyReport, discharge_safety
-from mirage_formal.gpu.lower import lower
-from mirage_formal.gpu.target import load_target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.ir.program import Program
-from mirage_formal.optimize.planner import make_plan
+from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import load_target
 
 FULL: list[Callable[[], KernelGraph]] = [
     workloads.rmsnorm_fused,

@@ -11,7 +11,7 @@ import safety_programs as programs
 from safety_mutants import mutants
 
 from mirage_formal.claims.safety.safety import Safe, Unsafe, discharge_safety
-from mirage_formal.ir.program import Program
+from mirage_formal.kernels.program.program import Program
 
 #: Programs, how many of their mutants are tried (spread evenly), and how many at least of these are unsafe.
 TRIED: list[tuple[Callable[[], Program], int, int]] = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from safety_programs import HALF, SINGLE, add, equal, less, mod, mul, tid
 
 from mirage_formal.claims.safety.safety import Safe, Unsafe, discharge_safety
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Barrier,
     Commit,
     CopyAsync,

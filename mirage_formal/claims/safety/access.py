@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from typing import assert_never
 
 from mirage_formal.claims.safety.fold import add, fold, less, negated, times, variables
-from mirage_formal.ir.program import (
+from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
     BinaryFn,
@@ -191,7 +191,7 @@ class Listing:
 def listing(program: Program) -> Listing:
     """List a Program's accesses and faults of form.
 
-    Sound: every statement and every value in it is visited; what a statement's description in ir/program.py forbids by
+    Sound: every statement and every value in it is visited; what a statement's description in kernels/program/program.py forbids by
     form alone is a fault, and a Program with a fault is not safe.
     """
     walker = _Walker(program)

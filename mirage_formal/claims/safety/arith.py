@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.process import Question
 from mirage_formal.logic.script import RESERVED, Script, parse
 from mirage_formal.logic.session import Satisfiability, SolverResult

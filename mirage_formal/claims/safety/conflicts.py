@@ -12,7 +12,7 @@ from mirage_formal.claims.safety.enumerate import count, covered, live
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.claims.safety.pairs import Pairs, extents, holds_nowhere
 from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings
-from mirage_formal.ir.program import Param, Program
+from mirage_formal.kernels.program.program import Param, Program
 
 #: More accesses than this write one parameter: pairs of them are not listed one by one.
 MAX_WRITES = 512

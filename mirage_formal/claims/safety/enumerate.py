@@ -14,7 +14,7 @@ from mirage_formal.claims.safety.access import GRID, Access, Branch, Listing, Lo
 from mirage_formal.claims.safety.fold import conjuncts, variables
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
 from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Program, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
 #: More points than this are not looked at in one question.
 MAX_POINTS = 1 << 22

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import gcd
 
 from mirage_formal.claims.safety.arith import Range, interval, operate
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
 ZERO = Int(0)
 ONE = Int(1)

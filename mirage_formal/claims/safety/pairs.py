@@ -21,7 +21,7 @@ from mirage_formal.claims.safety.fold import (
 from mirage_formal.claims.safety.obligations import Held, Means
 from mirage_formal.claims.safety.radix import NO_FACTS, Facts, Linear, decodes, determined, facts, linear, separate
 from mirage_formal.claims.safety.timeline import Who
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Program, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
 SECOND = "~2"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
 Extents = Mapping[str, int]
 

@@ -45,7 +45,7 @@ from mirage_formal.claims.safety.obligations import (
 from mirage_formal.claims.safety.pairs import SECOND, declared, extents, remainder, unequal
 from mirage_formal.claims.safety.radix import linear
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.ir.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.limits import SAFETY_MS
 from mirage_formal.logic.session import Satisfiability
 

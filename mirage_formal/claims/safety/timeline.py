@@ -13,7 +13,7 @@ from typing import assert_never
 
 from mirage_formal.claims.safety.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
 from mirage_formal.claims.safety.fold import conjuncts, fold, variables
-from mirage_formal.ir.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
+from mirage_formal.kernels.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
 
 #: More steps than this are not followed.
 MAX_STEPS = 400_000

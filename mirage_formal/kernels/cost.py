@@ -1,0 +1,399 @@
+"""Cost model: a roofline per kernel, from the figures of a target.
+
+It is a ranking model: it orders candidates so that only the promising ones are compiled and measured, and no verdict
+depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml); on hand-written kernels for
+the H200 it is within about a third of the measured time, which is enough to order forms that differ in launches, bytes
+or parallelism, and not enough to order neighbours.
+
+A graph-defined kernel takes ``launch + latency + max(throughput, path)`` microseconds, where
+
+- device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
+  larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
+  it). A result of an earlier kernel that fits half the L2 is not read from device memory at all. Outputs are written
+  once. Replicated reads go through L2 at its own bandwidth.
+- bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
+  many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
+- arithmetic: products on tensor cores, padded to the target's tile; exponentials, roots and quotients on the special
+  function units; the rest on the vector units. They add up, for within a block they mostly wait for each other.
+  Traffic to shared memory is a roof of its own. The SM with the most blocks decides.
+- throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
+  iteration and a single wave a block loads first and computes then.
+- path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
+
+Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at
+the fraction of their peak that library kernels reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape
+from mirage_formal.kernels.target import Target
+
+#: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
+CANNOT_LAUNCH_US: Final = 1e9
+
+#: Special-function results per element of the widest operand.
+_SPECIAL: Final = {
+    OpKind.EXP: 1,
+    OpKind.SQRT: 1,
+    OpKind.DIV: 1,
+    OpKind.SILU: 2,
+    OpKind.GELU: 2,
+    OpKind.SIGMOID: 2,
+    OpKind.SOFTMAX: 1,
+}
+#: Operators that only rename elements: no arithmetic.
+_FREE: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONCAT, OpKind.REPEAT, OpKind.ACCUM_CONCAT})
+#: Operators that pass over their operand more than once, and how often.
+_PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
+#: Most stages of a load ring that are counted as in flight.
+_RING: Final = 8
+_B_REREAD_ROWS: Final = 64  # a product reads its right operand again for every 64 rows of the left one
+_CHUNK: Final = 32 << 10  # a predefined operator keeps one SM busy per this many bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """What one kernel is estimated to take and need.
+
+    Attributes:
+        us: Microseconds in all.
+        memory_us: Time of its traffic with device memory and L2.
+        compute_us: Time of its arithmetic and shared-memory traffic.
+        path_us: Time of the dependent latencies of its blocks.
+        device_bytes: Bytes that cross device memory.
+        l2_bytes: Bytes that blocks load and store, replicas counted.
+        tensor_flops: Operations on tensor cores, padding included.
+        other_flops: Operations elsewhere.
+        shared_bytes: Shared memory of one block (the search-time estimate).
+        blocks: Thread blocks.
+        resident: Blocks that one SM holds at once.
+        waves: Rounds of blocks.
+    """
+
+    us: float
+    memory_us: float
+    compute_us: float
+    path_us: float
+    device_bytes: float
+    l2_bytes: float
+    tensor_flops: float
+    other_flops: float
+    shared_bytes: int
+    blocks: int
+    resident: int
+    waves: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Estimate of a whole graph: the sum over its kernels, which run one after another."""
+
+    us: float
+    kernels: tuple[KernelCost, ...]
+
+
+class _Work:
+    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel)."""
+
+    __slots__ = ("latency", "shared", "special", "tensor", "traffic", "vector")
+
+    def __init__(self) -> None:
+        self.tensor = self.vector = self.special = self.traffic = 0
+        self.shared = 0
+        self.latency = 0.0
+
+
+def estimate(graph: KernelGraph, target: Target) -> Cost:
+    """Estimated microseconds of a graph on a target, kernel by kernel.
+
+    Raises:
+        GraphError: Shapes do not fit (a graph that was checked never raises).
+    """
+    tensors = [given.tensor for given in graph.inputs]
+    cold = len(tensors)
+    costs: list[KernelCost] = []
+    for op in graph.ops:
+        operands = [tensors[i] for i in op.operands]
+        warm = [i >= cold and 2 * tensors[i].bytes <= target.l2_bytes for i in op.operands]
+        if isinstance(op, GraphDefined):
+            cost, results = block_cost(op.graph, operands, target, warm)
+        else:
+            cost, results = _predefined(op, operands, target, warm)
+        costs.append(cost)
+        tensors += results
+    return Cost(sum(cost.us for cost in costs), tuple(costs))
+
+
+def block_cost(
+    block: BlockGraph, operands: Sequence[DTensor], target: Target, warm: Sequence[bool] = ()
+) -> tuple[KernelCost, list[DTensor]]:
+    """Cost and results of one graph-defined kernel.
+
+    Args:
+        block: A well-formed block graph.
+        operands: Types of what its input iterators read.
+        target: The GPU.
+        warm: For each operand, whether an earlier kernel of the graph has left it in L2.
+    """
+    grid, loop = block.grid, block.forloop_range
+    blocks = grid[0] * grid[1] * grid[2]
+    work = _Work()
+    shapes: list[Shape] = []
+    widths: list[int] = []
+    times: list[int] = []
+    loads: list[tuple[int, int]] = []  # bytes of the tensor, bytes that one block reads
+    stage = 0  # bytes that one iteration loads
+    for iterator, tensor in zip(block.inputs, operands, strict=True):
+        shape = list(tensor.shape)
+        for axis, dim in enumerate(iterator.imap):
+            if dim is not None:
+                shape[dim] //= grid[axis]
+        repeat = 1
+        if iterator.fmap is not None:
+            shape[iterator.fmap] //= loop
+            repeat = loop
+        width = tensor.dtype.bytes
+        tile = prod(shape) * width
+        shapes.append(tuple(shape))
+        widths.append(width)
+        times.append(repeat)
+        loads.append((tensor.bytes, tile * repeat))
+        work.shared += tile
+        work.traffic += tile * repeat
+        stage += tile if repeat == loop else 0
+    work.latency = target.model.iteration_us * loop
+    context = block.context
+    for op in block.ops:
+        _block_op(op, shapes, widths, times, context, work, target)
+    results: list[DTensor] = []
+    for saver in block.outputs:
+        shape = list(shapes[saver.operand])
+        for axis, dim in enumerate(saver.omap):
+            if dim is not None:
+                shape[dim] *= grid[axis]
+        width = widths[saver.operand]
+        results.append(DTensor(tuple(shape), operands[0].dtype if width == 2 else DType.FLOAT32))
+    return _kernel(block, work, loads, stage, results, target, warm, blocks), results
+
+
+def _block_op(
+    op: BlockOp,
+    shapes: list[Shape],
+    widths: list[int],
+    times: list[int],
+    context: BlockContext,
+    work: _Work,
+    target: Target,
+) -> None:
+    """Append the results of one block operator and add its work; ``times`` is how often a tensor is computed."""
+    given = op.operands
+    repeat = max([times[i] for i in given])
+    traffic = sum([prod(shapes[i]) * widths[i] for i in given])
+    kept = False  # whether the results stay in registers
+    if isinstance(op, Op):
+        row = SPECS[op.kind]
+        operands = tuple([shapes[i] for i in given])
+        found = row.shape(op.attrs, operands, context)
+        if isinstance(found, str):
+            raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
+        width = op.attrs.dtype.bytes if op.attrs.dtype is not None else widths[given[0]]
+        _arithmetic(op.kind, operands, found[0], repeat, work, target)
+        own = 0 if op.kind in IN_PLACE else width
+        outs = [(shape, width) for shape in found]
+        if op.kind is OpKind.MATMUL:
+            rows, (depth, columns) = operands[0][-2], operands[1][-2:]
+            traffic += ((rows - 1) // _B_REREAD_ROWS) * depth * columns * width
+            work.latency += target.model.matmul_us * repeat
+            kept = True
+        else:
+            work.latency += target.model.operator_us * repeat
+        if row.accumulator:
+            traffic, kept, repeat = 0, True, 1
+    else:
+        outs = _thread_graph(op.graph, [(shapes[i], widths[i]) for i in given], context, repeat, work, target)
+        work.latency += target.model.operator_us * repeat
+        own = 0  # counted by _thread_graph
+    for shape, width in outs:
+        elements = prod(shape)
+        shapes.append(shape)
+        widths.append(width)
+        times.append(repeat)
+        work.shared += elements * own
+        traffic += 0 if kept else elements * width
+    work.traffic += traffic * repeat
+
+
+def _thread_graph(
+    graph: ThreadGraph,
+    given: list[tuple[Shape, int]],
+    context: BlockContext,
+    repeat: int,
+    work: _Work,
+    target: Target,
+) -> list[tuple[Shape, int]]:
+    """Work of a thread graph; returns shape and element width of its outputs. Its interior costs no shared memory."""
+    tensors = list(given)
+    for op in graph.ops:
+        operands = tuple([tensors[i][0] for i in op.operands])
+        found = SPECS[op.kind].shape(op.attrs, operands, context)
+        if isinstance(found, str):
+            raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
+        _arithmetic(op.kind, operands, found[0], repeat, work, target)
+        width = op.attrs.dtype.bytes if op.attrs.dtype is not None else tensors[op.operands[0]][1]
+        tensors.append((found[0], width))
+    buffers: set[int] = set()
+    for number in graph.outputs:
+        # Operators computed in place share the buffer of their operand: follow them to where the buffer begins.
+        while number >= graph.inputs and graph.ops[number - graph.inputs].kind in IN_PLACE:
+            number = graph.ops[number - graph.inputs].operands[0]
+        if number >= graph.inputs:
+            buffers.add(number)
+    work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers])
+    return [tensors[i] for i in graph.outputs]
+
+
+def _arithmetic(
+    kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: int, work: _Work, target: Target
+) -> None:
+    """Add the operations of one operator, done ``repeat`` times."""
+    if kind is OpKind.MATMUL:
+        left, right = operands
+        tile = target.model.tensor_tile
+        rows, columns = left[-2], right[-1]
+        if rows < columns and rows < tile[0]:  # few rows: the product is done transposed if that pads less
+            straight = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
+            turned = -(-columns // tile[0]) * tile[0] * (-(-rows // tile[1]) * tile[1])
+            area = min(straight, turned)
+        else:
+            area = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
+        work.tensor += 2 * prod(left[:-2]) * area * (-(-left[-1] // tile[2]) * tile[2]) * repeat
+    elif kind not in _FREE:
+        elements = prod(operands[0])
+        if len(operands) > 1:
+            elements = max(elements, prod(result))
+        work.vector += elements * repeat * _PASSES.get(kind, 1)
+        work.special += elements * repeat * _SPECIAL.get(kind, 0)
+
+
+def _kernel(
+    block: BlockGraph,
+    work: _Work,
+    loads: list[tuple[int, int]],
+    stage: int,
+    results: list[DTensor],
+    target: Target,
+    warm: Sequence[bool],
+    blocks: int,
+) -> KernelCost:
+    limits, model = target.limits, target.model
+    per_sm = -(-blocks // target.sms)
+    fits = work.shared <= limits.shared_bytes_per_block and block.threads <= limits.threads_per_block
+    resident = max(
+        1,
+        min(
+            limits.blocks_per_sm,
+            limits.threads_per_sm // block.threads,
+            limits.shared_bytes_per_sm // (work.shared + limits.shared_reserved_per_block),
+        ),
+    )
+    waves = -(-per_sm // resident)
+    at_once = min(resident, per_sm)
+    written = sum([tensor.bytes for tensor in results])
+    read = 0
+    for index, (size, mine) in enumerate(loads):
+        if not (warm and warm[index]):
+            read += size if 2 * size <= target.l2_bytes else min(size * waves, mine * blocks)
+    loaded = sum([mine for _, mine in loads])
+    room = limits.shared_bytes_per_sm // at_once - work.shared
+    ring = min(block.forloop_range, _RING, 1 + (room // stage if room > 0 and stage else 0))
+    rounds = -(-block.forloop_range // ring) * waves
+    active = min(blocks, target.sms)
+    device_rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
+    l2_rate = model.l2_bandwidth_gbs * 1e3
+    crossing = loaded * blocks + written
+    memory = max(
+        (read + written) / device_rate,
+        crossing / l2_rate,
+        per_sm * (crossing / blocks) / (model.sm_bandwidth_gbs * 1e3),
+        (rounds - 1) * model.latency_us,
+    )
+    compute = _compute_us(work, target, 1) * per_sm
+    path = work.latency * waves
+    body = max(max(memory, compute) + min(memory, compute) / (block.forloop_range * waves), path)
+    us = model.launch_us + model.latency_us + body
+    return KernelCost(
+        us=us if fits else CANNOT_LAUNCH_US,
+        memory_us=memory,
+        compute_us=compute,
+        path_us=path,
+        device_bytes=float(read + written),
+        l2_bytes=float(crossing),
+        tensor_flops=float(work.tensor * blocks),
+        other_flops=float((work.vector + work.special) * blocks),
+        shared_bytes=work.shared,
+        blocks=blocks,
+        resident=resident,
+        waves=waves,
+    )
+
+
+def _compute_us(work: _Work, target: Target, sms: int) -> float:
+    """Microseconds that ``sms`` SMs take for the work."""
+    clock = target.clock_ghz * 1e3  # cycles per microsecond
+    share = target.sms / sms
+    arithmetic = (
+        work.tensor / (target.tensor_tflops * target.model.tensor_efficiency * 1e6) * share
+        + work.vector / (target.vector_tflops / 2 * 1e6) * share
+        + work.special / (target.special_per_clock * clock * sms)
+    )
+    return max(arithmetic, work.traffic / (target.shared_bandwidth_per_clock * clock * sms))
+
+
+def _predefined(
+    op: Op, operands: list[DTensor], target: Target, warm: Sequence[bool]
+) -> tuple[KernelCost, list[DTensor]]:
+    """A library kernel: one launch, operands and results cross once, as many SMs as the work can use."""
+    shapes = tuple([tensor.shape for tensor in operands])
+    found = SPECS[op.kind].shape(op.attrs, shapes, None)
+    if isinstance(found, str):
+        raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
+    dtype = op.attrs.dtype if op.attrs.dtype is not None else operands[0].dtype
+    results = [DTensor(shape, dtype) for shape in found]
+    work = _Work()
+    _arithmetic(op.kind, shapes, found[0], 1, work, target)
+    written = sum([tensor.bytes for tensor in results])
+    crossing = written + sum([tensor.bytes for tensor in operands])
+    read = sum([tensor.bytes for tensor, hot in zip(operands, warm, strict=True) if not hot])
+    chunks = max(1, -(-crossing // _CHUNK))
+    active = min(chunks, target.sms)
+    model = target.model
+    rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
+    rate *= model.library_efficiency
+    memory = max((read + written) / rate, crossing / (model.l2_bandwidth_gbs * 1e3))
+    compute = _compute_us(work, target, target.sms) / model.library_efficiency
+    path = 2 * model.iteration_us + (model.matmul_us if op.kind is OpKind.MATMUL else model.operator_us)
+    us = model.launch_us + model.latency_us + max(memory, compute) + path
+    cost = KernelCost(
+        us=us,
+        memory_us=memory,
+        compute_us=compute,
+        path_us=path,
+        device_bytes=float(read + written),
+        l2_bytes=float(crossing),
+        tensor_flops=float(work.tensor),
+        other_flops=float(work.vector + work.special),
+        shared_bytes=0,
+        blocks=chunks,
+        resident=1,
+        waves=-(-chunks // target.sms),
+    )
+    return cost, results

@@ -1,0 +1,283 @@
+"""Executables: everything that runs one µGraph on a GPU, as plain data.
+
+A directory holds launch.json, the CUDA C++ of every generated kernel, and machine code for some architectures.
+Reading one needs msgspec only: no solver, no search, no code of the verifier. docs/kernels.md describes the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mirage_formal import strict_json
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
+from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.records import (
+    LAUNCH_FILE,
+    Argument,
+    Binary,
+    KernelLaunch,
+    Launch,
+    LaunchRecord,
+    ProductLaunch,
+    write_atomic,
+)
+
+SCHEMA: Final = "mirage_formal.launch"
+VERSION: Final = 1
+#: Workspace tensors start at multiples of this many bytes.
+ALIGN: Final = 256
+_MAX_BYTES: Final = 64 << 20
+_MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
+_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """One µGraph, ready to be loaded on a device.
+
+    Attributes:
+        digest: Digest of the µGraph.
+        graph: The µGraph.
+        program: The program.
+        launches: In order.
+        outputs: The value of each output.
+        files: Contents of the sources and of the machine code.
+    """
+
+    digest: str
+    graph: KernelGraph
+    program: KernelGraph
+    launches: tuple[Launch, ...]
+    outputs: tuple[int, ...]
+    files: dict[str, bytes]
+
+    @property
+    def values(self) -> tuple[DTensor, ...]:
+        """The type of every value."""
+        types = kernel_types(self.graph)
+        extra = sorted({value for value in self.outputs if value >= len(types)})
+        return (*types, *(types[self.graph.outputs[self.outputs.index(value)]] for value in extra))
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The CUDA C++ of every generated kernel, by file."""
+        names = [launch.source for launch in self.launches if isinstance(launch, KernelLaunch)]
+        return {name: self.files[name].decode() for name in dict.fromkeys(names)}
+
+    @property
+    def source(self) -> str:
+        """The CUDA C++ of all generated kernels, one after another."""
+        return "\n".join(self.sources.values())
+
+    def align(self, value: int) -> int:
+        """The alignment in bytes that all kernels together want of a value."""
+        wanted = [argument.align for launch in self._kernels() for argument in launch.arguments]
+        owner = [argument.value for launch in self._kernels() for argument in launch.arguments]
+        return max((a for a, v in zip(wanted, owner, strict=True) if v == value), default=1)
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        """The strides of a value in elements: an input's own, row-major for all others."""
+        inputs: tuple[Input, ...] = self.graph.inputs
+        return inputs[value].strides if value < len(inputs) else row_major(self.values[value].shape)
+
+    def _kernels(self) -> Iterator[KernelLaunch]:
+        return (launch for launch in self.launches if isinstance(launch, KernelLaunch))
+
+
+def workspace(executable: Executable) -> tuple[dict[int, int], int]:
+    """Byte offsets of the values that are neither inputs nor outputs, and the bytes of all together."""
+    offsets: dict[int, int] = {}
+    end = 0
+    for number, tensor in enumerate(executable.values):
+        if number >= len(executable.graph.inputs) and number not in executable.outputs:
+            offsets[number] = end
+            end += -(-tensor.bytes // ALIGN) * ALIGN
+    return offsets, end
+
+
+def kernel_launch(
+    program: Program, operator: int, values: tuple[int, ...], source: str, text: str, cubins: dict[str, Binary]
+) -> KernelLaunch:
+    """The launch of a Program whose parameters are the values of these numbers, in order."""
+    arguments = tuple(
+        Argument(value, param.elements, param.align, param.written)
+        for value, param in zip(values, program.params, strict=True)
+    )
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    shared = program.shared_bytes
+    return KernelLaunch(
+        operator, program.name, program.grid, program.threads, shared, arguments, source, digest, cubins
+    )
+
+
+# --- directories -----------------------------------------------------------------------------------------------------
+
+
+def save(executable: Executable, directory: Path) -> None:
+    """Write an executable; launch.json comes last: an earlier one would not have these files' digests."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in executable.files.items():
+        write_atomic(directory / name, content)
+    record = LaunchRecord(
+        schema=SCHEMA,
+        version=VERSION,
+        digest=executable.digest,
+        graph=msgspec.Raw(to_json(executable.graph).strip().encode()),
+        program=msgspec.Raw(to_json(executable.program).strip().encode()),
+        launches=executable.launches,
+        outputs=executable.outputs,
+    )
+    write_atomic(directory / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+def load(directory: Path) -> Executable:
+    """Read an executable.
+
+    Raises:
+        RunError: There is none.
+        FormatError: It is malformed, contradicts its µGraph, or a file differs from its digest.
+    """
+    path = directory / LAUNCH_FILE
+    if not path.is_file():
+        hint = "python -m mirage_formal.pipeline.build RUN_DIR makes them, where the solvers are installed"
+        raise RunError("expected generated kernels (launch.json), got none", where=str(directory), hint=hint)
+    where = str(path)
+    try:
+        data = _read(path)
+        strict_json.load(data, where, hint="build the kernels again")
+        record = msgspec.json.decode(data, type=LaunchRecord)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(f"expected a launch record, got: {error}", where=where) from None
+    if (record.schema, record.version) != (SCHEMA, VERSION):
+        got = f"{record.schema!r} version {record.version}"
+        raise FormatError(f"expected {SCHEMA!r} version {VERSION}, got {got}", where=where)
+    graph, program = from_json(bytes(record.graph), where), from_json(bytes(record.program), where)
+    files = {name: _verified(directory, name, digest) for name, digest in _files(record.launches, where)}
+    executable = Executable(record.digest, graph, program, record.launches, record.outputs, files)
+    _check(executable, where)
+    return executable
+
+
+def _read(path: Path) -> bytes:
+    if path.stat().st_size > _MAX_BYTES:
+        raise FormatError(f"expected at most {_MAX_BYTES} bytes, got more", where=str(path))
+    return path.read_bytes()
+
+
+def _files(launches: tuple[Launch, ...], where: str) -> Iterator[tuple[str, str]]:
+    for launch in launches:
+        if isinstance(launch, KernelLaunch):
+            yield from ((launch.source, launch.sha256), *((b.file, b.sha256) for b in launch.cubins.values()))
+            if _NAME.fullmatch(launch.name) is None:
+                raise FormatError(f"expected the name of a kernel, got {launch.name[:60]!r}", where=where)
+
+
+def _verified(directory: Path, name: str, digest: str) -> bytes:
+    path = directory / name
+    if _FILE.fullmatch(name) is None or path.is_symlink() or not path.is_file():
+        raise FormatError(f"expected a file of this directory, got {name[:60]!r}", where=str(directory / LAUNCH_FILE))
+    content = _read(path)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise FormatError("expected the file that launch.json was written with, got another", where=str(path))
+    return content
+
+
+def _check(executable: Executable, where: str) -> None:
+    """Refuse launches that contradict the µGraph: sizes of arguments, values that nothing has written."""
+
+    def refuse(what: str) -> None:
+        raise FormatError(what, where=where, hint="build the kernels again")
+
+    types = kernel_types(executable.graph)
+    extra = [value for value in executable.outputs if value >= len(types)]
+    if len(executable.outputs) != len(executable.graph.outputs) or sorted(set(extra)) != list(
+        range(len(types), len(types) + len(extra))
+    ):
+        refuse(f"expected a value for each output, got {list(executable.outputs)}")
+    values = executable.values
+    known = set(range(len(executable.graph.inputs)))
+    for number, launch in enumerate(executable.launches):
+        reads, writes = uses(launch)
+        if not all(0 <= value < len(values) for value in (*reads, *writes)):
+            refuse(f"launch {number}: expected values below {len(values)}, got {[*reads, *writes]}")
+        if missing := sorted(set(reads) - known):
+            refuse(f"launch {number}: reads value {missing[0]}, which nothing has written")
+        if again := sorted(set(writes) & known):
+            refuse(f"launch {number}: writes value {again[0]} a second time")
+        known |= set(writes)
+        if isinstance(launch, KernelLaunch):
+            _check_kernel(executable, launch, number, refuse)
+    if missing := sorted(set(executable.outputs) - known):
+        refuse(f"no launch writes output value {missing[0]}")
+
+
+def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, refuse: object) -> None:
+    assert callable(refuse)
+    if any(not 1 <= n <= most for n, most in zip(launch.grid, _MAX_GRID, strict=True)) or not (
+        1 <= launch.threads <= 1024 and 0 <= launch.shared_bytes <= 1 << 20
+    ):
+        refuse(f"launch {number}: expected launch dimensions that a GPU has, got {launch.grid} x {launch.threads}")
+    for argument in launch.arguments:
+        tensor = executable.values[argument.value]
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, executable.strides(argument.value), strict=True))
+        if argument.elements != span or argument.align not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            got = f"{argument.elements} aligned to {argument.align}"
+            refuse(f"launch {number}: expected {span} elements of value {argument.value}, got {got}")
+
+
+def uses(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The values that a launch reads, and those that it writes."""
+    if isinstance(launch, ProductLaunch):
+        return (launch.a, launch.b), (launch.result,)
+    read = tuple(argument.value for argument in launch.arguments if not argument.written)
+    return read, tuple(argument.value for argument in launch.arguments if argument.written)
+
+
+def moved_bytes(graph: KernelGraph) -> int:
+    """The fewest bytes that a program moves through device memory: every input read once, every output written once."""
+    types = kernel_types(graph)
+    return sum(types[i].bytes for i in range(len(graph.inputs))) + sum(types[i].bytes for i in set(graph.outputs))
+
+
+def describe(launch: Launch, graph: KernelGraph) -> str:
+    """A launch in a few words."""
+    if isinstance(launch, ProductLaunch):
+        return "matmul (cuBLAS)"
+    defined = launch.operator >= 0 and isinstance(graph.ops[launch.operator], GraphDefined)
+    x, y, z = launch.grid
+    what = "graph-defined" if defined else "predefined" if launch.operator >= 0 else "copy"
+    return f"{launch.name} ({what}): {x}x{y}x{z} blocks of {launch.threads}, {launch.shared_bytes} bytes shared"
+
+
+__all__ = [
+    "ALIGN",
+    "LAUNCH_FILE",
+    "SCHEMA",
+    "VERSION",
+    "Argument",
+    "Binary",
+    "Executable",
+    "KernelLaunch",
+    "Launch",
+    "LaunchRecord",
+    "ProductLaunch",
+    "describe",
+    "kernel_launch",
+    "load",
+    "moved_bytes",
+    "save",
+    "uses",
+    "workspace",
+]

@@ -1,0 +1,178 @@
+"""Code generation of a µGraph as values: its kernels in order, what is launched, what was planned, what must hold.
+
+Equal µGraphs and targets give equal results: nothing here depends on time, machine or files. The pipeline builds
+kernels by this, and ``derive.evidence`` derives them again from what a directory of kernels records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.gpu.products import side
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
+
+if TYPE_CHECKING:
+    from mirage_formal.gpu.compile import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A generated kernel: its operator, its values, its Program, and its plan if it is graph-defined."""
+
+    operator: int
+    values: tuple[int, ...]
+    program: Program
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What is launched for a µGraph.
+
+    Attributes:
+        steps: Generated kernels and predefined products, in order.
+        outputs: The value of each output.
+    """
+
+    steps: tuple[Kernel | ProductLaunch, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The file of each generated kernel's source, in order."""
+        count = sum(isinstance(step, Kernel) for step in self.steps)
+        return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
+
+
+def generate(graph: KernelGraph, target: Target) -> Generated:
+    """The kernels of a µGraph.
+
+    Args:
+        graph: A well-formed µGraph.
+        target: What kernels are planned for.
+
+    Raises:
+        UnsupportedError: An operator cannot be lowered; names it.
+    """
+    steps: list[Kernel | ProductLaunch] = []
+    types = kernel_types(graph)
+    strides = [item.strides for item in graph.inputs]
+    strides += [row_major(tensor.shape) for tensor in types[len(strides) :]]
+    number = len(graph.inputs)
+    for position, op in enumerate(graph.ops):
+        results = tuple(range(number, number + op.results))
+        number += op.results
+        try:
+            steps.append(_lowered(graph, position, op, results, types, strides, target))
+        except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
+            what = f"operator {position} cannot be lowered: {first_line(error)}"
+            raise UnsupportedError(what, where="plan") from error
+    outputs = _outputs(graph, types, strides, steps)
+    return Generated(tuple(steps), tuple(outputs))
+
+
+def first_line(error: BaseException) -> str:
+    """Kind of an error, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def _lowered(
+    graph: KernelGraph,
+    position: int,
+    op: Op | GraphDefined,
+    results: tuple[int, ...],
+    types: Sequence[Any],
+    strides: Sequence[tuple[int, ...]],
+    target: Target,
+) -> Kernel | ProductLaunch:
+    values = (*op.operands, *results)
+    if isinstance(op, GraphDefined):
+        # Planning loads solvers.
+        plan: Plan = import_module("mirage_formal.kernels.planning.planner").make_plan(graph, position, target)
+        return Kernel(position, values, import_module("mirage_formal.kernels.lowering").lower(plan), plan)
+    if op.kind is OpKind.MATMUL:
+        a, b = op.operands
+        side(types[a].shape, strides[a])
+        side(types[b].shape, strides[b])
+        return ProductLaunch(position, a, b, results[0])
+    operands = tuple((types[i], strides[i]) for i in op.operands)
+    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[results[0]])
+    return Kernel(position, values, made)
+
+
+def _outputs(
+    graph: KernelGraph,
+    types: Sequence[Any],
+    strides: Sequence[tuple[int, ...]],
+    steps: list[Kernel | ProductLaunch],
+) -> list[int]:
+    """The value of each output; inputs and repeated outputs are copied to values of their own."""
+    outputs: list[int] = []
+    extra = len(types)
+    for tensor in graph.outputs:
+        if tensor >= len(graph.inputs) and tensor not in outputs:
+            outputs.append(tensor)
+            continue
+        copy = copy_program(f"copy{len(outputs)}", (types[tensor], strides[tensor]))
+        steps.append(Kernel(-1, (tensor, extra), copy))
+        outputs.append(extra)
+        extra += 1
+    return outputs
+
+
+def plan_record(
+    program: Program, operator: int, plan: Plan | None, compiled: Mapping[str, Compiled]
+) -> KernelPlanRecord:
+    """What was planned for a kernel, and what the compiler reported about it.
+
+    Args:
+        program: The kernel.
+        operator: Number of the µGraph's operator, or -1.
+        plan: Its plan, if it is graph-defined.
+        compiled: Machine code by architecture.
+    """
+    loop = None
+    if plan is not None:
+        loop = LoopRecord(
+            forloop_range=plan.forloop_range,
+            stages=plan.stages,
+            ring=plan.ring,
+            barriers=plan.barriers,
+            shared_lower_bound=plan.shared_lower_bound,
+        )
+    return KernelPlanRecord(
+        kernel=program.name,
+        operator=operator,
+        grid=program.grid,
+        threads=program.threads,
+        loop=loop,
+        buffers=tuple(
+            BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
+        ),
+        shared_bytes=program.shared_bytes,
+        compiled={arch: compiled_record(code) for arch, code in compiled.items()},
+    )
+
+
+def compiled_record(code: Compiled) -> CompiledRecord:
+    """What the compiler reported about a kernel for one architecture."""
+    return CompiledRecord(
+        registers=code.registers,
+        spill_bytes=code.spill_bytes,
+        stack_bytes=code.stack_bytes,
+        shared_bytes=code.shared_bytes,
+        compiler=code.compiler,
+    )

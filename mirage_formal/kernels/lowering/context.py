@@ -1,0 +1,167 @@
+"""What every part of lowering shares: names, addresses, and the value of one element of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from mirage_formal.graph.types import Shape
+from mirage_formal.kernels.program.flat import FlatOp, Map, Repeat, results_of
+from mirage_formal.kernels.program.index import ONE, ZERO, Indices
+from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedHome, Tile
+from mirage_formal.kernels.program.program import (
+    Apply,
+    BinaryFn,
+    Combine,
+    For,
+    GlobalRead,
+    If,
+    Int,
+    IntExpr,
+    Real,
+    SharedRead,
+    Stmt,
+    UnaryFn,
+    Value,
+    Var,
+)
+
+BLOCK = ("bx", "by", "bz")
+TID = Var("tid")
+
+
+class Context:
+    """One lowering: the plan, fresh names, and the loop variable of the kernel's loop."""
+
+    def __init__(self, plan: Plan, ops: Sequence[FlatOp]) -> None:
+        self.plan = plan
+        ranges = dict(zip(BLOCK, plan.grid, strict=True)) | {"tid": plan.threads}
+        self.ix = Indices(ranges)
+        self.iteration: IntExpr = ZERO
+        self.definitions = {n: op for op in ops for n in results_of(op)}
+        self._fresh = 0
+
+    def fresh(self, stem: str) -> str:
+        """A new name of a register array."""
+        self._fresh += 1
+        return f"{stem}_{self._fresh}"
+
+    def tensor(self, number: int) -> PlanTensor:
+        return self.plan.tensors[number]
+
+    def iterator(self, extent: int, stem: str = "i") -> IntExpr:
+        """A new loop variable; the constant 0 if the loop would have one iteration."""
+        return ZERO if extent == 1 else self.ix.variable(extent, stem)
+
+    # --- device memory
+
+    def device_index(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
+        """Position in a parameter of an element of a block's tile."""
+        shape = self.tensor(tile.tensor).shape
+        strides = self.plan.params[tile.param].strides
+        step = self.iteration if iteration is None else iteration
+        out = [self.tile_base(tile, dim, shape[dim], strides[dim], step) for dim in range(len(shape))]
+        return self.ix.add(*out, *(self.ix.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))
+
+    def tile_base(self, tile: Tile, dim: int, extent: int, stride: int, iteration: IntExpr) -> IntExpr:
+        """Where the tile begins along one dim: the block's slab first, the loop chunk inside it."""
+        parts: list[tuple[IntExpr, int]] = [
+            (Var(BLOCK[axis]), self.plan.grid[axis])
+            for axis, split in enumerate(tile.split)
+            if split == dim and self.plan.grid[axis] > 1
+        ]
+        if tile.loop == dim:
+            parts.append((iteration, self.plan.forloop_range))
+        terms: list[IntExpr] = []
+        step = extent * stride
+        for variable, count in reversed(parts):
+            terms.append(self.ix.mul(variable, step))
+            step *= count
+        return self.ix.add(*reversed(terms))
+
+    def input_tile(self, number: int) -> Tile:
+        return self.plan.inputs[number]
+
+    # --- shared memory
+
+    def shared_index(self, home: SharedHome, row: IntExpr, col: IntExpr, iteration: IntExpr | None = None) -> IntExpr:
+        """Position in its buffer of an element of a matrix in shared memory."""
+        if home.turned:
+            row, col = col, row
+        within = col
+        if home.mask:
+            key = self.ix.mod(self.ix.div(row, 1 << home.shift), home.mask + 1)
+            chunk = self.ix.xor(self.ix.div(col, 8), key)
+            within = self.ix.add(self.ix.mul(chunk, 8), self.ix.mod(col, 8))
+        return self.ix.add(self.stage(home, iteration), self.ix.mul(row, home.pitch), within)
+
+    def stage(self, home: SharedHome, iteration: IntExpr | None = None) -> IntExpr:
+        """Where the current iteration's copy begins."""
+        step = self.iteration if iteration is None else iteration
+        return ZERO if home.stages == 1 else self.ix.mul(self.ix.mod(step, home.stages), home.elements)
+
+    def matrix_position(self, shape: Shape, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, IntExpr]:
+        """(row, col) of an element: the last dim is the column, all others are the row."""
+        if not shape:
+            return ZERO, ZERO
+        strides = list(accumulate(reversed(shape[1:-1]), lambda a, b: a * b, initial=1))[::-1]
+        return self.ix.ravel(coordinates[:-1], strides[: len(shape) - 1]), coordinates[-1]
+
+    def coordinates(self, shape: Shape, row: IntExpr, col: IntExpr) -> tuple[IntExpr, ...]:
+        """The other way round."""
+        return (*self.ix.unravel(row, shape[:-1]), col) if shape else ()
+
+    # --- values
+
+    def element(self, number: int, coordinates: Sequence[IntExpr]) -> Value:
+        """One element of a tensor that is not in registers; tensors without a home are computed here."""
+        tensor = self.tensor(number)
+        home = tensor.home
+        if home.shared is not None:
+            row, col = self.matrix_position(tensor.shape, coordinates)
+            return SharedRead(home.shared.buffer, self.shared_index(home.shared, row, col))
+        if home.device:
+            tile = self.input_tile(number)
+            return GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
+        op = self.definitions[number]
+        match op:
+            case Map():
+                return apply(op, [self.element(n, self.broadcast(n, coordinates)) for n in op.operands])
+            case Repeat():
+                return self.element(op.operand, self.broadcast(op.operand, coordinates))
+            case _:
+                raise AssertionError(f"tensor {number} cannot be read element by element")
+
+    def broadcast(self, number: int, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, ...]:
+        """Coordinates in an operand of extent 1 along some dims."""
+        shape = self.tensor(number).shape
+        return tuple(ZERO if extent == 1 else c for extent, c in zip(shape, coordinates, strict=True))
+
+
+def apply(op: Map, values: list[Value]) -> Value:
+    """The value of an elementwise operator."""
+    if isinstance(op.fn, UnaryFn):
+        return Apply(op.fn, values[0])
+    return Combine(op.fn, values[0], Real(op.constant) if op.constant is not None else values[1])
+
+
+def identity(fn: BinaryFn) -> float:
+    """What leaves a sum or maximum as it is."""
+    return 0.0 if fn is BinaryFn.ADD else -3.4028234663852886e38
+
+
+def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:
+    """A loop, or its body if it has one iteration."""
+    if not body:
+        return ()
+    if isinstance(variable, Int):
+        return tuple(body)
+    assert isinstance(variable, Var)
+    return (For(variable.name, extent, tuple(body), unroll),)
+
+
+def when(condition: IntExpr, body: Sequence[Stmt], *, uniform: bool = False) -> tuple[Stmt, ...]:
+    """A condition, or its body if it is known to hold."""
+    if condition == ONE or not body:
+        return tuple(body)
+    return () if condition == ZERO else (If(condition, tuple(body), uniform),)

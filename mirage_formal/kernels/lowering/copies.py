@@ -1,0 +1,89 @@
+"""Input tiles on their way to shared memory: asynchronous 16-byte copies, or one element after another."""
+
+from __future__ import annotations
+
+from mirage_formal.kernels.lowering.context import TID, Context, loop, when
+from mirage_formal.kernels.program.index import ONE
+from mirage_formal.kernels.program.program import (
+    CopyAsync,
+    GlobalRead,
+    IntExpr,
+    Real,
+    Select,
+    SharedWrite,
+    Stmt,
+    Value,
+)
+
+_CHUNK_BYTES = 16
+#: Copies of one thread that are unrolled.
+_UNROLL = 32
+
+
+def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
+    """Starts the copies of an input's tile of one iteration; columns beyond the tile become zeros."""
+    ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
+    home = tensor.home.shared
+    assert home is not None
+    width = _CHUNK_BYTES // tensor.dtype.bytes
+    chunks = home.cols // width
+    step, rounds, first, chunk, mine = _dealt(cx, home.rows, chunks)
+    second = ix.mul(chunk, width)
+    row, col = (second, first) if home.turned else (first, second)
+    inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
+    at = cx.coordinates(tensor.shape, row, col)
+    copy = CopyAsync(
+        home.buffer,
+        cx.shared_index(home, row, col, iteration),
+        cx.plan.params[tile.param].name,
+        cx.device_index(tile, at, iteration),
+        inside,
+    )
+    return loop(step, rounds, when(mine, (copy,)), unroll=rounds <= _UNROLL)
+
+
+def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, IntExpr, IntExpr]:
+    """How chunks are dealt out to threads: (loop variable, rounds, row, chunk, whether there is one for a thread).
+
+    Where few threads stay idle by it, every round takes whole rows: a thread then keeps its column, and its addresses
+    move by a constant from round to round.
+    """
+    ix, threads = cx.ix, cx.plan.threads
+    per_round = threads // chunks
+    busy = per_round * chunks
+    if busy * 8 >= threads * 7:
+        rounds = -(-rows // per_round)
+        step = cx.iterator(rounds, "c")
+        row = ix.add(ix.div(TID, chunks), ix.mul(step, per_round))
+        return step, rounds, row, ix.mod(TID, chunks), ix.both((ix.less(TID, busy), ix.less(row, rows)))
+    total = rows * chunks
+    rounds = -(-total // threads)
+    step = cx.iterator(rounds, "c")
+    e = ix.add(TID, ix.mul(step, threads))
+    return step, rounds, ix.div(e, chunks), ix.mod(e, chunks), ix.less(e, total)
+
+
+def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
+    """Copies an input's tile element by element, zeros for padding."""
+    ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
+    home = tensor.home.shared
+    assert home is not None
+    total = home.rows * home.cols
+    rounds = -(-total // cx.plan.threads)
+    step = cx.iterator(rounds, "c")
+    e = ix.add(TID, ix.mul(step, cx.plan.threads))
+    first, second = ix.div(e, home.cols), ix.mod(e, home.cols)
+    row, col = (second, first) if home.turned else (first, second)
+    inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
+    at = cx.coordinates(tensor.shape, row, col)
+    value: Value = GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
+    if inside != ONE:
+        value = Select(inside, value, Real(0.0))
+    write = SharedWrite(home.buffer, cx.shared_index(home, row, col), (value,))
+    return loop(step, rounds, when(ix.less(e, total), (write,)))
+
+
+def ahead(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
+    """The copies of all pipelined inputs for one iteration, if there is such an iteration."""
+    body = [stmt for number in numbers for stmt in asynchronous(cx, number, iteration)]
+    return when(cx.ix.less(iteration, cx.plan.forloop_range), body, uniform=True)

@@ -1,0 +1,207 @@
+"""The generic way: every element of a result is one thread's work, operands are read one by one.
+
+It takes any operator, rank and broadcast. Results lie in shared memory; element e always belongs to thread e % threads,
+so that elementwise chains and accumulators over one shape need no barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from mirage_formal.graph.types import Shape
+from mirage_formal.kernels.lowering.context import TID, Context, apply, identity, loop, when
+from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Gather, Join, Map, Product, Reduce, Repeat, Running
+from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.plan import Compute, Part, Tile
+from mirage_formal.kernels.program.program import (
+    Apply,
+    BinaryFn,
+    Combine,
+    GlobalWrite,
+    IntExpr,
+    Real,
+    Reg,
+    Registers,
+    SetReg,
+    SharedWrite,
+    Stmt,
+    UnaryFn,
+    Value,
+)
+
+
+def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]], Sequence[Stmt]]) -> tuple[Stmt, ...]:
+    """``body`` for every element, at its coordinates."""
+    count = prod(shape)
+    rounds = -(-count // cx.plan.threads)
+    step = cx.iterator(rounds, "e")
+    e = cx.ix.add(TID, cx.ix.mul(step, cx.plan.threads))
+    inner = when(cx.ix.less(e, count), body(cx.ix.unravel(e, shape)))
+    return loop(step, rounds, inner)
+
+
+def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
+    """Writes one element of a tensor in shared memory."""
+    tensor = cx.tensor(number)
+    assert tensor.home.shared is not None
+    row, col = cx.matrix_position(tensor.shape, coordinates)
+    return SharedWrite(tensor.home.shared.buffer, cx.shared_index(tensor.home.shared, row, col), (value,))
+
+
+def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
+    """Statements of a step in the generic way."""
+    op = step.op
+    match op:
+        case Map():
+            return over_elements(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
+        case Repeat():
+            return over_elements(
+                cx, cx.tensor(op.result).shape, lambda at: (store(cx, op.result, at, _operand(cx, op.operand, at)),)
+            )
+        case Reduce():
+            return over_elements(
+                cx,
+                cx.tensor(op.result).shape,
+                lambda at: _folded(
+                    cx, op.fn, op.operand, op.dim, op.kept, at, lambda v: (store(cx, op.result, at, v),)
+                ),
+            )
+        case Product():
+            return over_elements(
+                cx,
+                cx.tensor(op.result).shape,
+                lambda at: _product(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
+            )
+        case Join():
+            return _join(cx, op)
+        case Accumulate():
+            return _accumulate(cx, op, step.part)
+        case Gather():
+            return _gather(cx, op)
+        case Running():
+            return _running(cx, op, step.part)
+
+
+def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
+    """Writes a result to device memory."""
+    param = cx.plan.params[tile.param].name
+    shape = cx.tensor(tile.tensor).shape
+    return over_elements(
+        cx, shape, lambda at: (GlobalWrite(param, cx.device_index(tile, at, ZERO), (cx.element(tile.tensor, at),)),)
+    )
+
+
+def _operand(cx: Context, number: int, at: Sequence[IntExpr]) -> Value:
+    return cx.element(number, cx.broadcast(number, at))
+
+
+def _map(cx: Context, op: Map, at: Sequence[IntExpr]) -> Stmt:
+    return store(cx, op.result, at, apply(op, [_operand(cx, n, at) for n in op.operands]))
+
+
+def _folded(
+    cx: Context,
+    fn: BinaryFn,
+    operand: int,
+    dim: int,
+    kept: int,
+    at: Sequence[IntExpr],
+    use: Callable[[Value], tuple[Stmt, ...]],
+) -> tuple[Stmt, ...]:
+    """The reduction of a tensor along one dim at ``at``, handed to ``use``."""
+    count = cx.tensor(operand).shape[dim] // kept
+    array = cx.fresh("sum")
+    index = cx.iterator(count, "k")
+    position = cx.ix.add(at[dim], cx.ix.mul(index, kept))
+    term = cx.element(operand, (*at[:dim], position, *at[dim + 1 :]))
+    add = SetReg(array, ZERO, Combine(fn, Reg(array, ZERO), term))
+    return (Registers(array, 1, initial=identity(fn)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
+
+
+def _product(
+    cx: Context, op: Product, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
+) -> tuple[Stmt, ...]:
+    """One element of a product, handed to ``use``."""
+    inner = cx.tensor(op.a).shape[-1]
+    array = cx.fresh("dot")
+    k = cx.iterator(inner, "k")
+    a = cx.element(op.a, (*at[:-1], k))
+    b = cx.element(op.b, (*at[:-2], k, at[-1]))
+    add = SetReg(array, ZERO, Combine(BinaryFn.ADD, Reg(array, ZERO), Combine(BinaryFn.MUL, a, b)))
+    return (Registers(array, 1, initial=0.0), *loop(k, inner, (add,)), *use(Reg(array, ZERO)))
+
+
+def _shifted(cx: Context, at: Sequence[IntExpr], dim: int, by: IntExpr) -> tuple[IntExpr, ...]:
+    return (*at[:dim], cx.ix.add(at[dim], by), *at[dim + 1 :])
+
+
+def _join(cx: Context, op: Join) -> tuple[Stmt, ...]:
+    first = cx.tensor(op.a).shape
+    from mirage_formal.kernels.program.program import Int
+
+    shift = Int(first[op.dim])
+    return (
+        *over_elements(cx, first, lambda at: (store(cx, op.result, at, cx.element(op.a, at)),)),
+        *over_elements(
+            cx,
+            cx.tensor(op.b).shape,
+            lambda at: (store(cx, op.result, _shifted(cx, at, op.dim, shift), cx.element(op.b, at)),),
+        ),
+    )
+
+
+def _accumulate(cx: Context, op: Accumulate, part: Part) -> tuple[Stmt, ...]:
+    shape = cx.tensor(op.result).shape
+    if part is Part.BEGIN:
+        return over_elements(cx, shape, lambda at: (store(cx, op.result, at, Real(identity(op.fn))),))
+    if part is Part.FINISH:
+        return ()
+
+    def added(at: tuple[IntExpr, ...], term: Value) -> tuple[Stmt, ...]:
+        before = cx.element(op.result, at)
+        if op.factor is not None:
+            before = Combine(BinaryFn.MUL, before, _operand(cx, op.factor, at))
+        return (store(cx, op.result, at, Combine(op.fn, before, term)),)
+
+    maker = cx.definitions.get(op.operand)
+    if isinstance(maker, Product) and cx.tensor(op.operand).home.inline:
+        return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
+    if op.dim is None:
+        return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
+    dim = op.dim
+    return over_elements(cx, shape, lambda at: _folded(cx, op.fn, op.operand, dim, op.kept, at, lambda v: added(at, v)))
+
+
+def _gather(cx: Context, op: Gather) -> tuple[Stmt, ...]:
+    shape = cx.tensor(op.operand).shape
+    by = cx.ix.mul(cx.iteration, shape[op.dim])
+    return over_elements(
+        cx, shape, lambda at: (store(cx, op.result, _shifted(cx, at, op.dim, by), cx.element(op.operand, at)),)
+    )
+
+
+def _running(cx: Context, op: Running, part: Part) -> tuple[Stmt, ...]:
+    shape = cx.tensor(op.largest).shape
+    if part is Part.BEGIN:
+        return over_elements(cx, shape, lambda at: (store(cx, op.largest, at, Real(identity(BinaryFn.MAX))),))
+    if part is Part.FINISH:
+        return ()
+    array = cx.fresh("max")
+
+    def body(at: tuple[IntExpr, ...]) -> tuple[Stmt, ...]:
+        before = cx.element(op.largest, at)
+        new = Reg(array, ZERO)
+        return (
+            Registers(array, 1),
+            SetReg(array, ZERO, Combine(BinaryFn.MAX, before, _operand(cx, op.operand, at))),
+            store(cx, op.rescale, at, Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, before, new))),
+            store(cx, op.largest, at, new),
+        )
+
+    return over_elements(cx, shape, body)
+
+
+def is_inline(op: FlatOp) -> bool:
+    """Whether readers may compute an operator's result themselves."""
+    return isinstance(op, Map | Repeat)

@@ -1,0 +1,106 @@
+"""From a plan to a Program: register arrays are declared, every step becomes statements, in the plan's order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from mirage_formal.kernels.lowering import copies, generic, products, reductions, registers, stores
+from mirage_formal.kernels.lowering.context import Context
+from mirage_formal.kernels.program.flat import Product, Running, results_of
+from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.plan import Ahead, Arrive, Bring, Close, Compute, Fetch, Meet, Part, Plan, Save, Step
+from mirage_formal.kernels.program.program import (
+    Barrier,
+    Commit,
+    For,
+    Int,
+    Param,
+    Program,
+    Registers,
+    SharedBuffer,
+    Stmt,
+    WaitGroups,
+)
+
+
+def lower(plan: Plan) -> Program:
+    """The Program of a plan."""
+    cx = Context(plan, plan.ops)
+    body: list[Stmt] = [
+        Registers(registers.name(number), tensor.home.registers.count)
+        for number, tensor in enumerate(plan.tensors)
+        if tensor.home.registers is not None
+    ]
+    body += [stmt for step in plan.before for stmt in _step(cx, step)]
+    if plan.loop:
+        variable = cx.ix.named("it", plan.forloop_range)
+        cx.iteration = variable
+        inside = [stmt for step in plan.loop for stmt in _step(cx, step)]
+        body.append(For(variable.name, plan.forloop_range, tuple(inside)))
+        cx.iteration = ZERO
+    body += [stmt for step in plan.after for stmt in _step(cx, step)]
+    return Program(
+        plan.name,
+        tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params),
+        tuple(SharedBuffer(b.name, b.dtype, b.elements, b.offset) for b in plan.buffers),
+        plan.grid,
+        plan.threads,
+        tuple(body),
+    )
+
+
+def _step(cx: Context, step: Step) -> Iterable[Stmt]:
+    match step:
+        case Meet():
+            return (Barrier(),)
+        case Arrive():
+            return (WaitGroups(step.left),)
+        case Close():
+            return (Commit(),)
+        case Ahead():
+            at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
+            return (*copies.ahead(cx, cx.plan.ring, at), Commit())
+        case Fetch():
+            if step.asynchronous:
+                return copies.asynchronous(cx, step.tensor, cx.iteration)
+            return copies.elementwise(cx, step.tensor)
+        case Bring():
+            return (*registers.bring(cx, step.tensor), *_mirrors(cx, (step.tensor,)))
+        case Save():
+            return _save(cx, step)
+        case Compute():
+            return _compute(cx, step)
+        case _:
+            assert_never(step)
+
+
+def _save(cx: Context, step: Save) -> Iterable[Stmt]:
+    tile = cx.plan.savers[step.saver]
+    if cx.tensor(tile.tensor).home.registers is not None:
+        return stores.save(cx, tile)
+    return generic.save(cx, tile)
+
+
+def _compute(cx: Context, step: Compute) -> Iterable[Stmt]:
+    if step.over is None:
+        return generic.compute(cx, step)
+    if isinstance(step.op, Product):
+        out = products.compute(cx, step.op, step)
+        done = step.into is None
+    else:
+        out = reductions.compute(cx, step)
+        done = step.part is Part.ALL or step.part is Part.FINISH
+        if isinstance(step.op, Running):
+            done = step.part is Part.UPDATE
+    return (*out, *_mirrors(cx, results_of(step.op))) if done else out
+
+
+def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+    """Copies in shared memory of results in registers that are read there as well."""
+    out: list[Stmt] = []
+    for number in numbers:
+        home = cx.tensor(number).home
+        if home.registers is not None and home.shared is not None:
+            out += stores.mirror(cx, number)
+    return tuple(out)

@@ -1,0 +1,159 @@
+"""Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product."""
+
+from __future__ import annotations
+
+from mirage_formal.kernels.lowering.context import TID, Context, loop
+from mirage_formal.kernels.lowering.reductions import across
+from mirage_formal.kernels.lowering.registers import name
+from mirage_formal.kernels.program.distribution import MMA, WARP, inner_digit, tiles
+from mirage_formal.kernels.program.flat import Product
+from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.plan import Compute
+from mirage_formal.kernels.program.program import (
+    BinaryFn,
+    Int,
+    IntExpr,
+    LoadMatrix,
+    Mma,
+    Pack,
+    Real,
+    Reg,
+    Registers,
+    SetReg,
+    Stmt,
+    Value,
+)
+
+#: Steps along the inner dim that are unrolled at once.
+_UNROLL = 4
+
+
+class _Product:
+    """One product: its operands, the warps, and the part of the result that a warp makes."""
+
+    def __init__(self, cx: Context, op: Product, step: Compute) -> None:
+        assert step.warps is not None and step.over is not None
+        self.cx, self.op, self.warps = cx, op, step.warps
+        self.a, self.b = cx.tensor(op.a), cx.tensor(op.b)
+        self.high, self.wide = tiles(step.over)
+        self.rows, self.cols = self.a.shape[-2], self.b.shape[-1]
+        self.steps = -(-self.a.shape[-1] // MMA[2]) // step.warps.inner
+        self.into = name(op.result if step.into is None else step.into)
+        self.words_a, self.words_b = cx.fresh("a"), cx.fresh("b")
+        self.lane = cx.ix.mod(TID, WARP)
+        ix, warps = cx.ix, step.warps
+        self.first_row = ix.mul(self.part(1, warps.rows), MMA[0] * self.high)
+        self.first_col = ix.mul(self.part(warps.rows, warps.cols), MMA[1] * self.wide)
+        self.first_inner = ix.mul(self.part(warps.rows * warps.cols, warps.inner), MMA[2] * self.steps)
+        fragments = self.a.home.registers
+        self.fragments = fragments if step.packed else None
+
+    def part(self, below: int, count: int) -> IntExpr:
+        return self.cx.ix.mod(self.cx.ix.div(TID, WARP * below), count)
+
+    def statements(self) -> tuple[Stmt, ...]:
+        cx = self.cx
+        body: list[Stmt] = [
+            Registers(self.words_a, 4 * self.high, words=True),
+            Registers(self.words_b, 4, words=True),
+        ]
+        if self.fragments is not None or self.steps <= 2 * _UNROLL:
+            k = cx.iterator(self.steps, "k")
+            return (*body, *loop(k, self.steps, self._step(k), unroll=True))
+        inner = next(n for n in (_UNROLL, 3, 2, 1) if self.steps % n == 0)
+        outer = cx.iterator(self.steps // inner, "k")
+        k = cx.iterator(inner, "k")
+        unrolled = loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
+        return (*body, *loop(outer, self.steps // inner, unrolled))
+
+    def _step(self, k: IntExpr) -> tuple[Stmt, ...]:
+        """One step of 16 along the inner dim."""
+        cx = self.cx
+        m = cx.iterator(self.high, "m")
+        left = self._packed(m, k) if self.fragments is not None else self._left(m, k)
+        out = [*loop(m, self.high, left, unroll=True)]
+        pairs = self.wide // 2
+        if pairs:
+            n = cx.iterator(pairs, "n")
+            tile = cx.ix.mul(n, 2)
+            body = (self._right(tile, k, 4), *self._multiply(tile, 2))
+            out += loop(n, pairs, body, unroll=True)
+        if self.wide % 2:
+            tile = Int(self.wide - 1)
+            out += (self._right(tile, k, 2), *self._multiply(tile, 1))
+        return tuple(out)
+
+    def _multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
+        cx = self.cx
+        m = cx.iterator(self.high, "m")
+        body: list[Stmt] = []
+        for i in range(count):
+            d = cx.ix.add(cx.ix.mul(m, 4 * self.wide), cx.ix.mul(tile, 4), Int(4 * i))
+            a = cx.ix.mul(m, 4)
+            body.append(Mma(self.into, d, self.words_a, a, self.words_b, Int(2 * i), self.a.dtype))
+        return loop(m, self.high, body, unroll=True)
+
+    def _inner(self, k: IntExpr) -> IntExpr:
+        return self.cx.ix.add(self.first_inner, self.cx.ix.mul(k, MMA[2]))
+
+    def _left(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
+        """A tile of 16 rows and 16 inner positions of the left operand."""
+        cx, ix, lane = self.cx, self.cx.ix, self.lane
+        home = self.a.home.shared
+        assert home is not None
+        base = ix.add(self.first_row, ix.mul(m, MMA[0]))
+        if home.turned:
+            row = ix.add(base, ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
+            inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
+            row = ix.clamped(row, home.cols)
+        else:
+            row = ix.clamped(ix.add(base, ix.mod(lane, 16)), home.rows)
+            inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8))
+        at = cx.shared_index(home, row, inner)
+        return (LoadMatrix(self.words_a, ix.mul(m, 4), home.buffer, at, 4, transposed=home.turned),)
+
+    def _packed(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
+        """The same from the accumulators of an earlier product, rounded to the element type."""
+        ix, array = self.cx.ix, name(self.op.a)
+        assert self.fragments is not None
+        wide = tiles(self.fragments)[1]
+        first = ix.add(ix.mul(m, 4 * wide), ix.mul(k, 8))
+        out: list[Stmt] = []
+        for word, offset in enumerate((0, 2, 4, 6)):
+            low: Value = Reg(array, ix.add(first, Int(offset)))
+            high: Value = Reg(array, ix.add(first, Int(offset + 1)))
+            out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), low, high, self.a.dtype))
+        return tuple(out)
+
+    def _right(self, tile: IntExpr, k: IntExpr, count: int) -> Stmt:
+        """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand."""
+        cx, ix = self.cx, self.cx.ix
+        home = self.b.home.shared
+        assert home is not None
+        lane = ix.mod(TID, 16) if count == 2 else self.lane
+        base = ix.add(self.first_col, ix.mul(tile, MMA[1]))
+        if home.turned:
+            col = ix.add(base, ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
+            inner = ix.add(self._inner(k), ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
+            col = ix.clamped(col, home.rows)
+        else:
+            col = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), home.cols)
+            inner = ix.add(self._inner(k), ix.mod(lane, 16))
+        at = cx.shared_index(home, inner, col)
+        return LoadMatrix(self.words_b, ZERO, home.buffer, at, count, transposed=not home.turned)
+
+
+def compute(cx: Context, op: Product, step: Compute) -> tuple[Stmt, ...]:
+    """Statements of a product on tensor cores."""
+    assert step.over is not None and step.warps is not None
+    if step.into is not None:
+        return _Product(cx, op, step).statements()
+    array = name(op.result)
+    k = cx.iterator(step.over.count, "u")
+    clear = loop(k, step.over.count, (SetReg(array, k, Real(0.0)),), unroll=True)
+    digits = (inner_digit(cx.plan.threads, step.warps),) if step.warps.inner > 1 else ()
+    return (
+        *clear,
+        *_Product(cx, op, step).statements(),
+        *across(cx, BinaryFn.ADD, array, step.over.count, digits, step.scratch),
+    )

@@ -1,0 +1,251 @@
+"""Tensors in registers: where their elements are, elementwise operators, loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mirage_formal.kernels.lowering.context import TID, Context, apply, loop
+from mirage_formal.kernels.program.distribution import reads
+from mirage_formal.kernels.program.flat import Map, Repeat
+from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanTensor
+from mirage_formal.kernels.program.program import (
+    GlobalRead,
+    GlobalVector,
+    Int,
+    IntExpr,
+    Reg,
+    Registers,
+    SetReg,
+    SharedRead,
+    SharedVector,
+    Stmt,
+    Value,
+)
+
+Vars = tuple[IntExpr, ...]
+
+
+def name(number: int) -> str:
+    """The register array of a tensor."""
+    return f"t{number}"
+
+
+def digit_value(cx: Context, digit: Digit) -> IntExpr:
+    """A digit of the thread's number."""
+    return cx.ix.mod(cx.ix.div(TID, digit.div), digit.extent)
+
+
+def place(cx: Context, over: Distribution, axis: Axis, at: Vars) -> IntExpr:
+    """Coordinate of a thread's element along an axis."""
+    threads = [cx.ix.mul(digit_value(cx, d), d.stride) for d in over.digits if d.axis is axis]
+    slots = [cx.ix.mul(v, s.stride) for s, v in zip(over.slots, at, strict=True) if s.axis is axis]
+    return cx.ix.add(*threads, *slots)
+
+
+def index(cx: Context, over: Distribution, at: Vars, axes: frozenset[Axis] = BOTH) -> IntExpr:
+    """Register of an element, in a tensor that has only some of the axes."""
+    return number_of(cx, over, at, lambda i: over.slots[i].axis in axes)
+
+
+def number_of(cx: Context, over: Distribution, at: Vars, keep: Callable[[int], bool]) -> IntExpr:
+    """Mixed-radix number of the slots that are kept."""
+    terms: list[IntExpr] = []
+    step = 1
+    for i in reversed(range(len(over.slots))):
+        if keep(i):
+            terms.append(cx.ix.mul(at[i], step))
+            step *= over.slots[i].extent
+    return cx.ix.add(*reversed(terms))
+
+
+def over_slots(
+    cx: Context, over: Distribution, body: Callable[[Vars], Sequence[Stmt]], *, inner: int = 0
+) -> tuple[Stmt, ...]:
+    """``body`` for every register, unrolled; with ``inner`` the last slots are left to the body, as zeros."""
+    count = len(over.slots) - inner
+    at = [cx.iterator(slot.extent, "u") for slot in over.slots[:count]]
+    out = tuple(body((*at, *(ZERO for _ in range(inner)))))
+    for variable, slot in reversed(list(zip(at, over.slots, strict=False))):
+        out = loop(variable, slot.extent, out, unroll=True)
+    return out
+
+
+def run_length(over: Distribution) -> int:
+    """Columns next to each other in one thread."""
+    last = over.slots[-1] if over.slots else None
+    return last.extent if last is not None and last.axis is Axis.COL and last.stride == 1 else 1
+
+
+def position(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> tuple[IntExpr, IntExpr]:
+    """(row, col) of a thread's element in a tensor that may have extent 1; always inside it."""
+    row = ZERO if tensor.rows == 1 else cx.ix.clamped(place(cx, over, Axis.ROW, at), tensor.rows)
+    col = ZERO if tensor.cols == 1 else cx.ix.clamped(place(cx, over, Axis.COL, at), tensor.cols)
+    return row, col
+
+
+class Operands:
+    """Reads the operands of a computation over a distribution, one run of columns at a time."""
+
+    def __init__(self, cx: Context, over: Distribution, rows: int, cols: int) -> None:
+        self.cx, self.over, self.rows, self.cols = cx, over, rows, cols
+        self.run = run_length(over)
+        self.loaded: dict[int, str] = {}
+        self.statements: list[Stmt] = []
+
+    def value(self, number: int, at: Vars) -> Value:
+        """An element; ``prepare`` must have been called for the run that it belongs to."""
+        cx, tensor = self.cx, self.cx.tensor(number)
+        if tensor.home.registers is not None:
+            axes = reads(tensor, self.rows, self.cols, self.over)
+            if axes is not None:
+                return Reg(name(number), index(cx, self.over, at, axes))
+        if number in self.loaded:
+            return Reg(self.loaded[number], at[-1])
+        if tensor.home.inline:
+            op = cx.definitions[number]
+            if isinstance(op, Map):
+                return apply(op, [self.value(n, at) for n in op.operands])
+            assert isinstance(op, Repeat)
+            return self.value(op.operand, at)
+        return read(cx, number, *position(cx, tensor, self.over, at))
+
+    def prepare(self, numbers: Sequence[int], at: Vars) -> list[Stmt]:
+        """Vector loads of one run, for operands that allow them."""
+        self.loaded = {}
+        out: list[Stmt] = []
+        if self.run > 1:
+            for number in numbers:
+                self._prepare(number, at, out)
+        return out
+
+    def _prepare(self, number: int, at: Vars, out: list[Stmt]) -> None:
+        cx, tensor = self.cx, self.cx.tensor(number)
+        if number in self.loaded:
+            return
+        if tensor.home.registers is not None and reads(tensor, self.rows, self.cols, self.over) is not None:
+            return
+        if tensor.home.inline:
+            op = cx.definitions[number]
+            for operand in op.operands if isinstance(op, Map) else (op.operand,):  # type: ignore[union-attr]
+                self._prepare(operand, at, out)
+            return
+        if tensor.cols != self.cols:
+            return
+        array = cx.fresh("v")
+        found = vector_load(cx, number, array, ZERO, self.over, at, self.run)
+        if found:
+            out.append(Registers(array, self.run))
+            out.extend(found)
+            self.loaded[number] = array
+
+
+def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
+    """One element of a tensor in shared or device memory."""
+    tensor = cx.tensor(number)
+    if tensor.home.shared is not None:
+        return SharedRead(tensor.home.shared.buffer, cx.shared_index(tensor.home.shared, row, col))
+    assert tensor.home.device, f"tensor {number} cannot be read here"
+    tile = cx.input_tile(number)
+    at = cx.coordinates(tensor.shape, row, col)
+    return GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
+
+
+def vector_width(cx: Context, number: int, run: int) -> int:
+    """Elements of one vector access to a run of columns of a tensor in memory; 1 if there is none."""
+    tensor = cx.tensor(number)
+    width = run
+    home = tensor.home.shared
+    if home is not None:
+        if home.turned:
+            return 1
+        size = next(b.dtype.bytes for b in cx.plan.buffers if b.name == home.buffer)
+        aligned = [home.pitch, tensor.cols, home.elements if home.stages > 1 else 0]
+    else:
+        tile = cx.input_tile(number)
+        param = cx.plan.params[tile.param]
+        size = param.dtype.bytes
+        if param.strides[-1] != 1:
+            return 1
+        aligned = [*param.strides[:-1], tensor.cols]
+    width = min(width, 16 // size)
+    while width > 1 and any(extent % width for extent in aligned):
+        width //= 2
+    return width
+
+
+def vector_load(
+    cx: Context, number: int, array: str, first: IntExpr, over: Distribution, at: Vars, run: int
+) -> list[Stmt]:
+    """Loads a run of columns into consecutive registers; nothing if no vector access fits."""
+    tensor = cx.tensor(number)
+    width = vector_width(cx, number, run)
+    if width == 1:
+        return []
+    row, col = position(cx, tensor, over, at)
+    out: list[Stmt] = []
+    for part in range(0, run, width):
+        to, column = cx.ix.add(first, Int(part)), cx.ix.add(col, Int(part))
+        if tensor.home.shared is not None:
+            home = tensor.home.shared
+            out.append(SharedVector(array, to, home.buffer, cx.shared_index(home, row, column), width))
+        else:
+            tile = cx.input_tile(number)
+            source = cx.device_index(tile, cx.coordinates(tensor.shape, row, column))
+            out.append(GlobalVector(array, to, cx.plan.params[tile.param].name, source, width))
+    return out
+
+
+def over_runs(
+    cx: Context,
+    over: Distribution,
+    shape: tuple[int, int],
+    operands: Sequence[int],
+    body: Callable[[list[Value], Vars], Sequence[Stmt]],
+) -> tuple[Stmt, ...]:
+    """``body`` on the operands' values at every register."""
+    source = Operands(cx, over, *shape)
+
+    def run(at: Vars) -> tuple[Stmt, ...]:
+        before = source.prepare(operands, at)
+        if source.run == 1:
+            return tuple(body([source.value(n, at) for n in operands], at))
+        last = cx.iterator(source.run, "u")
+        full = (*at[:-1], last)
+        inner = body([source.value(n, full) for n in operands], full)
+        return (*before, *loop(last, source.run, inner, unroll=True))
+
+    return over_slots(cx, over, run, inner=1 if source.run > 1 else 0)
+
+
+def bring(cx: Context, number: int) -> tuple[Stmt, ...]:
+    """Loads a tensor from memory into its registers."""
+    tensor = cx.tensor(number)
+    over = tensor.home.registers
+    assert over is not None
+    run = run_length(over)
+
+    def body(at: Vars) -> tuple[Stmt, ...]:
+        found = vector_load(cx, number, name(number), index(cx, over, at), over, at, run)
+        if found:
+            return tuple(found)
+        last = cx.iterator(run, "u") if run > 1 else None
+        full = at if last is None else (*at[:-1], last)
+        item = SetReg(name(number), index(cx, over, full), read(cx, number, *position(cx, tensor, over, full)))
+        return (item,) if last is None else loop(last, run, (item,), unroll=True)
+
+    return over_slots(cx, over, body, inner=1 if run > 1 else 0)
+
+
+def matrix(cx: Context, number: int) -> tuple[int, int]:
+    """Extents of a tensor as a matrix."""
+    return cx.tensor(number).rows, cx.tensor(number).cols
+
+
+def elementwise(cx: Context, op: Map, over: Distribution) -> tuple[Stmt, ...]:
+    """Statements of an elementwise operator."""
+
+    def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
+        return (SetReg(name(op.result), index(cx, over, at), apply(op, values)),)
+
+    return over_runs(cx, over, matrix(cx, op.result), op.operands, body)

@@ -1,0 +1,91 @@
+"""Tensors in registers on their way to shared and device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage_formal.kernels.lowering.context import TID, Context, when
+from mirage_formal.kernels.lowering.registers import (
+    Vars,
+    index,
+    name,
+    over_slots,
+    place,
+    run_length,
+    vector_width,
+)
+from mirage_formal.kernels.program.distribution import replicas
+from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.plan import Axis, Distribution, PlanTensor, Tile
+from mirage_formal.kernels.program.program import (
+    GlobalWrite,
+    Int,
+    IntExpr,
+    Reg,
+    SharedWrite,
+    Stmt,
+    Value,
+)
+
+
+def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
+    """Whether a thread's run lies in the tensor and is this thread's to write."""
+    row = cx.ix.less(place(cx, over, Axis.ROW, at), tensor.rows)
+    col = cx.ix.less(place(cx, over, Axis.COL, at), tensor.cols)
+    first = [cx.ix.equal(cx.ix.mod(cx.ix.div(TID, div), extent), 0) for div, extent in replicas(over)]
+    return cx.ix.both((*first, row, col))
+
+
+def _stored(
+    cx: Context,
+    number: int,
+    over: Distribution,
+    width: int,
+    write: Callable[[IntExpr, IntExpr, tuple[Value, ...]], Stmt],
+) -> tuple[Stmt, ...]:
+    """Writes a tensor in registers, ``width`` columns at a time."""
+    tensor = cx.tensor(number)
+    run = run_length(over)
+
+    def body(at: Vars) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for part in range(0, run, width):
+            full = at if run == 1 else (*at[:-1], Int(part))
+            row, col = place(cx, over, Axis.ROW, full), place(cx, over, Axis.COL, full)
+            first = index(cx, over, full)
+            values = tuple(Reg(name(number), cx.ix.add(first, Int(i))) for i in range(width))
+            out += when(_inside(cx, tensor, over, full), (write(row, col, values),))
+        return tuple(out)
+
+    return over_slots(cx, over, body, inner=1 if run > 1 else 0)
+
+
+def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
+    """Writes a tensor in registers to its place in shared memory as well."""
+    tensor = cx.tensor(number)
+    over, home = tensor.home.registers, tensor.home.shared
+    assert over is not None and home is not None
+    width = vector_width(cx, number, run_length(over))
+
+    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> Stmt:
+        return SharedWrite(home.buffer, cx.shared_index(home, row, col), values)
+
+    return _stored(cx, number, over, width, write)
+
+
+def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
+    """Writes a result in registers to device memory."""
+    tensor = cx.tensor(tile.tensor)
+    over = tensor.home.registers
+    assert over is not None
+    param = cx.plan.params[tile.param]
+    width = min(run_length(over), 16 // param.dtype.bytes)
+    aligned = [*param.strides[:-1], tensor.cols]
+    while width > 1 and (param.strides[-1] != 1 or any(extent % width for extent in aligned)):
+        width //= 2
+
+    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> Stmt:
+        at = cx.device_index(tile, cx.coordinates(tensor.shape, row, col), ZERO)
+        return GlobalWrite(param.name, at, values)
+
+    return _stored(cx, tile.tensor, over, width, write)

@@ -1,0 +1,341 @@
+"""Block graphs as primitive operators: thread graphs opened, macro operators written out, one iteration folded away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from mirage_formal.graph.check import block_types, thread_types
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op, ThreadDefined
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    FlatOp,
+    Gather,
+    Join,
+    Map,
+    Product,
+    Reduce,
+    Repeat,
+    Running,
+    operands_of,
+    results_of,
+)
+from mirage_formal.kernels.program.plan import Phase, PlanTensor
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+
+_UNARY: Final = {
+    OpKind.EXP: UnaryFn.EXP,
+    OpKind.SQRT: UnaryFn.SQRT,
+    OpKind.SQUARE: UnaryFn.SQUARE,
+    OpKind.SILU: UnaryFn.SILU,
+    OpKind.GELU: UnaryFn.GELU,
+    OpKind.RELU: UnaryFn.RELU,
+    OpKind.SIGMOID: UnaryFn.SIGMOID,
+}
+_BINARY: Final = {
+    OpKind.ADD: BinaryFn.ADD,
+    OpKind.SUB: BinaryFn.SUB,
+    OpKind.MUL: BinaryFn.MUL,
+    OpKind.DIV: BinaryFn.DIV,
+}
+_ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A flattened block graph.
+
+    Attributes:
+        tensors: Its tensors, the input iterators' first.
+        ops: Its operators; every tensor that is no input is the result of one.
+        outputs: For each output saver, the tensor that it writes.
+        iterations: Iterations of the loop; 1 if there is none.
+    """
+
+    tensors: tuple[PlanTensor, ...]
+    ops: tuple[FlatOp, ...]
+    outputs: tuple[int, ...]
+    iterations: int
+
+
+def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
+    """The primitive operators of a graph-defined kernel; operators that no output needs are left out.
+
+    With a single iteration everything happens before the loop: accumulators are then identities or reductions.
+
+    Raises:
+        GraphError: The block graph is not well-formed on these operands.
+    """
+    block = op.graph
+    types = block_types(block, operands)
+    work = _Expansion(block)
+    values: list[int] = []
+    for iterator, tile in zip(block.inputs, types, strict=False):
+        moving = iterator.fmap is not None and block.forloop_range > 1
+        values.append(work.tensor(tile.shape, tile.dtype, Phase.LOOP if moving else Phase.BEFORE))
+    number = len(values)
+    for item in block.ops:
+        args = [values[n] for n in item.operands]
+        if isinstance(item, ThreadDefined):
+            values += work.thread(item, args, tuple(types[n] for n in item.operands))
+        else:
+            values += work.operator(item, args, types[number].shape)
+        number += item.results
+    outputs = tuple(values[saver.operand] for saver in block.outputs)
+    work.ops = _joined(work, outputs)
+    return _pruned(work, outputs, len(block.inputs))
+
+
+@dataclass(slots=True)
+class _Expansion:
+    block: BlockGraph
+    tensors: list[PlanTensor] = field(default_factory=list)
+    ops: list[FlatOp] = field(default_factory=list)
+
+    @property
+    def single(self) -> bool:
+        return self.block.forloop_range == 1
+
+    def tensor(self, shape: Shape, dtype: DType, phase: Phase) -> int:
+        self.tensors.append(PlanTensor(shape, dtype, phase))
+        return len(self.tensors) - 1
+
+    def _phase(self, operands: tuple[int, ...]) -> Phase:
+        phases = {self.tensors[n].phase for n in operands}
+        return next(p for p in (Phase.AFTER, Phase.LOOP, Phase.BEFORE) if p in phases)
+
+    def thread(self, item: ThreadDefined, args: list[int], types: tuple[object, ...]) -> list[int]:
+        graph = item.graph
+        registers = list(args)
+        found = thread_types(graph, types)  # type: ignore[arg-type]
+        for inner in graph.ops:
+            registers += self.operator(inner, [registers[n] for n in inner.operands], found[len(registers)].shape)
+        return [registers[n] for n in graph.outputs]
+
+    def map(self, fn: UnaryFn | BinaryFn, *operands: int, constant: Fraction | None = None) -> int:
+        shape = self.tensors[operands[0]].shape
+        for other in operands[1:]:
+            shape = broadcast(shape, self.tensors[other].shape) or shape
+        result = self.tensor(shape, self.tensors[operands[0]].dtype, self._phase(operands))
+        self.ops.append(Map(result, fn, operands, None if constant is None else float(constant)))
+        return result
+
+    def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1) -> int:
+        source = self.tensors[operand]
+        shape = (*source.shape[:dim], kept, *source.shape[dim + 1 :])
+        if shape == source.shape:
+            return operand
+        result = self.tensor(shape, source.dtype, source.phase)
+        self.ops.append(Reduce(result, fn, operand, dim, kept))
+        return result
+
+    def scaled(self, operand: int, factor: Fraction) -> int:
+        return operand if factor == 1 else self.map(BinaryFn.MUL, operand, constant=factor)
+
+    def accumulate(
+        self, fn: BinaryFn, operand: int, dim: int | None = None, kept: int = 1, factor: int | None = None
+    ) -> int:
+        if self.single:
+            return operand if dim is None else self.reduce(fn, operand, dim, kept)
+        source = self.tensors[operand]
+        shape = source.shape if dim is None else (*source.shape[:dim], kept, *source.shape[dim + 1 :])
+        result = self.tensor(shape, source.dtype, Phase.AFTER)
+        self.ops.append(Accumulate(result, fn, operand, dim if shape != source.shape else None, kept, factor))
+        return result
+
+    def operator(self, op: Op, args: list[int], shape: Shape) -> list[int]:  # noqa: C901 - one case per operator
+        kind, attrs, x = op.kind, op.attrs, args[0]
+        source = self.tensors[x].shape
+        last = len(source) - 1
+        dim = last if attrs.dim is None else attrs.dim
+        dimx = self.block.reduction_dimx
+        match kind:
+            case _ if kind in _UNARY:
+                return [self.map(_UNARY[kind], x)]
+            case _ if kind in _BINARY:
+                return [self.map(_BINARY[kind], *args)]
+            case OpKind.MATMUL:
+                result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
+                self.ops.append(Product(result, x, args[1]))
+                return [result]
+            case OpKind.SCALE:
+                assert attrs.factor is not None
+                return [self.scaled(x, attrs.factor)]
+            case OpKind.CAST:
+                assert attrs.dtype is not None
+                return [self._cast(x, attrs.dtype)]
+            case OpKind.SUM:
+                return [self.reduce(BinaryFn.ADD, x, dim)]
+            case OpKind.MEAN:
+                return [self.scaled(self.reduce(BinaryFn.ADD, x, dim), Fraction(1, source[dim]))]
+            case OpKind.MAX:
+                return [self.reduce(BinaryFn.MAX, x, dim)]
+            case OpKind.SUM_TO_DIMX:
+                return [self.reduce(BinaryFn.ADD, x, dim, dimx)]
+            case OpKind.RMS_NORM | OpKind.LAYER_NORM:
+                return [self._norm(op, args, dim)]
+            case OpKind.CONCAT:
+                result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
+                self.ops.append(Join(result, x, args[1], dim))
+                return [result]
+            case OpKind.REPEAT:
+                if shape == source:
+                    return [x]
+                result = self.tensor(shape, self.tensors[x].dtype, self.tensors[x].phase)
+                self.ops.append(Repeat(result, x, dim))
+                return [result]
+            case OpKind.RUNNING_MAX:
+                return self._running(x, dim)
+            case _:
+                return [self._accumulator(op, args, last, dimx)]
+
+    def _accumulator(self, op: Op, args: list[int], last: int, dimx: int) -> int:
+        x = args[0]
+        count = self.tensors[x].shape[-1] * self.block.forloop_range
+        match op.kind:
+            case OpKind.ACCUM_SUM:
+                return self.accumulate(BinaryFn.ADD, x)
+            case OpKind.ACCUM_MAX:
+                return self.accumulate(BinaryFn.MAX, x)
+            case OpKind.ACCUM_SUM_LAST:
+                return self.accumulate(BinaryFn.ADD, x, last)
+            case OpKind.ACCUM_MEAN_LAST:
+                return self.scaled(self.accumulate(BinaryFn.ADD, x, last), Fraction(1, count))
+            case OpKind.ACCUM_RMS_LAST:
+                total = self.accumulate(BinaryFn.ADD, self.map(UnaryFn.SQUARE, x), last)
+                return self.map(UnaryFn.SQRT, self.scaled(total, Fraction(1, count)))
+            case OpKind.ACCUM_SUM_TO_DIMX:
+                return self.accumulate(BinaryFn.ADD, x, last if op.attrs.dim is None else op.attrs.dim, dimx)
+            case OpKind.ACCUM_CONCAT:
+                assert op.attrs.dim is not None
+                return self._gather(x, op.attrs.dim)
+            case OpKind.ACCUM_RESCALED_SUM:
+                return self.accumulate(BinaryFn.ADD, x, factor=args[1])
+            case OpKind.ACCUM_RESCALED_SUM_LAST:
+                return self.accumulate(BinaryFn.ADD, x, last, factor=args[1])
+            case _:
+                raise AssertionError(op.kind)
+
+    def _gather(self, x: int, dim: int) -> int:
+        if self.single:
+            return x
+        source = self.tensors[x]
+        shape = (*source.shape[:dim], source.shape[dim] * self.block.forloop_range, *source.shape[dim + 1 :])
+        result = self.tensor(shape, source.dtype, Phase.AFTER)
+        self.ops.append(Gather(result, x, dim))
+        return result
+
+    def _running(self, x: int, dim: int) -> list[int]:
+        largest = self.reduce(BinaryFn.MAX, x, dim)
+        if self.single:
+            # The first iteration has nothing to rescale.
+            return [largest, self.map(BinaryFn.MUL, largest, constant=Fraction(0))]
+        source = self.tensors[largest]
+        results = [self.tensor(source.shape, source.dtype, Phase.LOOP) for _ in range(2)]
+        self.ops.append(Running(results[0], results[1], largest))
+        return results
+
+    def _cast(self, x: int, dtype: DType) -> int:
+        if dtype is self.tensors[x].dtype:
+            return x
+        if dtype is DType.FLOAT32:
+            # Values are float32 already; the element type only matters to what is stored.
+            result = self.map(BinaryFn.MUL, x, constant=Fraction(1))
+        else:
+            result = self.map(_ROUND[dtype], x)
+        found = self.tensors[result]
+        self.tensors[result] = PlanTensor(found.shape, dtype, found.phase)
+        return result
+
+    def _norm(self, op: Op, args: list[int], dim: int) -> int:
+        x = args[0]
+        count = Fraction(1, self.tensors[x].shape[dim])
+        if op.kind is OpKind.LAYER_NORM:
+            x = self.map(BinaryFn.SUB, x, self.scaled(self.reduce(BinaryFn.ADD, x, dim), count))
+        below = self.scaled(self.reduce(BinaryFn.ADD, self.map(UnaryFn.SQUARE, x), dim), count)
+        if op.attrs.eps is not None:
+            below = self.map(BinaryFn.ADD, below, constant=op.attrs.eps)
+        out = self.map(BinaryFn.MUL, x, self.map(UnaryFn.RSQRT, below))
+        if len(args) > 1:
+            out = self.map(BinaryFn.MUL, out, args[1])
+        return self.map(BinaryFn.ADD, out, args[2]) if len(args) > 2 else out
+
+
+def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
+    """Reductions next to accumulators of the same kind become part of them.
+
+    The sum of the iterations' sums is one sum, in any order; so a thread may keep its own part of it until the loop is
+    done, and what is summed after the loop need not be kept whole in it.
+    """
+    readers: dict[int, int] = dict.fromkeys(outputs, 2)
+    for op in work.ops:
+        for n in operands_of(op):
+            readers[n] = readers.get(n, 0) + 1
+    out: list[FlatOp] = []
+    made: dict[int, int] = {}
+    for op in work.ops:
+        maker = out[made[op.operand]] if isinstance(op, Accumulate | Reduce) and op.operand in made else None
+        if maker is not None and readers[op.operand] == 1:  # type: ignore[union-attr]
+            if isinstance(op, Accumulate) and isinstance(maker, Reduce) and _partial(work, op, maker):
+                op = replace(op, operand=maker.operand, dim=maker.dim, kept=maker.kept)
+            elif isinstance(op, Reduce) and isinstance(maker, Accumulate) and _movable(work, op, maker):
+                op = replace(maker, result=op.result, dim=op.dim, kept=op.kept)
+        made.update(dict.fromkeys(results_of(op), len(out)))
+        out.append(op)
+    return out
+
+
+def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
+    """Whether a reduction in the loop may be finished after it; invariant ones are done before it."""
+    return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP
+
+
+def _movable(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
+    """Whether a reduction after the loop may be done inside it."""
+    if maker.dim is not None or op.fn is not maker.fn:
+        return False
+    return maker.factor is None or work.tensors[maker.factor].shape[op.dim] == 1
+
+
+def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
+    """Without operators that no output needs, tensors numbered anew."""
+    needed = set(outputs)
+    kept: list[FlatOp] = []
+    for op in reversed(work.ops):
+        if needed.intersection(results_of(op)):
+            needed.update(operands_of(op))
+            needed.update(results_of(op))
+            kept.append(op)
+    numbers = [n for n in range(len(work.tensors)) if n < inputs or n in needed]
+    new = {old: position for position, old in enumerate(numbers)}
+    return Flat(
+        tuple(work.tensors[n] for n in numbers),
+        tuple(renumbered(op, new) for op in reversed(kept)),
+        tuple(new[n] for n in outputs),
+        work.block.forloop_range,
+    )
+
+
+def renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
+    """The operator with other tensor numbers."""
+    match op:
+        case Map():
+            return Map(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant)
+        case Reduce():
+            return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept)
+        case Product():
+            return Product(new[op.result], new[op.a], new[op.b])
+        case Join():
+            return Join(new[op.result], new[op.a], new[op.b], op.dim)
+        case Repeat():
+            return Repeat(new[op.result], new[op.operand], op.dim)
+        case Accumulate():
+            factor = None if op.factor is None else new[op.factor]
+            return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor)
+        case Gather():
+            return Gather(new[op.result], new[op.operand], op.dim)
+        case Running():
+            return Running(new[op.largest], new[op.rescale], new[op.operand])

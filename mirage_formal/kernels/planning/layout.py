@@ -1,0 +1,182 @@
+"""Layouts: the warps of every product on tensor cores and the swizzle of every matrix in shared memory.
+
+Both are choices of one option each. An option's cost is in clocks of one block: tensor-core work of a warp, wavefronts
+of ldmatrix, exchanges between warps; a pair of products costs extra where the result of one has to go through shared
+memory to reach the other (a barrier, a store and loads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Final
+
+from mirage_formal.kernels.program.distribution import MMA, WARP
+from mirage_formal.kernels.program.plan import SharedHome, Warps
+from mirage_formal.logic.assignment import minimise
+
+#: Accumulators of one thread beyond which a product is expected to spill.
+MAX_ACCUMULATORS: Final = 128
+_MMA_CLOCKS: Final = 16
+_MMA_LATENCY: Final = 34
+_MATRIX_CLOCKS: Final = 1
+_BARRIER: Final = 40
+_EXCHANGE: Final = 120
+_SPILL: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProductShape:
+    """One product on tensor cores.
+
+    Attributes:
+        rows, cols, inner: Its extents.
+        iterations: How often it is computed.
+        deferred: Partial sums may stay where they are until after the loop.
+        source: The product whose result is its left operand, if that stays in registers; -1 if none does.
+        mates: Products whose results meet its own elementwise.
+        reductions: Reductions over its columns that are finished in every iteration.
+    """
+
+    rows: int
+    cols: int
+    inner: int
+    iterations: int
+    deferred: bool
+    source: int = -1
+    mates: tuple[int, ...] = ()
+    reductions: int = 0
+
+
+def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
+    """16-row tiles, 8-column tiles and inner steps of one warp."""
+    high = -(-shape.rows // (MMA[0] * warps.rows))
+    wide = -(-shape.cols // (MMA[1] * warps.cols))
+    return high, wide, -(-shape.inner // MMA[2]) // warps.inner
+
+
+def warp_options(shape: ProductShape, count: int) -> tuple[Warps, ...]:
+    """All ways to cut a product for this many warps, without warps that have no rows, columns or inner steps."""
+    out = []
+    for rows in _divisors(count):
+        for cols in _divisors(count // rows):
+            warps = Warps(rows, cols, count // rows // cols)
+            if -(-shape.inner // MMA[2]) % warps.inner == 0:
+                out.append(warps)
+    return tuple(out)
+
+
+def _divisors(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
+    """Whether the accumulators of a product are, thread by thread, the left fragments that another one needs."""
+    wide = tiles_of(source, a)[1]
+    return (
+        a.inner == 1
+        and b.cols == 1
+        and a.rows == b.rows
+        and a.cols == b.inner
+        and wide % 2 == 0
+        and wide * MMA[1] * a.cols == product.inner == source.cols
+    )
+
+
+def product_cost(shape: ProductShape, warps: Warps) -> int:
+    """Clocks of one product in a block."""
+    high, wide, steps = tiles_of(shape, warps)
+    work = max(high * wide * steps * _MMA_CLOCKS, steps * _MMA_LATENCY)
+    left = 4 * high if shape.source < 0 else 0
+    matrices = warps.count * steps * (left + 2 * wide) * _MATRIX_CLOCKS
+    # Tensor cores and shared memory work side by side; what one waits for the other is a fraction of both.
+    cost = (max(work, matrices) + (work + matrices) // 4) * shape.iterations
+    if warps.cols > 1:
+        cost += shape.reductions * shape.iterations * _EXCHANGE
+    if warps.inner > 1:
+        exchanges = 1 if shape.deferred else shape.iterations
+        cost += exchanges * (_EXCHANGE + 4 * high * wide * (1 + warps.inner) * warps.count)
+    if 4 * high * wide > MAX_ACCUMULATORS:
+        cost += _SPILL * 4 * high * wide
+    return cost
+
+
+def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[tuple[Warps, ...], bool]:
+    """The warps of every product, and whether that is proven to cost least in this model."""
+    options = [warp_options(shape, count) for shape in shapes]
+    costs = [[product_cost(shape, warps) for warps in row] for shape, row in zip(shapes, options, strict=True)]
+    pairs: dict[tuple[int, int], list[list[int]]] = {}
+    for j, shape in enumerate(shapes):
+        if shape.source >= 0:
+            source = shapes[shape.source]
+            trip = _round_trip(source, shape.iterations)
+            pairs[(shape.source, j)] = [
+                [0 if packs(source, a, shape, b) else trip for b in options[j]] for a in options[shape.source]
+            ]
+        for i in shape.mates:
+            trip = _round_trip(shape, 1)
+            table = [[0 if _same_place(shapes[i], a, shape, b) else trip for b in options[j]] for a in options[i]]
+            if (i, j) in pairs:
+                table = [[x + y for x, y in zip(p, q, strict=True)] for p, q in zip(pairs[i, j], table, strict=True)]
+            pairs[(i, j)] = table
+    chosen, proven = minimise(costs, pairs)
+    return tuple(row[option] for row, option in zip(options, chosen, strict=True)), proven
+
+
+def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:
+    return (p.rows, p.cols, a.rows, a.cols) == (q.rows, q.cols, b.rows, b.cols)
+
+
+def _round_trip(shape: ProductShape, iterations: int) -> int:
+    return iterations * (2 * _BARRIER + 2 * shape.rows * shape.cols // WARP)
+
+
+# --- swizzles --------------------------------------------------------------------------------------------------------
+
+_CHUNK: Final = 8  # elements of 16 bits that one row of an 8x8 matrix has: 16 bytes
+_BANK_CHUNKS: Final = 8  # chunks of 16 bytes in all 32 banks
+
+
+def conflicts(home: SharedHome) -> int:
+    """Extra wavefronts of one 8x8 matrix: rows that share their 16 bytes of banks with another row."""
+    groups: dict[int, int] = {}
+    for row in range(_BANK_CHUNKS):
+        chunk = (row >> home.shift) & home.mask
+        bank = (row * (home.pitch // _CHUNK) + chunk) % _BANK_CHUNKS
+        groups[bank] = groups.get(bank, 0) + 1
+    return max(groups.values()) - 1
+
+
+def choose_swizzle(
+    buffer: str, rows: int, cols: int, *, turned: bool = False, stages: int = 1, width: int = _CHUNK
+) -> SharedHome:
+    """The place of a 16-bit matrix that ldmatrix reads: no bank conflicts, then the least memory, then no swizzle.
+
+    Args:
+        rows, cols: Extents as stored; columns are padded to whole chunks.
+        width: Elements of a chunk of 16 bytes; matrices of other element types are not swizzled.
+    """
+    padded = -(-cols // width) * width
+    chunks = padded // _CHUNK
+    options = [SharedHome(buffer, rows, padded, padded, turned=turned, stages=stages)]
+    if width == _CHUNK:
+        power = gcd(chunks, _BANK_CHUNKS)
+        if power > 1:
+            shift = (_BANK_CHUNKS // power).bit_length() - 1
+            options.append(SharedHome(buffer, rows, padded, padded, shift, power - 1, turned, stages))
+        options.append(SharedHome(buffer, rows, padded, padded + _CHUNK, turned=turned, stages=stages))
+        costs = [[1000 * conflicts(o) + o.elements * stages // 64 + (8 if o.mask else 0) for o in options]]
+        chosen, _ = minimise(costs, {})
+        return options[chosen[0]]
+    return options[0]
+
+
+def plain(buffer: str, rows: int, cols: int) -> SharedHome:
+    """A matrix in shared memory, one row after another."""
+    return SharedHome(buffer, rows, cols, cols)
+
+
+def accumulators(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:
+    """Registers of one thread that hold results of products."""
+    return sum(4 * prod(tiles_of(shape, warps)[:2]) for shape, warps in zip(shapes, chosen, strict=True))

@@ -1,0 +1,426 @@
+"""Which way every operator is computed and where every tensor lives: the generic way, in registers, on tensor cores.
+
+Registers are preferred; what they cannot do (a reduction over a middle dim, a partial broadcast, products of float32)
+is done the generic way, and tensors that both ways meet in have a home in shared memory as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_formal.graph.types import DType
+from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.planning.layout import choose_swizzle, plain
+from mirage_formal.kernels.planning.products import Products, choose_products
+from mirage_formal.kernels.program.distribution import MMA, folded, fragment, inner_digit, reads, vector
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    FlatOp,
+    Gather,
+    Join,
+    Map,
+    Product,
+    Reduce,
+    Repeat,
+    Running,
+    operands_of,
+    results_of,
+)
+from mirage_formal.kernels.program.plan import (
+    Axis,
+    Compute,
+    Digit,
+    Distribution,
+    Home,
+    Phase,
+    PlanTensor,
+    SharedHome,
+    Warps,
+)
+
+_VECTOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an input tile allows: whether it is contiguous along rows instead of columns, and 16-byte copies."""
+
+    turned: bool
+    chunks: bool
+
+
+@dataclass(slots=True)
+class Homes:
+    """The choices for one kernel.
+
+    Attributes:
+        tensors: With their homes.
+        computes: For each operator how it is computed; parts and scratch buffers are added by the planner.
+        shared_dtype: Element type of each buffer that is a tensor's home.
+        copied: Inputs that are copied to shared memory, and whether asynchronously.
+        brought: Inputs that are loaded into registers.
+    """
+
+    flat: Flat
+    threads: int
+    tensors: list[PlanTensor]
+    computes: dict[int, Compute] = field(default_factory=dict)
+    shared_dtype: dict[int, DType] = field(default_factory=dict)
+    copied: dict[int, bool] = field(default_factory=dict)
+    brought: list[int] = field(default_factory=list)
+    digits: dict[int, tuple[Digit, ...]] = field(default_factory=dict)
+    proven: bool = True
+
+
+def choose(flat: Flat, sources: Sequence[Source], threads: int, *, registers: bool, resident: bool) -> Homes:
+    """Homes of all tensors and ways of all operators.
+
+    Args:
+        flat: The flattened block graph.
+        sources: What each input allows.
+        threads: Threads of a block, if the kernel has no reason for others.
+        registers: False for the generic way throughout.
+        resident: False if only inputs that tensor cores read may be copied to shared memory.
+    """
+    chooser = _Chooser(flat, sources, threads)
+    if registers:
+        chooser.products()
+    chooser.operators(registers)
+    chooser.inputs(resident)
+    chooser.shared()
+    return chooser.homes
+
+
+class _Chooser:
+    def __init__(self, flat: Flat, sources: Sequence[Source], threads: int) -> None:
+        self.flat, self.sources = flat, sources
+        self.inputs_count = len(sources)
+        self.homes = Homes(flat, threads, list(flat.tensors))
+        self.makers = {n: op for op in flat.ops for n in results_of(op)}
+        self.readers: dict[int, list[FlatOp]] = {}
+        for op in flat.ops:
+            for n in operands_of(op):
+                self.readers.setdefault(n, []).append(op)
+        self.chosen = Products(flat, self.inputs_count, self.readers, self.makers, threads)
+        self.warps: dict[int, Warps] = {}
+        #: Tensors that somebody reads in shared memory; those that ldmatrix reads.
+        self.spilled: set[int] = set()
+        self.matrices: set[int] = set()
+        self.registers = False
+
+    @property
+    def tensors(self) -> list[PlanTensor]:
+        return self.homes.tensors
+
+    def products(self) -> None:
+        """The warps of all products that tensor cores compute."""
+        found = choose_products(self.flat, self.inputs_count, self.readers, self.makers, self.homes.threads)
+        self.homes.threads, self.homes.proven = found.threads, found.proven
+        self.chosen = found
+        self.warps = dict(found.warps)
+
+    def _root(self, number: int) -> int | None:
+        return self.chosen.root(number)
+
+    def accumulator_of(self, op: Product) -> Accumulate | None:
+        """The accumulator that a product adds into directly, if there is one."""
+        return self.chosen.accumulator_of(op)
+
+    # --- operators
+
+    def operators(self, registers: bool) -> None:
+        """The way of every operator."""
+        self.registers = registers
+        for op in self.flat.ops:
+            done = registers and self._in_registers(op)
+            if not done:
+                self._generic(op)
+
+    def _in_registers(self, op: FlatOp) -> bool:
+        match op:
+            case Map():
+                return self._map(op)
+            case Reduce():
+                return self._reduce(op)
+            case Product():
+                return op.result in self.warps and self._product(op)
+            case Accumulate():
+                return self._accumulate(op)
+            case Running():
+                return self._running(op)
+            case Repeat():
+                # Readers take the operand's element instead.
+                return self._inline(op, op.result)
+            case Gather() | Join():
+                return False
+
+    def _place(self, number: int, over: Distribution) -> None:
+        self.tensors[number] = self.tensors[number].at(Home(registers=over))
+
+    def _held(self, number: int) -> Distribution | None:
+        return self.tensors[number].home.registers
+
+    def _need(self, number: int, rows: int, cols: int, over: Distribution) -> None:
+        """An operand is read by a computation over a distribution: elsewhere, if its registers do not fit."""
+        tensor = self.tensors[number]
+        op = self.makers.get(number)
+        if isinstance(op, Repeat) and tensor.home.inline:
+            self._need(op.operand, rows, cols, over)
+        elif tensor.home.registers is not None and reads(tensor, rows, cols, over) is None:
+            self.spilled.add(number)
+
+    def _hint(self, number: int, seen: set[int]) -> Distribution | None:
+        """The distribution of a product that a tensor meets elementwise later on."""
+        seen.add(number)
+        shape = (self.tensors[number].rows, self.tensors[number].cols)
+        for op in self.readers.get(number, []):
+            if isinstance(op, Map) and op.result not in seen:
+                for n in op.operands:
+                    root = self._root(n)
+                    if root in self.warps and (self.tensors[n].rows, self.tensors[n].cols) == shape:
+                        return self._fragment(root)
+                result = self.tensors[op.result]
+                if (result.rows, result.cols) == shape and (found := self._hint(op.result, seen)) is not None:
+                    return found
+        return None
+
+    def _fragment(self, product: int) -> Distribution:
+        tensor = self.tensors[product]
+        return fragment(self.homes.threads, self.warps[product], tensor.rows, tensor.cols)
+
+    def _fresh(self, number: int) -> Distribution:
+        """A distribution for a tensor that no product decides about."""
+        tensor = self.tensors[number]
+        kept = self._kept(number, set())
+        width = next(w for w in (_VECTOR, 4, 2, 1) if tensor.cols % w == 0 and (kept or w) % w == 0)
+        return vector(self.homes.threads, tensor.rows, tensor.cols, width, kept=kept)
+
+    def _kept(self, number: int, seen: set[int]) -> int | None:
+        """What a later reduction over columns keeps."""
+        seen.add(number)
+        for op in self.readers.get(number, []):
+            last = len(self.tensors[number].shape) - 1
+            if isinstance(op, Reduce | Accumulate) and op.dim == last and op.kept > 1:
+                return op.kept
+            if isinstance(op, Map) and op.result not in seen and (found := self._kept(op.result, seen)) is not None:
+                return found
+        return None
+
+    def _map(self, op: Map) -> bool:
+        result = self.tensors[op.result]
+        rows, cols = result.rows, result.cols
+        for n in op.operands:
+            tensor = self.tensors[n]
+            if tensor.rows not in (1, rows) or tensor.cols not in (1, cols):
+                return False
+        over = self._map_over(op, rows, cols)
+        for n in op.operands:
+            self._need(n, rows, cols, over)
+        self._place(op.result, over)
+        self.homes.computes[op.result] = Compute(op, over=over)
+        return True
+
+    def _map_over(self, op: Map, rows: int, cols: int) -> Distribution:
+        held = [
+            found
+            for n in op.operands
+            if (found := self._held(n)) is not None and (self.tensors[n].rows, self.tensors[n].cols) == (rows, cols)
+        ]
+        fragments = [over for over in held if over.fragment]
+        if fragments:
+            return fragments[0]
+        return self._hint(op.result, set()) or (held[0] if held else self._fresh(op.result))
+
+    def _fold_axis(self, number: int, dim: int) -> Axis | None:
+        """The axis that a reduction runs along; None if it is neither the columns nor all of the rows."""
+        shape = self.tensors[number].shape
+        if dim == len(shape) - 1:
+            return Axis.COL
+        others = [extent for d, extent in enumerate(shape[:-1]) if d != dim]
+        return Axis.ROW if all(extent == 1 for extent in others) else None
+
+    def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
+        """(over, distribution of the result, digits to add over) of a reduction."""
+        axis = self._fold_axis(number, dim)
+        if axis is None:
+            return None
+        for over in (self._held(number), self._hint(number, set()), self._fresh(number)):
+            if over is not None and (found := folded(over, axis, kept)) is not None:
+                return over, *found
+        return None
+
+    def _reduce(self, op: Reduce) -> bool:
+        found = self._fold(op.operand, op.dim, op.kept)
+        if found is None:
+            return False
+        over, result, digits = found
+        self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
+        self._place(op.result, result)
+        self.homes.computes[op.result] = Compute(op, over=over)
+        self.homes.digits[op.result] = digits
+        return True
+
+    def _product(self, op: Product) -> bool:
+        warps, over = self.warps[op.result], self._fragment(op.result)
+        held = self._held(op.a)
+        packed = op.result in self.chosen.packed and held is not None and held.fragment and held == self._source(op)
+        if not packed:
+            self.matrices.add(op.a)
+        self.matrices.add(op.b)
+        target = self.accumulator_of(op)
+        into = None if target is None else target.result
+        if into is None:
+            self._place(op.result, over)
+            if warps.inner > 1:
+                self.homes.digits[op.result] = (inner_digit(self.homes.threads, warps),)
+        self.homes.computes[op.result] = Compute(op, over=over, warps=warps, into=into, packed=packed)
+        return True
+
+    def _source(self, op: Product) -> Distribution | None:
+        root = self._root(op.a)
+        return self._fragment(root) if root in self.warps else None
+
+    def _accumulate(self, op: Accumulate) -> bool:
+        maker = self.makers.get(op.operand)
+        if isinstance(maker, Product) and maker.result in self.warps and self.accumulator_of(maker) is op:
+            over = self._fragment(maker.result)
+            warps = self.warps[maker.result]
+            if op.factor is not None:
+                self._need(op.factor, self.tensors[op.result].rows, self.tensors[op.result].cols, over)
+            self._place(op.result, over)
+            if warps.inner > 1:
+                self.homes.digits[op.result] = (inner_digit(self.homes.threads, warps),)
+            self.homes.computes[op.result] = Compute(op, over=over, warps=warps)
+            return True
+        if isinstance(maker, Product) and self.accumulator_of(maker) is op:
+            return False  # the generic way adds such products as it computes them
+        shape = self.tensors[op.operand].rows, self.tensors[op.operand].cols
+        digits: tuple[Digit, ...] = ()
+        if op.dim is None:
+            over = self._held(op.operand) or self._hint(op.result, set()) or self._fresh(op.operand)
+            result = over
+        else:
+            found = self._fold(op.operand, op.dim, op.kept)
+            if found is None:
+                return False
+            over, result, digits = found
+        if op.factor is not None:
+            factor, mine = self.tensors[op.factor], self.tensors[op.result]
+            if factor.rows not in (1, mine.rows) or factor.cols not in (1, mine.cols):
+                return False
+            self._need(op.factor, mine.rows, mine.cols, result)
+        self._need(op.operand, *shape, over)
+        self._place(op.result, result)
+        self.homes.computes[op.result] = Compute(op, over=over)
+        self.homes.digits[op.result] = digits
+        return True
+
+    def _running(self, op: Running) -> bool:
+        over = self._held(op.operand) or self._fresh(op.operand)
+        self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
+        for result in results_of(op):
+            self._place(result, over)
+        self.homes.computes[op.largest] = Compute(op, over=over)
+        return True
+
+    def _generic(self, op: FlatOp) -> None:
+        """The generic way; operands in registers are needed in shared memory too."""
+        for n in operands_of(op):
+            self._readable(n)
+        for result in results_of(op):
+            if not self._inline(op, result):
+                self.spilled.add(result)
+                self.homes.computes[results_of(op)[0]] = Compute(op)
+
+    def _readable(self, number: int) -> None:
+        op = self.makers.get(number)
+        if op is None:
+            return
+        if self._held(number) is not None:
+            self.spilled.add(number)
+        elif number not in self.spilled:
+            for n in operands_of(op):
+                self._readable(n)
+
+    def _inline(self, op: FlatOp, result: int) -> bool:
+        """Whether the readers of a result compute it themselves: it is cheap to, and it is read once."""
+        readers = self.readers.get(result, [])
+        if isinstance(op, Product):
+            return self.accumulator_of(op) is not None
+        if any(not isinstance(r, Map | Reduce | Accumulate) for r in readers):
+            return False
+        if isinstance(op, Repeat):
+            return result not in self.flat.outputs
+        if not isinstance(op, Map) or self.registers or len(readers) + (result in self.flat.outputs) != 1:
+            return False
+        if not readers:
+            return True
+        reader = readers[0]
+        if isinstance(reader, Accumulate) and reader.factor == result:
+            return False
+        if isinstance(reader, Map):
+            later, mine = self.tensors[reader.result], self.tensors[result]
+            return later.shape == mine.shape and later.phase is mine.phase
+        return self.tensors[result].phase is Phase.LOOP or isinstance(reader, Reduce)
+
+    # --- inputs and shared memory
+
+    def inputs(self, resident: bool) -> None:
+        """Inputs that products read go to shared memory, and in kernels with products all others too."""
+        for number in range(self.inputs_count):
+            used = self.readers.get(number, [])
+            source = self.sources[number]
+            product = any(isinstance(op, Product) for op in used)
+            wanted = resident and (product or (self.warps and used and source.chunks))
+            if number in self.matrices or wanted:
+                self.homes.copied[number] = source.chunks
+                self.spilled.add(number)
+            else:
+                self._device(number)
+
+    def _device(self, number: int) -> None:
+        """An input that stays in device memory; it is loaded into registers once if several readers agree how."""
+        tensor = self.tensors[number]
+        overs = {
+            compute.over
+            for op in self.readers.get(number, [])
+            if (compute := self.homes.computes.get(results_of(op)[0])) is not None
+        }
+        over = next(iter(overs)) if len(overs) == 1 else None
+        fits = over is not None and reads(tensor.at(Home(registers=over)), tensor.rows, tensor.cols, over)
+        if over is not None and fits and over.span(Axis.COL) >= tensor.cols > 1:
+            self.homes.brought.append(number)
+            self.tensors[number] = tensor.at(Home(device=True, registers=over))
+        else:
+            self.tensors[number] = tensor.at(Home(device=True))
+
+    def shared(self) -> None:
+        """Places in shared memory for all tensors that are read there."""
+        for number in sorted(self.spilled | self.matrices):
+            tensor = self.tensors[number]
+            matrix = number in self.matrices
+            if number < self.inputs_count:
+                home, dtype = self._input_home(number, matrix), tensor.dtype
+            elif matrix:
+                home, dtype = choose_swizzle(f"s{number}", tensor.rows, tensor.cols), tensor.dtype
+            else:
+                home, dtype = plain(f"s{number}", tensor.rows, tensor.cols), DType.FLOAT32
+            self.homes.shared_dtype[number] = dtype
+            self.tensors[number] = tensor.at(Home(tensor.home.device, home, tensor.home.registers))
+
+    def _input_home(self, number: int, matrix: bool) -> SharedHome:
+        tensor, source = self.tensors[number], self.sources[number]
+        rows, cols = tensor.rows, tensor.cols
+        if matrix:
+            # Zeros up to whole steps of the inner dim, which is that of the columns of a left operand.
+            if any(isinstance(op, Product) and op.a == number for op in self.readers[number]):
+                cols = -(-cols // MMA[2]) * MMA[2]
+            if any(isinstance(op, Product) and op.b == number for op in self.readers[number]):
+                rows = -(-rows // MMA[2]) * MMA[2]
+        if source.turned:
+            rows, cols = cols, rows
+        width = 16 // tensor.dtype.bytes
+        if not source.chunks and not matrix:
+            return SharedHome(f"s{number}", rows, cols, cols, turned=source.turned)
+        return choose_swizzle(f"s{number}", rows, cols, turned=source.turned, width=width)

@@ -1,0 +1,201 @@
+"""Plans: a graph-defined kernel with homes, order, barriers, pipelining and memory decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.errors import GraphError, UnsupportedError
+from mirage_formal.graph.check import block_outputs, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
+from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.planning.expand import Flat, expand
+from mirage_formal.kernels.planning.memory import Memory, allocate
+from mirage_formal.kernels.planning.placement import Homes, Source, choose
+from mirage_formal.kernels.planning.schedule import synchronise
+from mirage_formal.kernels.planning.steps import Steps
+from mirage_formal.kernels.program.distribution import WARP
+from mirage_formal.kernels.program.plan import (
+    Phase,
+    Plan,
+    PlanBuffer,
+    PlanParam,
+    Tile,
+)
+from mirage_formal.kernels.target import Target
+
+_THREADS: Final = 128
+_MOST_THREADS: Final = 512
+_MOST_STAGES: Final = 8
+#: Bytes of a block's tiles in flight beyond which more stages do not pay.
+_ENOUGH_BYTES: Final = 160 << 10
+#: Blocks of one multiprocessor beyond which more of them are not made room for.
+_MOST_RESIDENT: Final = 4
+
+
+def make_plan(graph: KernelGraph, op_index: int, target: Target, *, generic: bool = False) -> Plan:
+    """A plan for one graph-defined kernel.
+
+    Args:
+        graph: A well-formed µGraph.
+        op_index: Position of the kernel among the graph's operators.
+        target: The GPU; its limits bound shared memory and threads.
+        generic: Compute every operator the generic way, as a reference for the other ways.
+
+    Raises:
+        GraphError: The operator is not graph-defined, or the graph is not well-formed.
+        UnsupportedError: The block's tensors do not fit in shared memory in any way that is known here.
+    """
+    op = graph.ops[op_index]
+    if not isinstance(op, GraphDefined):
+        raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
+    types = kernel_types(graph)
+    operands = tuple(types[n] for n in op.operands)
+    flat = expand(op, operands)
+    params, inputs, savers = _interface(graph, op_index, op, flat)
+    sources = tuple(_source(params[tile.param], tile, flat) for tile in inputs)
+    best: _Attempt | None = None
+    ways = ((False, True), (False, False)) if generic else ((True, True), (True, False), (False, True), (False, False))
+    for registers, resident in ways:
+        homes = choose(flat, sources, _threads(op), registers=registers, resident=resident)
+        best = _staged(op, flat, homes, target)
+        if best is not None:
+            break
+    if best is None:
+        text = f"expected tensors of a block that fit in {target.limits.shared_bytes_per_block} bytes of shared memory"
+        raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
+    return best.plan(f"kernel{op_index}", op, params, inputs, savers)
+
+
+def _threads(op: GraphDefined) -> int:
+    threads = op.graph.threads
+    power = threads & (threads - 1) == 0
+    return threads if power and WARP <= threads <= _MOST_THREADS else _THREADS
+
+
+def _interface(
+    graph: KernelGraph, op_index: int, op: GraphDefined, flat: Flat
+) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
+    """Parameters, and the parts of them that a block reads and writes."""
+    types = kernel_types(graph)
+    params: list[PlanParam] = []
+    for position, number in enumerate(op.operands):
+        source = graph.inputs[number] if number < len(graph.inputs) else None
+        name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
+        strides = source.strides if source is not None else row_major(types[number].shape)
+        params.append(PlanParam(name, types[number].shape, types[number].dtype, strides, written=False))
+    first = [number for number, _ in numbered(len(graph.inputs), graph.ops)][op_index]
+    for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):
+        params.append(
+            PlanParam(f"out{position}_d{first + position}", tensor.shape, tensor.dtype, row_major(tensor.shape), True)
+        )
+    block = op.graph
+    inputs = tuple(
+        Tile(i, i, iterator.imap, iterator.fmap if block.forloop_range > 1 else None)
+        for i, iterator in enumerate(block.inputs)
+    )
+    savers = tuple(Tile(len(block.inputs) + i, flat.outputs[i], saver.omap) for i, saver in enumerate(block.outputs))
+    return tuple(params), inputs, savers
+
+
+def _source(param: PlanParam, tile: Tile, flat: Flat) -> Source:
+    """What an input tile allows."""
+    tensor = flat.tensors[tile.tensor]
+    rank = len(tensor.shape)
+    width = 16 // param.dtype.bytes
+    turned = rank >= 2 and param.strides[-1] != 1 and param.strides[-2] == 1 and tensor.rows == tensor.shape[-2]
+    dense = rank - 2 if turned else rank - 1
+    if rank == 0 or param.strides[dense] != 1 or tensor.shape[dense] % width:
+        return Source(turned, chunks=False)
+    others = (s for d, s in enumerate(param.strides) if d != dense and param.shape[d] > 1)
+    return Source(turned, chunks=all(stride % width == 0 for stride in others))
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    flat: Flat
+    homes: Homes
+    steps: Steps
+    memory: Memory
+    stages: int
+
+    def plan(
+        self,
+        name: str,
+        op: GraphDefined,
+        params: tuple[PlanParam, ...],
+        inputs: tuple[Tile, ...],
+        savers: tuple[Tile, ...],
+    ) -> Plan:
+        offsets = self.memory.offsets
+        sizes = {request.name: request.bytes for request in self.steps.requests}
+        ends = {n: offset + sizes[n] for n, offset in offsets.items()}
+
+        def overlap(a: str, b: str) -> bool:
+            return offsets[a] < ends[b] and offsets[b] < ends[a]
+
+        schedule = synchronise(self.steps.before, self.steps.loop, self.steps.after, overlap)
+        buffers = [
+            PlanBuffer(n, dtype, elements, offsets[n]) for n, (dtype, elements) in sorted(self.steps.buffers.items())
+        ]
+        return Plan(
+            name,
+            op.graph.grid,
+            self.homes.threads,
+            self.flat.iterations,
+            params,
+            inputs,
+            savers,
+            tuple(self.steps.tensors),
+            self.flat.ops,
+            schedule.before,
+            schedule.loop,
+            schedule.after,
+            tuple(buffers),
+            self.memory.lower_bound,
+            self.stages,
+            self.steps.ring,
+        )
+
+
+def _staged(op: GraphDefined, flat: Flat, homes: Homes, target: Target) -> _Attempt | None:
+    """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits."""
+    limits = target.limits
+    moving = [n for n, chunks in homes.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
+    tile_bytes = sum(
+        home.elements * homes.shared_dtype[n].bytes
+        for n in moving
+        if (home := homes.tensors[n].home.shared) is not None
+    )
+    most = min(_MOST_STAGES, flat.iterations, max(2, -(-_ENOUGH_BYTES // max(1, tile_bytes)))) if moving else 1
+    resident = min(_MOST_RESIDENT, -(-op.graph.blocks // target.sms))
+    share = min(
+        limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block
+    )
+    fallback: _Attempt | None = None
+    for stages in range(most, 0, -1):
+        steps = Steps(flat, homes, stages)
+        attempt = _Attempt(flat, homes, steps, _placed(steps, share), stages)
+        memory = attempt.memory
+        if memory.bytes > limits.shared_bytes_per_block:
+            continue
+        if memory.bytes <= share:
+            return attempt if stages > 1 or fallback is None else fallback
+        if fallback is None or stages >= 2:
+            fallback = attempt
+    return fallback
+
+
+def _placed(steps: Steps, most: int) -> Memory:
+    """A memory plan that saves barriers where memory would be left over: what shares no bytes needs none.
+
+    Args:
+        most: Bytes that a block may take so that as many blocks as there are for it fit one multiprocessor.
+    """
+    tight = allocate(steps.requests)
+    whole = [replace(request, first=0, last=0) for request in steps.requests]
+    for requests in (whole, steps.lives(loose=True)):
+        found = allocate(requests)
+        if found.bytes <= max(tight.bytes, most):
+            return replace(found, lower_bound=tight.lower_bound)
+    return tight

@@ -1,0 +1,110 @@
+"""Primitive operators of a flattened block graph: macro operators and thread graphs are written out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """result = fn(a), or fn(a, b) with broadcast, or fn(a, constant)."""
+
+    result: int
+    fn: UnaryFn | BinaryFn
+    operands: tuple[int, ...]
+    constant: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ..."""
+
+    result: int
+    fn: BinaryFn
+    operand: int
+    dim: int
+    kept: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrix product of the last two dims; all dims before them have extent 1."""
+
+    result: int
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """a followed by b along one dim."""
+
+    result: int
+    a: int
+    b: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A dim of extent 1 repeated."""
+
+    result: int
+    operand: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Sum or maximum over the iterations, over one dim as well if ``dim`` is set (as in Reduce).
+
+    With a ``factor`` the sum so far is multiplied by it before the new term is added.
+    """
+
+    result: int
+    fn: BinaryFn
+    operand: int
+    dim: int | None = None
+    kept: int = 1
+    factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """The iterations' tensors one after another along one dim."""
+
+    result: int
+    operand: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """largest = max over the iterations so far; rescale = exp(largest before - largest), 0 in the first iteration."""
+
+    largest: int
+    rescale: int
+    operand: int
+
+
+FlatOp = Map | Reduce | Product | Join | Repeat | Accumulate | Gather | Running
+
+
+def results_of(op: FlatOp) -> tuple[int, ...]:
+    """Numbers of the tensors that an operator defines."""
+    return (op.largest, op.rescale) if isinstance(op, Running) else (op.result,)
+
+
+def operands_of(op: FlatOp) -> tuple[int, ...]:
+    """Numbers of the tensors that an operator reads."""
+    match op:
+        case Map():
+            return op.operands
+        case Product() | Join():
+            return (op.a, op.b)
+        case Accumulate():
+            return (op.operand,) if op.factor is None else (op.operand, op.factor)
+        case _:
+            return (op.operand,)

@@ -1,0 +1,187 @@
+"""Integer expressions of a Program, simplified as they are built from what is known about their ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
+
+ZERO = Int(0)
+ONE = Int(1)
+
+
+class Indices:
+    """Builds integer expressions over variables of known ranges 0 .. extent-1."""
+
+    def __init__(self, ranges: dict[str, int]) -> None:
+        self._ranges = dict(ranges)
+        self._count = 0
+
+    def variable(self, extent: int, stem: str = "i") -> Var:
+        """A new loop variable."""
+        name = f"{stem}{self._count}"
+        self._count += 1
+        self._ranges[name] = extent
+        return Var(name)
+
+    def named(self, name: str, extent: int) -> Var:
+        """A loop variable of a given name."""
+        self._ranges[name] = extent
+        return Var(name)
+
+    def most(self, e: IntExpr) -> int:
+        """An upper bound."""
+        match e:
+            case Int():
+                return e.value
+            case Var():
+                return self._ranges[e.name] - 1
+            case IntBin():
+                return self._most(e)
+
+    def _most(self, e: IntBin) -> int:
+        a = self.most(e.a)
+        match e.op:
+            case IntOp.ADD:
+                return a + self.most(e.b)
+            case IntOp.SUB:
+                return a
+            case IntOp.MUL:
+                return a * self.most(e.b)
+            case IntOp.DIV:
+                return a // e.b.value if isinstance(e.b, Int) else a
+            case IntOp.MOD:
+                return min(a, self.most(e.b) - 1) if isinstance(e.b, Int) else a
+            case IntOp.XOR:
+                return (1 << max(a, self.most(e.b)).bit_length()) - 1
+            case _:
+                return 1
+
+    def add(self, *terms: IntExpr) -> IntExpr:
+        """Their sum."""
+        constant = 0
+        out: IntExpr | None = None
+        for term in terms:
+            if isinstance(term, Int):
+                constant += term.value
+            elif out is None:
+                out = term
+            else:
+                out = IntBin(IntOp.ADD, out, term)
+        if out is None:
+            return Int(constant)
+        return out if constant == 0 else IntBin(IntOp.ADD, out, Int(constant))
+
+    def mul(self, e: IntExpr, factor: int) -> IntExpr:
+        """e * factor."""
+        if isinstance(e, Int):
+            return Int(e.value * factor)
+        if factor == 0:
+            return ZERO
+        if factor == 1:
+            return e
+        if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
+            return IntBin(IntOp.MUL, e.a, Int(e.b.value * factor))
+        return IntBin(IntOp.MUL, e, Int(factor))
+
+    def _split(self, e: IntExpr, n: int) -> tuple[IntExpr, IntExpr] | None:
+        """(q, r) with e = q * n + r and r < n, if the form of e shows them."""
+        if self.most(e) < n:
+            return ZERO, e
+        if isinstance(e, Int):
+            return Int(e.value // n), Int(e.value % n)
+        if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int) and e.b.value % n == 0:
+            return self.mul(e.a, e.b.value // n), ZERO
+        if isinstance(e, IntBin) and e.op is IntOp.ADD:
+            a, b = self._split(e.a, n), self._split(e.b, n)
+            if a is not None and b is not None:
+                rest = self.add(a[1], b[1])
+                if self.most(rest) < n:
+                    return self.add(a[0], b[0]), rest
+        return None
+
+    def div(self, e: IntExpr, n: int) -> IntExpr:
+        """e / n, rounded down."""
+        if n == 1:
+            return e
+        if (found := self._split(e, n)) is not None:
+            return found[0]
+        if isinstance(e, IntBin) and e.op is IntOp.DIV and isinstance(e.b, Int):
+            return self.div(e.a, e.b.value * n)
+        return IntBin(IntOp.DIV, e, Int(n))
+
+    def mod(self, e: IntExpr, n: int) -> IntExpr:
+        """e % n."""
+        if n == 1:
+            return ZERO
+        if (found := self._split(e, n)) is not None:
+            return found[1]
+        return IntBin(IntOp.MOD, e, Int(n))
+
+    def sub(self, a: IntExpr, b: IntExpr) -> IntExpr:
+        """a - b, which must not be negative."""
+        if isinstance(b, Int) and b.value == 0:
+            return a
+        if isinstance(a, Int) and isinstance(b, Int):
+            return Int(a.value - b.value)
+        return IntBin(IntOp.SUB, a, b)
+
+    def xor(self, a: IntExpr, b: IntExpr) -> IntExpr:
+        """a ^ b."""
+        if isinstance(a, Int) and isinstance(b, Int):
+            return Int(a.value ^ b.value)
+        if isinstance(b, Int) and b.value == 0:
+            return a
+        if isinstance(a, Int) and a.value == 0:
+            return b
+        return IntBin(IntOp.XOR, a, b)
+
+    def less(self, e: IntExpr, n: int) -> IntExpr:
+        """Whether e < n; the constant 1 where that is known."""
+        if self.most(e) < n:
+            return ONE
+        if isinstance(e, Int):
+            return ONE if e.value < n else ZERO
+        if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
+            return self.less(e.a, -(-n // e.b.value))
+        return IntBin(IntOp.LT, e, Int(n))
+
+    def equal(self, e: IntExpr, n: int) -> IntExpr:
+        """Whether e == n."""
+        if isinstance(e, Int):
+            return ONE if e.value == n else ZERO
+        if self.most(e) < n:
+            return ZERO
+        if n == 0 and self.most(e) == 0:
+            return ONE
+        return IntBin(IntOp.EQ, e, Int(n))
+
+    def both(self, conditions: Iterable[IntExpr]) -> IntExpr:
+        """Their conjunction; the constant 1 if all are known to hold."""
+        out: IntExpr = ONE
+        for condition in conditions:
+            if condition == ZERO:
+                return ZERO
+            if condition != ONE:
+                out = condition if out == ONE else IntBin(IntOp.AND, out, condition)
+        return out
+
+    def clamped(self, e: IntExpr, n: int) -> IntExpr:
+        """e where it is below n, else some number below n."""
+        if self.most(e) < n:
+            return e
+        return IntBin(IntOp.MOD, e, Int(n))
+
+    def unravel(self, e: IntExpr, shape: tuple[int, ...]) -> tuple[IntExpr, ...]:
+        """Coordinates of the element at a row-major position."""
+        out: list[IntExpr] = []
+        step = 1
+        for position, extent in enumerate(reversed(shape)):
+            part = self.div(e, step)
+            out.append(part if position == len(shape) - 1 else self.mod(part, extent))
+            step *= extent
+        return tuple(ZERO if extent == 1 else part for extent, part in zip(shape, reversed(out), strict=True))
+
+    def ravel(self, coordinates: Iterable[IntExpr], strides: Iterable[int]) -> IntExpr:
+        """The sum of coordinates times strides."""
+        return self.add(*(self.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))

@@ -1,0 +1,359 @@
+"""Plans: how one graph-defined kernel will run, before it is written as loops and copies.
+
+A block graph is flattened into primitive operators over numbered tensors (its input iterators keep their numbers). A
+plan says for each tensor where it lives (device memory, shared memory, registers, or nowhere because its readers
+compute it), for each operator how it is computed, in which order, and where all threads meet.
+
+Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import prod
+from typing import Final
+
+from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.kernels.program.flat import FlatOp
+
+
+class Phase(StrEnum):
+    """When a tensor is computed: once before the loop, in every iteration, or once after the loop."""
+
+    BEFORE = "before"
+    LOOP = "loop"
+    AFTER = "after"
+
+
+# --- where tensors live ----------------------------------------------------------------------------------------------
+
+
+class Axis(StrEnum):
+    """A dimension of a matrix in registers."""
+
+    ROW = "row"
+    COL = "col"
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """(tid / div) % extent times ``stride`` is added to the coordinate along ``axis``."""
+
+    div: int
+    extent: int
+    axis: Axis
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A thread holds ``extent`` elements that are ``stride`` apart along ``axis``."""
+
+    axis: Axis
+    extent: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Which thread holds which elements of a matrix.
+
+    Threads that differ in a digit that is not listed hold the same elements. ``slots`` number a thread's registers, the
+    last one fastest.
+
+    Attributes:
+        threads: Threads of the block.
+        digits: Digits of the thread's number.
+        slots: The elements of one thread.
+        fragment: Whether whole matrices lie as the accumulators of m16n8k16 products do.
+    """
+
+    threads: int
+    digits: tuple[Digit, ...]
+    slots: tuple[Slot, ...]
+    fragment: bool = False
+
+    @property
+    def count(self) -> int:
+        """Registers of one thread."""
+        return prod(slot.extent for slot in self.slots)
+
+    def span(self, axis: Axis) -> int:
+        """One more than the largest coordinate along an axis."""
+        parts: list[Digit | Slot] = [*self.digits, *self.slots]
+        return 1 + sum((part.extent - 1) * part.stride for part in parts if part.axis is axis)
+
+    def only(self, axes: frozenset[Axis]) -> Distribution:
+        """The distribution of a tensor that has extent 1 along the other axes."""
+        if len(axes) == 2:
+            return self
+        return Distribution(
+            self.threads,
+            tuple(digit for digit in self.digits if digit.axis in axes),
+            tuple(slot for slot in self.slots if slot.axis in axes),
+        )
+
+
+BOTH: Final = frozenset({Axis.ROW, Axis.COL})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHome:
+    """A matrix in shared memory: element (row, col) at row * pitch + (col ^ 8 * ((row >> shift) & mask)).
+
+    Attributes:
+        buffer: Name of the buffer.
+        rows, cols: What is stored, zeros for padding included.
+        pitch: Elements from a row to the next.
+        shift, mask: The swizzle of 8-element chunks; mask 0 is none.
+        turned: Whether rows and columns of the tensor are swapped in memory.
+        stages: Copies in the ring of a pipelined tile; 1 for everything else.
+    """
+
+    buffer: str
+    rows: int
+    cols: int
+    pitch: int
+    shift: int = 0
+    mask: int = 0
+    turned: bool = False
+    stages: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of one copy."""
+        return self.rows * self.pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a tensor can be read; nothing set means that its readers compute it themselves.
+
+    Attributes:
+        device: It is an input that is read where it lies.
+        shared: It is in shared memory.
+        registers: It is in registers.
+    """
+
+    device: bool = False
+    shared: SharedHome | None = None
+    registers: Distribution | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Whether readers compute it themselves."""
+        return not self.device and self.shared is None and self.registers is None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTensor:
+    """A tensor of the flattened block graph, in one block (and one iteration)."""
+
+    shape: Shape
+    dtype: DType
+    phase: Phase
+    home: Home = Home()
+
+    @property
+    def rows(self) -> int:
+        """All dims but the last, as one."""
+        return prod(self.shape[:-1])
+
+    @property
+    def cols(self) -> int:
+        """The last dim."""
+        return self.shape[-1] if self.shape else 1
+
+    def at(self, home: Home) -> PlanTensor:
+        """The tensor with another home."""
+        return replace(self, home=home)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+class Part(StrEnum):
+    """What of an operator a step does; only accumulators have several parts."""
+
+    ALL = "all"
+    BEGIN = "begin"
+    UPDATE = "update"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True, slots=True)
+class Warps:
+    """The warps of a product: rows, columns and the inner dim are cut into this many parts each."""
+
+    rows: int
+    cols: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.cols * self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Part of an operator.
+
+    Attributes:
+        op: The operator.
+        part: Which part.
+        over: In registers: the distribution of the elements that are computed (for reductions, of the operand); None
+            for the generic way, one element of the result after another through shared memory.
+        warps: Of a product on tensor cores.
+        into: A product's result goes to this accumulator's registers instead of its own.
+        packed: A product's left operand is read from registers instead of shared memory.
+        scratch: Buffer through which warps exchange partial results, or empty.
+    """
+
+    op: FlatOp
+    part: Part = Part.ALL
+    over: Distribution | None = None
+    warps: Warps | None = None
+    into: int | None = None
+    packed: bool = False
+    scratch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Copies an input's tile to shared memory, in 16-byte chunks asynchronously or element by element."""
+
+    tensor: int
+    asynchronous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """Reads a tensor into the registers of its home from shared or device memory."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Writes a result to device memory; ``saver`` numbers the block graph's output savers."""
+
+    saver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """A barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Waits for asynchronous copies of this thread: all but ``left`` groups."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Ends a group of asynchronous copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Starts the copies of an iteration (the one ``stages - 1`` ahead, if none is named) and closes the group."""
+
+    iteration: int | None = None
+
+
+Step = Compute | Fetch | Bring | Save | Meet | Arrive | Close | Ahead
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParam:
+    """A device tensor that the kernel reads or writes, with its strides in elements."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    strides: tuple[int, ...]
+    written: bool
+
+    @property
+    def elements(self) -> int:
+        """Elements from the first to the last, both included."""
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An input iterator (tensor number = its position) or output saver: which part of a parameter a block sees.
+
+    Attributes:
+        param: Position of the parameter.
+        tensor: Number of the tensor.
+        split: For each grid axis the dim that it splits.
+        loop: The dim that the loop splits.
+    """
+
+    param: int
+    tensor: int
+    split: DimMap
+    loop: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBuffer:
+    """A buffer in shared memory."""
+
+    name: str
+    dtype: DType
+    elements: int
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one kernel will run.
+
+    Attributes:
+        name: A C identifier.
+        params: Inputs, then outputs.
+        inputs, savers: The parts of them that a block reads and writes.
+        tensors: All tensors of the flattened block graph.
+        ops: Its operators.
+        before, loop, after: Steps.
+        buffers: The memory plan.
+        shared_lower_bound: No memory plan for the same live ranges needs fewer bytes.
+        stages: Copies of each pipelined tile; 1 if nothing is pipelined.
+        ring: The pipelined inputs.
+    """
+
+    name: str
+    grid: Dim3
+    threads: int
+    forloop_range: int
+    params: tuple[PlanParam, ...]
+    inputs: tuple[Tile, ...]
+    savers: tuple[Tile, ...]
+    tensors: tuple[PlanTensor, ...]
+    ops: tuple[FlatOp, ...]
+    before: tuple[Step, ...]
+    loop: tuple[Step, ...]
+    after: tuple[Step, ...]
+    buffers: tuple[PlanBuffer, ...]
+    shared_lower_bound: int
+    stages: int
+    ring: tuple[int, ...]
+
+    @property
+    def barriers(self) -> int:
+        """Barriers in the text of the plan, those inside of exchanges between warps not counted."""
+        return sum(isinstance(step, Meet) for step in (*self.before, *self.loop, *self.after))

@@ -1,0 +1,385 @@
+"""The stable form of exponentials that are summed: no exponential of a positive number is formed.
+
+A sum of exponentials is computed as sum of exp(s - m), m the largest s of its row: inside a loop a running maximum,
+with which every sum so far is rescaled (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
+across kernels as one more result, with which a later kernel weighs partial sums. The factor exp(m) is carried along in
+thought and cancels in the quotient of two such sums; a graph in which it does not cancel has no stable form.
+
+Exponentials that nobody sums stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 + exp(-x))
+is 0, which is right to within underflow, so they need no maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.check import block_outputs, faults, kernel_types
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    KernelGraph,
+    KernelOp,
+    Op,
+    OutputSaver,
+)
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.rules import iterator_type
+from mirage_formal.graph.types import DimMap, DType, Shape, STensor
+from mirage_formal.kernels.stable.partials import dissolved, hoisted, moved, pruned
+from mirage_formal.kernels.stable.shifted import (
+    Level,
+    Maxima,
+    Need,
+    Origin,
+    Shift,
+    Stop,
+    Value,
+    block_level,
+    kernel_level,
+)
+
+_ROUNDS: Final = 200
+_MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX)
+_REARRANGED: Final = (OpKind.RESHAPE, OpKind.TRANSPOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class NotStable:
+    """There is no stable form, or this rewriting does not find it."""
+
+    reason: str
+
+
+class _Hoist(Exception):
+    """An exponential must be formed by those who read it, in another kernel."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self.origin = origin
+
+
+class _Move(Exception):
+    """Partial results must lie in another layout: kernel that reads them, its iterator, the dim that they share."""
+
+    def __init__(self, kernel: int, iterator: int, dim: int) -> None:
+        super().__init__(kernel, iterator, dim)
+        self.kernel = kernel
+        self.iterator = iterator
+        self.dim = dim
+
+
+def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
+    """The graph with running maxima under every exponential that is summed; the graph itself if there is none.
+
+    Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the program
+    as any candidate. Kernels without such exponentials keep their thread graphs, in others they are dissolved, to be
+    fused again (search/thread.py).
+
+    Args:
+        graph: A well-formed µGraph.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    kernel_types(graph)
+    before = {dissolved(op): op for op in graph.ops if isinstance(op, GraphDefined)}
+    work = replace(graph, ops=tuple(dissolved(op) if isinstance(op, GraphDefined) else op for op in graph.ops))
+    maxima: Maxima = {}
+    for _ in range(_ROUNDS):
+        try:
+            found = pruned(_Walk(work, maxima).run())
+        except Need as need:
+            if need.dim in maxima.get(need.origin, frozenset()):
+                return NotStable("a maximum over the dim that is summed does not make the sum stable")
+            maxima[need.origin] = maxima.get(need.origin, frozenset()) | {need.dim}
+        except (_Hoist, _Move) as change:
+            other = _changed(work, change)
+            if isinstance(other, NotStable):
+                return other
+            work, maxima = other, {}
+        except Stop as reason:
+            return NotStable(str(reason))
+        else:
+            return _finished(found, before) if maxima else graph
+    return NotStable(f"expected a stable form within {_ROUNDS} rounds")
+
+
+def _finished(found: KernelGraph, before: dict[GraphDefined, GraphDefined]) -> KernelGraph | NotStable:
+    """The new graph, in which the kernels that are as they were have their thread graphs again."""
+    wrong = faults(found)
+    if wrong:
+        return NotStable(wrong[0])
+    kept = {op.graph: old.graph for op, old in before.items()}
+    ops = (replace(op, graph=kept.get(op.graph, op.graph)) if isinstance(op, GraphDefined) else op for op in found.ops)
+    return replace(found, ops=tuple(ops))
+
+
+def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotStable:
+    """Another graph of the same meaning, in which the walk gets further."""
+    try:
+        if isinstance(change, _Hoist):
+            return hoisted(graph, change.origin[1], change.origin[2])
+        return moved(graph, change.kernel, change.iterator, change.dim)
+    except Stop as reason:
+        return NotStable(str(reason))
+
+
+def _terms(graph: KernelGraph) -> tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]:
+    """What every tensor is, for comparing; empty where it cannot be said."""
+    try:
+        trace = expressions(graph)
+    except MirageError:
+        return (), {}
+    return trace.tensors, dict(trace.blocks)
+
+
+class _Walk:
+    """One walk over a graph, with the maxima that are known to be needed."""
+
+    def __init__(self, graph: KernelGraph, maxima: Maxima) -> None:
+        self._graph = graph
+        self._maxima = maxima
+        self._tensors, self._blocks = _terms(graph)
+        self._level = kernel_level(maxima)
+        self._values: list[Value] = []
+        self._made: list[tuple[int, int]] = []
+
+    def run(self) -> KernelGraph:
+        """The new graph, before what is not needed is left out.
+
+        Raises:
+            Need, _Hoist, _Move: The walk must be done again.
+            Stop: There is no stable form.
+        """
+        graph, level = self._graph, self._level
+        for index, item in enumerate(graph.inputs):
+            level.types.append(item.tensor)
+            self._values.append(Value(index))
+            self._made.append((-1, index))
+        for index, op in enumerate(graph.ops):
+            if isinstance(op, GraphDefined):
+                results = self._block(index, op)
+            else:
+                results = self._op(index, op)
+            self._values += results
+            self._made += [(index, r) for r in range(len(results))]
+        for number in graph.outputs:
+            if self._values[number].shift is not None:
+                raise Stop("a sum of exponentials is a result of the program, not divided by another")
+        if level.incomplete:
+            raise Stop("a running maximum over the loop alone needs a dim of extent 1")
+        outputs = tuple(self._values[n].number for n in graph.outputs)
+        return KernelGraph(graph.inputs, tuple(level.ops), outputs)
+
+    def _op(self, index: int, op: Op) -> list[Value]:
+        """The results of a predefined kernel operator."""
+        operands = tuple(self._values[n] for n in op.operands)
+        key = self._tensors[op.operands[0]] if self._tensors else ("exp", index)
+        try:
+            found = self._level.apply(op, operands, ("exp", index, -1), key)
+        except Need as need:
+            if self._crosses(need):
+                raise _Hoist(need.origin) from None
+            raise
+        bounded = op.kind is OpKind.EXP and _bounded(len(self._graph.inputs), self._graph.ops, op.operands[0])
+        if op.kind in _REARRANGED:
+            found = (self._renamed(found[0], ("out", index, 0)),)
+        return list(_plainly(found) if bounded else found)
+
+    def _crosses(self, need: Need) -> bool:
+        """Whether a sum goes across the blocks that form an exponential."""
+        kind, kernel, number = need.origin
+        op = self._graph.ops[kernel]
+        if kind != "exp" or not isinstance(op, GraphDefined):
+            return False
+        tensor = len(op.graph.inputs) + sum(item.results for item in op.graph.ops[:number])
+        return any(
+            extent > 1 and dim == need.dim
+            for saver in op.graph.outputs
+            if saver.operand == tensor
+            for dim, extent in zip(saver.omap, op.graph.grid, strict=True)
+        )
+
+    def _renamed(self, value: Value, origin: Origin) -> Value:
+        """The value with a shift of its own, whose dims are those of the value as it lies now."""
+        if value.shift is None:
+            return value
+        shift = replace(value.shift, origin=origin)
+        if origin in self._maxima:
+            return replace(self._level.rebased(value.number, shift, moving=False), raw=value.raw, lost=value.lost)
+        return replace(value, shift=shift)
+
+    def _block(self, index: int, op: GraphDefined) -> list[Value]:
+        """The results of a graph-defined kernel, which gets further iterators and results for shifts."""
+        block = op.graph
+        sources = [self._values[n] for n in op.operands]
+        reads = [(source.number, iterator) for source, iterator in zip(sources, block.inputs, strict=True)]
+        shifts: dict[tuple[int, InputIterator], int] = {}
+        for position, source in enumerate(sources):
+            if source.shift is not None:
+                place = (source.shift.tensor, self._follows(index, position, source, block))
+                if place not in shifts:
+                    shifts[place] = len(reads)
+                    reads.append(place)
+        tiles: list[STensor] = []
+        for number, iterator in reads:
+            tile = iterator_type(block.grid, block.forloop_range, iterator, self._level.types[number])
+            if isinstance(tile, str):
+                raise Stop(tile)
+            tiles.append(tile)
+        level = block_level(block.context, self._maxima, tiles)
+        values = [
+            self._loaded(index, position, source, block, level, reads, shifts)
+            for position, source in enumerate(sources)
+        ]
+        for number, inner in enumerate(block.ops):
+            assert isinstance(inner, Op)
+            values += self._inner(index, number, inner, values, level, block)
+        if level.incomplete:
+            self._level.incomplete |= level.incomplete
+        return self._saved(index, op, values, level, reads)
+
+    def _follows(self, index: int, position: int, source: Value, block: BlockGraph) -> InputIterator:
+        """The iterator of a shift, which cuts it where its value is cut."""
+        assert source.shift is not None
+        iterator = block.inputs[position]
+        rest = list(self._level.shape(source.shift.tensor))
+
+        def cut(dim: int | None, extent: int) -> int | None:
+            if dim is None or rest[dim] == 1:
+                return None
+            if rest[dim] % extent:
+                raise _Move(index, position, dim)
+            rest[dim] //= extent
+            return dim
+
+        x, y, z = (cut(dim, extent) for dim, extent in zip(iterator.imap, block.grid, strict=True))
+        return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
+
+    def _loaded(
+        self,
+        index: int,
+        position: int,
+        source: Value,
+        block: BlockGraph,
+        level: Level[STensor],
+        reads: list[tuple[int, InputIterator]],
+        shifts: dict[tuple[int, InputIterator], int],
+    ) -> Value:
+        """The tile of an input iterator as a value."""
+
+        def changes(number: int) -> bool:
+            return reads[number][1].fmap is not None and block.forloop_range > 1
+
+        moving = changes(position)
+        if source.shift is None:
+            return Value(position, raw=source.raw, moving=moving, lost=source.lost)
+        tile = shifts[source.shift.tensor, self._follows(index, position, source, block)]
+        # Values that share a shift share its name, so that one maximum is taken for all.
+        origin = ("in", index, tile)
+        shift = Shift(tile, origin, source.shift.key, moving=changes(tile))
+        if origin not in self._maxima:
+            return Value(position, shift, source.raw, moving, source.lost)
+        for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(tile), strict=True)):
+            if part not in (1, whole):
+                raise _Move(index, position, dim)
+        return level.rebased(position, shift, moving)
+
+    def _inner(
+        self, index: int, number: int, op: Op, values: list[Value], level: Level[STensor], block: BlockGraph
+    ) -> tuple[Value, ...]:
+        """The results of a block operator."""
+        operands = tuple(values[n] for n in op.operands)
+        terms = self._blocks.get(index, ())
+        key = terms[op.operands[0]] if terms else ("exp", index, number)
+        try:
+            found = level.apply(op, operands, ("exp", index, number), key)
+        except Need as need:
+            if need.origin[0] == "exp" and need.origin[1] != index:
+                raise _Hoist(need.origin) from None
+            raise
+        bounded = op.kind is OpKind.EXP and _bounded(len(block.inputs), block.ops, op.operands[0])
+        return _plainly(found) if bounded else found
+
+    def _saved(
+        self,
+        index: int,
+        op: GraphDefined,
+        values: list[Value],
+        level: Level[STensor],
+        reads: list[tuple[int, InputIterator]],
+    ) -> list[Value]:
+        """The device tensors of a graph-defined kernel, those of shifts last."""
+        block, outer = op.graph, self._level
+        savers = [replace(saver, operand=values[saver.operand].number) for saver in block.outputs]
+        places: dict[tuple[int, DimMap], int] = {}
+        for saver in block.outputs:
+            shift = values[saver.operand].shift
+            if shift is not None:
+                # Rounded to the program's type it would not be the number that was subtracted.
+                place = (level.cast(shift.tensor, DType.FLOAT32), saver.omap)
+                if place not in places:
+                    places[place] = len(savers)
+                    savers.append(OutputSaver(*place))
+        ops: list[BlockOp] = [item for item in level.ops if isinstance(item, Op)]
+        made = replace(block, inputs=tuple(iterator for _, iterator in reads), ops=tuple(ops), outputs=tuple(savers))
+        operands = tuple(number for number, _ in reads)
+        first = len(outer.types)
+        outer.types += block_outputs(made, tuple(outer.types[n] for n in operands))
+        outer.ops.append(GraphDefined(operands, made))
+        results: list[Value] = []
+        for r, saver in enumerate(block.outputs):
+            value = values[saver.operand]
+            if value.shift is None:
+                results.append(Value(first + r, raw=value.raw, lost=value.lost))
+                continue
+            result = places[level.cast(value.shift.tensor, DType.FLOAT32), saver.omap]
+            # Values share the maxima of a shift unless it lies otherwise than they do.
+            alike = _alike(outer.shape(first + r), outer.shape(first + result))
+            origin = ("out", index, result if alike else r)
+            shift = Shift(first + result, origin, value.shift.key)
+            results.append(self._renamed(Value(first + r, shift, value.raw, lost=value.lost), origin))
+        return results
+
+
+def _alike(whole: Shape, part: Shape) -> bool:
+    """Whether a shift broadcasts to its value, element by element."""
+    return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
+
+
+def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], number: int) -> bool:
+    """Whether a tensor is a difference from a maximum of its own, so that its exponential is at most 1."""
+    made = {first + r: (op, r) for first, op in _counted(inputs, ops) for r in range(op.results)}
+    found = made.get(number)
+    if found is None or not isinstance(found[0], Op) or found[0].kind is not OpKind.SUB:
+        return False
+    scores, top = found[0].operands
+    while top in made:
+        op, result = made[top]
+        if not isinstance(op, Op) or op.kind not in _MAXIMA or result:
+            return False
+        top = op.operands[0]
+        if top == scores:
+            return True
+    return False
+
+
+def _counted(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[int, KernelOp | BlockOp]]:
+    number = inputs
+    for op in ops:
+        yield number, op
+        number += op.results
+
+
+def _plainly(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Values that may be summed as they are."""
+    return tuple(replace(value, raw=frozenset()) for value in values)
+
+
+__all__ = ["NotStable", "stabilize"]

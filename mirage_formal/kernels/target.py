@@ -1,0 +1,145 @@
+"""Targets: what a GPU has and may do, read from gpu/targets/*.toml.
+
+Every figure carries its source as a comment in the file. The figures under ``[model]`` are measured or fitted; they
+order candidates in the cost model and take no part in any verdict.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mirage_formal.errors import TargetError
+from mirage_formal.resources import data_dir
+
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimits:
+    """Hard limits of one device; a graph beyond them cannot be launched.
+
+    Bytes, threads and blocks are per block or per SM as named; ``grid`` is the largest launch grid (x, y, z).
+    """
+
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    shared_reserved_per_block: int
+    registers_per_sm: int
+    threads_per_block: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Measured or fitted figures of the ranking model (see kernels/cost.py for how they are used)."""
+
+    bandwidth_efficiency: float
+    launch_us: float
+    latency_us: float
+    tensor_efficiency: float
+    tensor_tile: tuple[int, int, int]
+    l2_bandwidth_gbs: float
+    sm_bandwidth_gbs: float
+    iteration_us: float
+    matmul_us: float
+    operator_us: float
+    library_efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One GPU.
+
+    Attributes:
+        name: Short name, that of its file.
+        title: Name as sold.
+        arch: What compilers call it.
+        sms: Streaming multiprocessors.
+        clock_ghz: Highest SM clock.
+        device_bytes: Device memory.
+        bandwidth_gbs: Peak bandwidth of device memory in GB/s.
+        l2_bytes: L2 cache.
+        tensor_tflops: Peak of 16-bit products with 32-bit accumulation, dense.
+        vector_tflops: Peak of 32-bit arithmetic outside the tensor cores.
+        special_per_clock: Exponentials, roots and quotients per SM and clock.
+        shared_bandwidth_per_clock: Bytes of shared memory per SM and clock.
+        limits: Hard limits.
+        model: Figures of the ranking model.
+    """
+
+    name: str
+    title: str
+    arch: str
+    sms: int
+    clock_ghz: float
+    device_bytes: int
+    bandwidth_gbs: float
+    l2_bytes: int
+    tensor_tflops: float
+    vector_tflops: float
+    special_per_clock: int
+    shared_bandwidth_per_clock: int
+    limits: TargetLimits
+    model: CostModel
+
+
+def target_names() -> tuple[str, ...]:
+    """Names of the targets that come with the project, sorted."""
+    return tuple(sorted(path.stem for path in (data_dir("gpu") / "targets").glob("*.toml")))
+
+
+def load_target(name: str) -> Target:
+    """Read a target by name ("h200", "h100", "a100", "rtx4090") or from a TOML file of the same form.
+
+    Raises:
+        TargetError: The name is unknown, or the file is malformed; names the field, what was expected and got.
+    """
+    path = Path(name) if name.endswith(".toml") else data_dir("gpu") / "targets" / f"{name}.toml"
+    hint = f"use one of {', '.join(target_names())}, or the path of a .toml file of the same form"
+    if (not name.endswith(".toml") and name not in target_names()) or not path.is_file():
+        raise TargetError(f"expected a known target, got {name!r}", where="target", hint=hint)
+    raw = path.read_bytes()[: _MAX_BYTES + 1]
+    if len(raw) > _MAX_BYTES:
+        raise TargetError(f"expected at most {_MAX_BYTES} bytes, got more", where=str(path), hint=hint)
+    try:
+        table = tomllib.loads(raw.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TargetError(f"expected TOML, got: {error}", where=str(path), hint="correct the file") from None
+    limits = TargetLimits(**_fields(TargetLimits, _table(table, "limits", path), f"{path}: [limits]"))
+    model = CostModel(**_fields(CostModel, _table(table, "model", path), f"{path}: [model]"))
+    return Target(**_fields(Target, table, str(path)), limits=limits, model=model)
+
+
+def _table(table: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    value = table.pop(name, None)
+    if not isinstance(value, dict):
+        raise TargetError(f"expected a table [{name}], got none", where=str(path), hint="copy one from another target")
+    return value
+
+
+def _fields(kind: type, table: dict[str, Any], where: str) -> dict[str, Any]:
+    """The values of ``table`` for the fields of ``kind``, each checked: present, of the field's type and positive."""
+    wanted = {field.name: str(field.type) for field in fields(kind) if field.name not in ("limits", "model")}
+    if extra := sorted(set(table) - set(wanted)):
+        raise TargetError(f"expected only {sorted(wanted)}, got {extra} as well", where=where, hint="remove them")
+    return {name: _value(table.get(name), typ, f"{where}: {name}") for name, typ in wanted.items()}
+
+
+def _value(value: object, typ: str, where: str) -> object:
+    """``value`` as the type that a field's annotation names: str, int, float or a triple of int."""
+    hint = f"every field is required, as in {data_dir('gpu') / 'targets' / 'h200.toml'}"
+    good: object = None
+    if (typ == "str" and isinstance(value, str) and value) or (typ == "int" and type(value) is int and value > 0):
+        good = value
+    elif typ == "float" and type(value) in (int, float) and 0 < float(str(value)) < 1e18:
+        good = float(str(value))
+    elif typ.startswith("tuple") and isinstance(value, list) and len(value) == 3:
+        good = tuple(value) if all(type(x) is int and x > 0 for x in value) else None
+    if good is None:
+        raise TargetError(f"expected a positive {typ} (or a non-empty text), got {value!r}", where=where, hint=hint)
+    return good
