@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import example_kernels as kit
 
-from mirage_formal.gpu import emulate
+from mirage_formal.device import emulate
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
 

@@ -4,7 +4,7 @@
 
 RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.pipeline.build). Of its
 first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
-protocol of mirage_formal.gpu.measure, on torch tensors, in one process; a kernel that breaks the process costs its own
+protocol of mirage_formal.device.measure, on torch tensors, in one process; a kernel that breaks the process costs its own
 row, and a new process goes on with the rest. Peer times are those of benchmarks/peers.py; the floor is the program's
 bytes at the copy bandwidth measured beforehand; ratio is the best peer's time over ours.
 """
@@ -66,7 +66,7 @@ def bandwidth(job: dict[str, Any]) -> dict[str, Any]:
     """GB/s of copies on the device, bytes read and written together."""
     import torch
 
-    from mirage_formal.gpu.measure import TorchRecorder, summary
+    from mirage_formal.device.measure import TorchRecorder, summary
 
     source = torch.randn(1 << 29, device="cuda", dtype=torch.float32)
     target = torch.empty_like(source)
@@ -85,9 +85,9 @@ def ours(job: dict[str, Any]) -> dict[str, Any]:
     import peers as other
     import torch
 
-    from mirage_formal.gpu.__main__ import run_one
-    from mirage_formal.gpu.launch import Optimized
-    from mirage_formal.gpu.measure import TorchRecorder, measure
+    from mirage_formal.device.__main__ import run_one
+    from mirage_formal.device.launch import Optimized
+    from mirage_formal.device.measure import TorchRecorder, measure
     from mirage_formal.kernels.executable import load
 
     directory = Path(job["directory"])
@@ -138,7 +138,7 @@ def peer(job: dict[str, Any]) -> dict[str, Any]:
     import peers as other
     import torch
 
-    from mirage_formal.gpu.measure import TorchRecorder, measure
+    from mirage_formal.device.measure import TorchRecorder, measure
 
     example, batch = job["example"], job["batch"]
     chosen = next((p for p in other.peers(example) if p.name == job["peer"]), None)

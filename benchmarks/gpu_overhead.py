@@ -15,8 +15,8 @@ import cupy
 import torch
 
 from mirage_formal.claims.numerics.numerics import draw_all
-from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.measure import host_overhead
+from mirage_formal.device.launch import Optimized
+from mirage_formal.device.measure import host_overhead
 from mirage_formal.kernels.executable import load
 
 NAMES = ("lora", "ntrans", "split")

@@ -64,7 +64,7 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
     host = products and tool == "racecheck"
     filters = [x for name in names for x in ("--kernel-name", f"kernel_name={name}")]
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
-    command += [sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)]
+    command += [sys.executable, "-m", "mirage_formal.device", "run", str(directory)]
     command += ["--without-library"] if host else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     begin = time.perf_counter()

@@ -219,7 +219,7 @@ def build_command(context: typer.Context) -> None:
 @app.command("gpu", **_PASSED)
 def gpu_command(context: typer.Context) -> None:
     """Run, compare and time the kernels of a run where there is a GPU; or say what this machine has."""
-    from mirage_formal.gpu.__main__ import main as gpu
+    from mirage_formal.device.__main__ import main as gpu
 
     raise typer.Exit(gpu(list(context.args)))
 

@@ -17,7 +17,7 @@ from lowering_kit import ROUND, inputs_for, laid_out, shrunk
 
 import mirage_formal as mf
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.gpu import emulate
+from mirage_formal.device import emulate
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_value

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mirage_formal.gpu.emulate import run as emulate
+from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program

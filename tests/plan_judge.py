@@ -16,8 +16,8 @@ from program_interpreter import Fault, Machine
 
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.claims.safety.safety import Safe, Unknown, discharge_safety
+from mirage_formal.device import emulate
 from mirage_formal.errors import MirageError
-from mirage_formal.gpu import emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.gpu import compile as compiler
+from mirage_formal.device import compile as compiler
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline import build as command
 

@@ -345,7 +345,7 @@ REMOVERS = {
     "pipeline/directory.py": "what is ours",
     "pipeline/lock.py": "the lock, which it has written",
     "records/storage.py": "its own temporary file",
-    "gpu/files.py": "its own temporary file in the cache",
+    "device/cache.py": "its own temporary file in the cache",
     "logic/confine.py": "its own temporary directory, which is empty",
 }
 

@@ -21,8 +21,8 @@ from whole_programs import TINY, layers
 
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
+from mirage_formal.device.launch import NoDeviceWarning
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.gpu.launch import NoDeviceWarning
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent

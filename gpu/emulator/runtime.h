@@ -18,7 +18,7 @@ extern mf_dim3 threadIdx, blockIdx;
 namespace mf {
 namespace emu {
 
-// The order is that of mirage_formal/gpu/emulate.py, FaultKind.
+// The order is that of mirage_formal/device/emulate.py, FaultKind.
 enum Kind : int {
   kNone,
   kOutOfBounds,

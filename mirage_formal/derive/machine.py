@@ -11,8 +11,8 @@ from pathlib import Path
 from mirage_formal.check.cubin import sections
 from mirage_formal.check.kernels import BoundKernels
 from mirage_formal.check.steps import expect, step
+from mirage_formal.device import compile as nvrtc
 from mirage_formal.errors import FormatError, UnsupportedError
-from mirage_formal.gpu import compile as nvrtc
 from mirage_formal.kernels.generate import compiled_record
 from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confined, read
 

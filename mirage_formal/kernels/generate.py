@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mirage_formal.device.cublas import side
 from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.gpu.products import side
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -24,7 +24,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.records import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
 
 if TYPE_CHECKING:
-    from mirage_formal.gpu.compile import Compiled
+    from mirage_formal.device.compile import Compiled
 
 
 @dataclass(frozen=True, slots=True)

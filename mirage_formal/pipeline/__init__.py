@@ -185,7 +185,7 @@ def superoptimize(
             assert report.result is not None  # only an interrupted one has none
             return [report.result]
         results = list(report.results)
-        if not measure or not import_module("mirage_formal.gpu.runtime").device_count():
+        if not measure or not import_module("mirage_formal.device.runtime").device_count():
             return results
         fastest = import_module("mirage_formal.pipeline.fastest").fastest
         order: list[Result] = fastest(results, report.directory, measure)

@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.pipeline.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.gpu.
+"""``python -m mirage_formal.pipeline.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device.
 
 Exit codes: 0 every run has kernels, 1 one has none, 2 a mistake in what was given, and those of ``guard``.
 """
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_formal import options
+from mirage_formal.device.compile import NVRTC_HINT, available
 from mirage_formal.errors import MirageError
-from mirage_formal.gpu.compile import NVRTC_HINT, available
 from mirage_formal.guard import guarded
 from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
 from mirage_formal.terminal import plain

@@ -51,7 +51,7 @@ from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 from mirage_formal.search.engine import Unit
 
 if TYPE_CHECKING:
-    from mirage_formal.gpu.launch import Optimized
+    from mirage_formal.device.launch import Optimized
     from mirage_formal.pipeline.kernels import Alternatives
 
 Status = Literal["complete", "interrupted", "time-limit"]
@@ -60,7 +60,7 @@ _PLAN_LIMIT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A reported candidate; it can be called on tensors, see ``mirage_formal.gpu.launch.Optimized``.
+    """A reported candidate; it can be called on tensors, see ``mirage_formal.device.launch.Optimized``.
 
     Its kernels are built at the first call on a GPU. If they may not run, the next candidate's take their place, with a
     warning.
@@ -92,7 +92,7 @@ class Result:
         return self.alternatives.optimized
 
     def __call__(self, *tensors: Any, out: Any = None, inputs: Sequence[Any] | None = None) -> Any:
-        """Compute the outputs; see ``mirage_formal.gpu.launch.Optimized``."""
+        """Compute the outputs; see ``mirage_formal.device.launch.Optimized``."""
         return self.optimized(*tensors, out=out, inputs=inputs)
 
     def prepare(self, device: int | None = None) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+from mirage_formal.device.runtime import arch_of
+from mirage_formal.device.sealed import write_measurement, write_numerics
 from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.gpu.device_records import write_measurement, write_numerics
-from mirage_formal.gpu.runtime import arch_of
 from mirage_formal.kernels.executable import moved_bytes
 from mirage_formal.pipeline.driver import Result
 from mirage_formal.pipeline.kernel_files import save_built
@@ -64,9 +64,9 @@ def _microseconds(result: Result, root: Path) -> float:
     """
     assert result.alternatives is not None
     # CuPy and NumPy are needed by those who have a GPU only.
-    runs_of = import_module("mirage_formal.gpu.device_runs").DeviceRuns
+    runs_of = import_module("mirage_formal.device.runs").DeviceRuns
     check = import_module("mirage_formal.claims.numerics.numerics").check
-    command = import_module("mirage_formal.gpu.__main__")
+    command = import_module("mirage_formal.device.__main__")
     runtime = import_module("cupy").cuda.runtime
     built = result.alternatives.own((arch_of(int(runtime.getDevice())),))
     directory = root / KERNELS / result.directory.name

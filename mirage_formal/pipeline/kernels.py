@@ -3,7 +3,7 @@
 A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
 whoever has a list of candidates takes the next one.
 
-    python -m mirage_formal.pipeline.build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.gpu runs anywhere
+    python -m mirage_formal.pipeline.build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.device.launch import Optimized
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.gpu.launch import Optimized
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode as graph_of
 from mirage_formal.graph.formats.json import from_json
@@ -50,7 +50,7 @@ from mirage_formal.records import (
 
 if TYPE_CHECKING:
     from mirage_formal.claims.safety.obligations import Discharged, SafetyReport
-    from mirage_formal.gpu.compile import Compiled
+    from mirage_formal.device.compile import Compiled
     from mirage_formal.pipeline.stable import Stable
 
 ARCHS: Final = ("sm_80", "sm_90a")
@@ -182,7 +182,7 @@ def _compiled(
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
     """A kernel compiled for each architecture; nothing where there is no compiler."""
-    compiler = import_module("mirage_formal.gpu.compile") if archs else None
+    compiler = import_module("mirage_formal.device.compile") if archs else None
     found: dict[str, Compiled] = {}
     for arch in archs if compiler is not None and compiler.available() else ():
         assert compiler is not None

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.gpu.device_records import write_measurement, write_numerics
-from mirage_formal.gpu.measure import Measurement
+from mirage_formal.device.measure import Measurement
+from mirage_formal.device.sealed import write_measurement, write_numerics
 from mirage_formal.kernels.executable import load, moved_bytes
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline import Settings, run

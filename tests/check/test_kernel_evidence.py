@@ -20,8 +20,8 @@ from mirage_formal.check.kernels import SOLVERS, check_kernels
 from mirage_formal.check.steps import CheckFailed
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.derive.evidence import derive_kernels
+from mirage_formal.device.compile import available
 from mirage_formal.errors import FormatError, MirageError
-from mirage_formal.gpu.compile import available
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernels.executable import load

@@ -23,8 +23,8 @@ from mirage_formal.check.solvers import UNSAT, Answers
 from mirage_formal.check.steps import CheckFailed
 from mirage_formal.derive import evidence
 from mirage_formal.derive.evidence import derive_kernels
-from mirage_formal.gpu import compile as nvrtc
-from mirage_formal.gpu.compile import available
+from mirage_formal.device import compile as nvrtc
+from mirage_formal.device.compile import available
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program import program as ir
 from mirage_formal.kernels.program.stored import programs_of, programs_text

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from emulated_programs import every_kernel, masked_copy
 
+from mirage_formal.device import compile as compiler
+from mirage_formal.device.compile import ARCHS, Compiled, CompileError, compile
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.gpu import compile as compiler
-from mirage_formal.gpu.compile import ARCHS, Compiled, CompileError, compile
 from mirage_formal.kernels.cuda import emit
 
 KERNELS = {kernel.name: kernel for kernel in every_kernel()}

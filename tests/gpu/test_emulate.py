@@ -27,8 +27,8 @@ from emulated_programs import (
     writes,
 )
 
-from mirage_formal.gpu import emulate
-from mirage_formal.gpu.emulate import EmulatorError, run
+from mirage_formal.device import emulate
+from mirage_formal.device.emulate import EmulatorError, run
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.program import (
     BinaryFn,

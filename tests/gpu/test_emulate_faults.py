@@ -25,7 +25,7 @@ from emulated_programs import (
     writes,
 )
 
-from mirage_formal.gpu.emulate import EmulationFault, FaultKind, run, run_source
+from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program.program import (
     Barrier,

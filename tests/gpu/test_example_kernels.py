@@ -10,8 +10,8 @@ import example_kernels as kit
 import pytest
 
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.gpu import compile as nvrtc
-from mirage_formal.gpu import emulate
+from mirage_formal.device import compile as nvrtc
+from mirage_formal.device import emulate
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.program.plan import Plan

@@ -9,9 +9,9 @@ import pytest
 from program_interpreter import run as interpret
 
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
+from mirage_formal.device.cublas import Batch, Side, batches, side
+from mirage_formal.device.emulate import run as emulate
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.gpu.emulate import run as emulate
-from mirage_formal.gpu.products import Batch, Side, batches, side
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind

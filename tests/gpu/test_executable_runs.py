@@ -18,10 +18,10 @@ from program_interpreter import run as interpret
 
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check_main
+from mirage_formal.device import __main__ as command
+from mirage_formal.device import launch
+from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import RunError, UnsupportedError
-from mirage_formal.gpu import __main__ as command
-from mirage_formal.gpu import launch
-from mirage_formal.gpu.measure import Measurement
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernels import lowering
 from mirage_formal.kernels.executable import Executable, load
@@ -177,7 +177,7 @@ def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
     np_pool = SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setattr(np, "get_default_memory_pool", lambda: np_pool, raising=False)
     module = SimpleNamespace(DeviceRuns=Runs)
-    monkeypatch.setitem(sys.modules, "mirage_formal.gpu.device_runs", module)
+    monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", module)
     monkeypatch.setattr(command, "device_name", lambda: "Interpreter")
     monkeypatch.setattr(command, "device_count", lambda: 1)
     with warnings.catch_warnings():
@@ -288,7 +288,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> type[Timed]:
     """superoptimize sees a GPU, whose kernels are interpreted."""
     runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    monkeypatch.setattr("mirage_formal.gpu.runtime.device_count", lambda: 1)
+    monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr(fastest_module, "arch_of", lambda device: "sm_90a")
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])

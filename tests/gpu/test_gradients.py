@@ -18,16 +18,16 @@ from fake_cupy import FakeCupy, aligned, with_code
 from fake_torch import FakeTorch, Parameter, Tensor
 
 from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.device import launch, tensors
+from mirage_formal.device.launch import Optimized
+from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import MirageError
-from mirage_formal.gpu import launch, tensors
-from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.pipeline.kernels import build
 
-pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.gpu.launch.NoDeviceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.device.launch.NoDeviceWarning")
 
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
 

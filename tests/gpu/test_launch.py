@@ -16,10 +16,10 @@ import workloads as w
 from fake_cupy import FakeCupy, aligned, ndarray, with_code
 
 from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.device import launch, runtime, tensors
+from mirage_formal.device.launch import NoDeviceWarning, Optimized
+from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
-from mirage_formal.gpu import launch, runtime, tensors
-from mirage_formal.gpu.launch import NoDeviceWarning, Optimized
-from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
@@ -215,9 +215,9 @@ class Block:
 sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
-from mirage_formal.gpu.__main__ import main
+from mirage_formal.device.__main__ import main
 from mirage_formal.kernels.executable import load
-from mirage_formal.gpu.launch import Optimized
+from mirage_formal.device.launch import Optimized
 from mirage_formal.claims.numerics.numerics import check, draw_all
 import warnings
 warnings.simplefilter("ignore")

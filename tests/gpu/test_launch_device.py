@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.numerics.numerics import check, draw_all
+from mirage_formal.device.launch import Optimized
+from mirage_formal.device.measure import TorchRecorder, measure
+from mirage_formal.device.runs import DeviceRuns
+from mirage_formal.device.runtime import device_count
+from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import DTypeError, ShapeError
-from mirage_formal.gpu.device_runs import DeviceRuns
-from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.measure import TorchRecorder, measure
-from mirage_formal.gpu.runtime import device_count
-from mirage_formal.gpu.tensors import TensorError
 from mirage_formal.kernels.executable import load
 from mirage_formal.meaning import reference
 

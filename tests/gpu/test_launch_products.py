@@ -14,11 +14,11 @@ from device_kernels import predefined
 from fake_cupy import FakeCupy, aligned, ndarray
 
 from mirage_formal.claims.numerics.numerics import draw_all
-from mirage_formal.gpu import products, tensors
-from mirage_formal.gpu.elements import to_bits, to_floats
-from mirage_formal.gpu.launch import Optimized
-from mirage_formal.gpu.products import CublasError
-from mirage_formal.gpu.runtime import Loaded
+from mirage_formal.device import cublas, tensors
+from mirage_formal.device.cublas import CublasError
+from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.launch import Optimized
+from mirage_formal.device.runtime import Loaded
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
@@ -96,7 +96,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, graph: KernelGraph) -> tuple[Exec
     built = build(graph, graph, load_target("h200"))
     fake = FakeCupy(built.programs)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr("mirage_formal.gpu.runtime.Loaded._cubin", lambda self, launch: b"")
+    monkeypatch.setattr("mirage_formal.device.runtime.Loaded._cubin", lambda self, launch: b"")
     return built.executable, fake
 
 
@@ -121,8 +121,8 @@ def test_predefined_operators(monkeypatch: pytest.MonkeyPatch, cublas: FakeCubla
     assert cublas.streams == [7, 7]
     (size,) = {entry[1] for entry in fake.log if entry[0] == "alloc"}
     assert all(w == cublas.workspaces[0] for w in cublas.workspaces)
-    assert cublas.workspaces[0][1] == products.WORKSPACE_BYTES
-    assert size > products.WORKSPACE_BYTES
+    assert cublas.workspaces[0][1] == cublas.WORKSPACE_BYTES
+    assert size > cublas.WORKSPACE_BYTES
 
 
 SHAPES = [
@@ -210,7 +210,7 @@ def test_machine_code_of_the_device_is_loaded(monkeypatch: pytest.MonkeyPatch) -
     for capability, arch in (("90", "sm_90a"), ("86", "sm_80"), ("100", "sm_100")):
         fake = FakeCupy(built.programs, capability=capability)
         monkeypatch.setitem(sys.modules, "cupy", fake)
-        monkeypatch.setitem(sys.modules, "mirage_formal.gpu.compile", Compiler)
+        monkeypatch.setitem(sys.modules, "mirage_formal.device.compile", Compiler)
         tensors.adapter.cache_clear()
         Optimized.of(built.executable).prepare()
         assert ("load", b"compiled") in fake.log

@@ -12,8 +12,8 @@ from lowering_kit import TARGET, alone, compare, inputs_for, laid_out, shrunk
 
 from mirage_formal.claims.safety.obligations import Safe
 from mirage_formal.claims.safety.safety import discharge_safety
-from mirage_formal.gpu import compile as nvrtc
-from mirage_formal.gpu import emulate
+from mirage_formal.device import compile as nvrtc
+from mirage_formal.device import emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.kernels.cuda import emit

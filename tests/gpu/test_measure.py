@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.gpu.measure import MeasureError, host_overhead, measure, set_count, summary
+from mirage_formal.device.measure import MeasureError, host_overhead, measure, set_count, summary
 
 MB = 1 << 20
 

@@ -14,7 +14,7 @@ from program_interpreter import run as interpret
 
 from mirage_formal.claims.numerics.numerics import Runner, check, compare, draw, draw_all, expected
 from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
-from mirage_formal.gpu.emulate import run as emulate
+from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major

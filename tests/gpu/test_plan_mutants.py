@@ -13,7 +13,7 @@ from plan_mutants import Family, Mutant, sample, with_home
 
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
-from mirage_formal.gpu.emulate import EmulationFault, FaultKind
+from mirage_formal.device.emulate import EmulationFault, FaultKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering import lower

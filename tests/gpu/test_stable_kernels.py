@@ -15,8 +15,8 @@ from fake_cupy import FakeCupy
 import mirage_formal as mf
 from mirage_formal.check.kernel.replay import replay
 from mirage_formal.claims.equality import prove
-from mirage_formal.gpu import tensors
-from mirage_formal.gpu.launch import Optimized
+from mirage_formal.device import tensors
+from mirage_formal.device.launch import Optimized
 from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind

@@ -21,10 +21,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.frontend.arguments import user_frame
-from mirage_formal.gpu.runtime import Loaded, arch_of, device_count
-from mirage_formal.gpu.tensors import (
+from mirage_formal.device.runtime import Loaded, arch_of, device_count
+from mirage_formal.device.tensors import (
     Kind,
     Slot,
     TensorError,
@@ -37,6 +35,8 @@ from mirage_formal.gpu.tensors import (
     of_bits,
     store,
 )
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.frontend.arguments import user_frame
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major

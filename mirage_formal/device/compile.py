@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirage_formal import strict_json
+from mirage_formal.device.cache import cache_dir, replace_file
 from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.gpu.files import cache_dir, replace_file
 from mirage_formal.resources import data_dir
 
 ARCHS: Final = ("sm_80", "sm_90a")

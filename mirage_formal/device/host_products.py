@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from mirage_formal.gpu.elements import to_bits, to_floats
+from mirage_formal.device.elements import to_bits, to_floats
 from mirage_formal.graph.types import DTensor, DType, Shape
 
 _TO_HOST: Final = 2

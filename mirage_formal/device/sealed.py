@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.gpu.measure import Measurement
 from mirage_formal.records import (
     MANIFEST_FILE,
     MEASURE_FILE,

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.device.cache import cache_dir
 from mirage_formal.errors import MirageError
-from mirage_formal.gpu.files import cache_dir
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import CTYPES, emit
 from mirage_formal.kernels.program.program import Param, Program

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from mirage_formal.device.cublas import WORKSPACE_BYTES, Cublas
+from mirage_formal.device.host_products import HostProducts
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.gpu.host_products import HostProducts
-from mirage_formal.gpu.products import WORKSPACE_BYTES, Cublas
 from mirage_formal.kernels.executable import Executable, KernelLaunch, ProductLaunch, workspace
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -185,6 +185,6 @@ class Loaded:
         if (binary := launch.cubins.get(arch)) is not None:
             return self.executable.files[binary.file]
         # Only machine code that is missing needs the compiler and its cache.
-        compiler = import_module("mirage_formal.gpu.compile")
+        compiler = import_module("mirage_formal.device.compile")
         cubin: bytes = compiler.compile(self.executable.files[launch.source].decode(), arch).cubin
         return cubin

@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.gpu``: run the kernels of a run directory where there is a GPU but no solver.
+"""``python -m mirage_formal.device``: run the kernels of a run directory where there is a GPU but no solver.
 
 Needs CuPy, NumPy and msgspec. Exit codes: 0 done, 1 a kernel failed or its numerics are not within tolerance, 2 a
 mistake in what was given, and those of ``guard``.
@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal import options
+from mirage_formal.device.runtime import arch_of, device_count
+from mirage_formal.device.sealed import manifest_digest, write_measurement, write_numerics
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.gpu.device_records import manifest_digest, write_measurement, write_numerics
-from mirage_formal.gpu.runtime import arch_of, device_count
 from mirage_formal.guard import guarded
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load, moved_bytes
 from mirage_formal.records import KERNELS
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m mirage_formal.gpu", description="Run kernels of a run directory.")
+    parser = argparse.ArgumentParser(
+        prog="python -m mirage_formal.device", description="Run kernels of a run directory."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run kernels on seeded inputs")
     run.add_argument("directory", type=Path, metavar="RUN_DIR", help="a run, or one candidate's directory of kernels")
@@ -102,7 +104,7 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
         if measure or numerics:
             manifest_digest(directory)  # what is measured is what the manifest lists
         how = {} if library else {"library": False}
-        runs = import_module("mirage_formal.gpu.device_runs").DeviceRuns(executable, **how)
+        runs = import_module("mirage_formal.device.runs").DeviceRuns(executable, **how)
         if numerics:
             report["numerics"] = _numerics(runs, executable, directory, seed)
             report["answer"] = report["numerics"]["answer"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from mirage_formal.gpu.elements import to_bits, to_floats
-from mirage_formal.gpu.measure import CupyRecorder, Measurement, measure
-from mirage_formal.gpu.runtime import Loaded
+from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.measure import CupyRecorder, Measurement, measure
+from mirage_formal.device.runtime import Loaded
 from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType, row_major
 from mirage_formal.kernels.executable import Executable, moved_bytes
