@@ -15,7 +15,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGra
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.reproduce.records import Comparison, Row
-from mirage_formal.search.exceptions import Reason, equal, reason
+from mirage_formal.search.omissions import Reason, equal, reason
 
 #: Extents that the axes of a scaled candidate may have; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
@@ -44,7 +44,7 @@ def compare(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Com
 
 
 def explanation(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
-    """The predicate of search/exceptions.py that holds for a candidate; None if none does, or none can be decided.
+    """The predicate of search/omissions.py that holds for a candidate; None if none does, or none can be decided.
 
     The predicates are evaluated on the same structure at small extents: float64 evaluation of the real ones sorts
     millions of elements for every tensor.

@@ -15,7 +15,7 @@ from mirage_formal.reproduce.arms import ARMS, Limits, run_row
 from mirage_formal.reproduce.compare import compare, explanation, scaled
 from mirage_formal.reproduce.programs import WORKLOADS
 from mirage_formal.reproduce.records import Row
-from mirage_formal.search.exceptions import Reason
+from mirage_formal.search.omissions import Reason
 from mirage_formal.search.space import load_space
 
 KEY = "0" * 64

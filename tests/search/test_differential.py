@@ -36,8 +36,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import device_results
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.exceptions import Reason, reason
 from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.omissions import Reason, reason
 from mirage_formal.search.space import SearchSpace
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]

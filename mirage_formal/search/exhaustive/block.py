@@ -13,7 +13,7 @@ from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
-from mirage_formal.search.exhaustive.operators import Applier, Constants, Tensor, Tensors, Terms
+from mirage_formal.search.exhaustive.applications import Applier, Constants, Tensor, Tensors, Terms
 
 #: Block graphs of one opening above which they are enumerated again rather than remembered: only searches without
 #: pruning have so many.

@@ -12,9 +12,9 @@ from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.exhaustive.applications import Applier, Tensor, Tensors, Terms, constants
 from mirage_formal.search.exhaustive.block import BlockSearch, Opening
 from mirage_formal.search.exhaustive.judge import Judge
-from mirage_formal.search.exhaustive.operators import Applier, Tensor, Tensors, Terms, constants
 
 
 @dataclass(frozen=True, slots=True)

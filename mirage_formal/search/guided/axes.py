@@ -18,9 +18,9 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.bounds import in_parts
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.parts import axis_of, mask, whole
 from mirage_formal.search.guided.views import Dims, Views
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import axis_of, mask, whole
 
 AxisDims = tuple[tuple[int, ...], ...]
 

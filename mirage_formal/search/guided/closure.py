@@ -13,11 +13,11 @@ from fractions import Fraction
 
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.parts import Parts, axis_of, mask
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
 from mirage_formal.search.guided.structure import Frame, Structure
 from mirage_formal.search.guided.views import Dims, Views
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import Parts, axis_of, mask
 
 BlockClass = tuple[int, Dims, bool]
 

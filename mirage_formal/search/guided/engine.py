@@ -14,14 +14,14 @@ from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.graph.verdict import Candidate, Different
 from mirage_formal.search.bounds import Extents as ExtentKind
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.guided.algebra.parts import whole
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.emit import block_graph
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.kernels import Kernel, KernelSolver
 from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
+from mirage_formal.search.guided.problems import Kernel, KernelSolver
 from mirage_formal.search.space import SearchSpace
-from mirage_formal.semantics.index.parts import whole
 
 #: Shares that a search is cut into; each explores its own part of what first kernels hand over.
 SHARES = 4

@@ -10,12 +10,12 @@ from math import prod
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
+from mirage_formal.search.guided.algebra.parts import Split, child
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.kernels import Kernel
+from mirage_formal.search.guided.problems import Kernel
 from mirage_formal.search.guided.structure import F, G, KTensor, L, T
 from mirage_formal.search.guided.views import Dims
 from mirage_formal.search.space import SearchSpace, divisors
-from mirage_formal.semantics.index.parts import Split, child
 
 #: Extent of each part at hand.
 Extents = Mapping[int, int]

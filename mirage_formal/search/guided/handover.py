@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.parts import CARRIED, SLOTS, Parts, axis_of, carried, is_whole, mask, whole
 from mirage_formal.search.guided.structure import Frame, KTensor, Structure
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import CARRIED, SLOTS, Parts, axis_of, carried, is_whole, mask, whole
 
 #: For each part carried behind a kernel the parts that it is made of, before and inside the kernel.
 Origins = tuple[tuple[int, Parts], ...]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.search.guided.algebra.parts import Parts, axis_of, full_mask, is_whole, whole
 from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
 from mirage_formal.search.guided.handover import Handover, carried_in
-from mirage_formal.search.guided.kernels import Kernel, KernelSolver
+from mirage_formal.search.guided.problems import Kernel, KernelSolver
 from mirage_formal.search.guided.structure import Frame, KTensor
 from mirage_formal.search.guided.views import Dims
-from mirage_formal.semantics.index.parts import Parts, axis_of, full_mask, is_whole, whole
 
 
 @dataclass(frozen=True, slots=True)

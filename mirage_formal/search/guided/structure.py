@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
 
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.masks import Renaming, rename_mask
+from mirage_formal.search.guided.algebra.parts import SLOTS, Kind, Parts, Split, axis_of, child, is_whole, mask, whole
 from mirage_formal.search.guided.views import Dims
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.masks import Renaming, rename_mask
-from mirage_formal.semantics.index.parts import SLOTS, Kind, Parts, Split, axis_of, child, is_whole, mask, whole
 
 #: For each axis the mask of the parts it is made of at this point of the kernel graph.
 Frame = tuple[int, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.masks import axes_in
+from mirage_formal.search.guided.algebra.parts import full_mask
 from mirage_formal.search.guided.structure import KTensor, Place
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.masks import axes_in
-from mirage_formal.semantics.index.parts import full_mask
 
 
 def ties(algebra: Algebra, target: int, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:

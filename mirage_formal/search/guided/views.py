@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.masks import Substitution
-from mirage_formal.semantics.index.parts import SLOTS, Parts, axis_of, full_mask
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.masks import Substitution
+from mirage_formal.search.guided.algebra.parts import SLOTS, Parts, axis_of, full_mask
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import permutations, product
 
-from mirage_formal.semantics.index.forms import Forms, Monomial
-from mirage_formal.semantics.index.masks import Renaming, Substitution, axes_in, move, rename_mask, without
-from mirage_formal.semantics.index.parts import full_mask
+from mirage_formal.search.guided.algebra.forms import Forms, Monomial
+from mirage_formal.search.guided.algebra.masks import Renaming, Substitution, axes_in, move, rename_mask, without
+from mirage_formal.search.guided.algebra.parts import full_mask
 
 
 class Algebra(Forms):

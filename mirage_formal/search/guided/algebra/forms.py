@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import permutations, product
 
-from mirage_formal.semantics.index.masks import Substitution, axes_in, complete, move, without
-from mirage_formal.semantics.index.parts import full_mask
+from mirage_formal.search.guided.algebra.masks import Substitution, axes_in, complete, move, without
+from mirage_formal.search.guided.algebra.parts import full_mask
 
 Atom = tuple[object, ...]
 Monomial = tuple[int, tuple[int, ...], tuple[int, ...]]

@@ -19,6 +19,8 @@ from itertools import combinations, product
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.parts import SLOTS, Parts, Split, axis_of, child, is_whole, whole
 from mirage_formal.search.guided.axes import ProgramAxes
 from mirage_formal.search.guided.closure import Closer, Closure
 from mirage_formal.search.guided.extract import Dag, costs, extract, needed, reachable_inputs
@@ -38,8 +40,6 @@ from mirage_formal.search.guided.structure import (
 from mirage_formal.search.guided.ties import ties
 from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.search.space import SearchSpace
-from mirage_formal.semantics.index.algebra import Algebra
-from mirage_formal.semantics.index.parts import SLOTS, Parts, Split, axis_of, child, is_whole, whole
 
 #: For each grid leaf the output dim that concatenates it.
 Placement = tuple[tuple[int, int], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage_formal.semantics.index.parts import SLOTS, full_mask
+from mirage_formal.search.guided.algebra.parts import SLOTS, full_mask
 
 #: Replacement of bound parts: each (source mask, target mask); a source must be covered wholly or not at all.
 Renaming = tuple[tuple[int, int], ...]
