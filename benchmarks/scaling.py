@@ -32,12 +32,12 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.executors import PRELOAD
 from mirage_formal.pipeline.programs import load_programs
-from mirage_formal.search.cluster import Cluster
-from mirage_formal.search.dispatch import Done, Failed, Slow
 from mirage_formal.search.engine import SearchOptions, Unit
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.parallel import Pool
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.workers.cluster import Cluster
+from mirage_formal.workers.dispatch import Done, Failed, Slow
+from mirage_formal.workers.pool import Pool
 
 WORKERS = (1, 2, 8, 64, 1024)
 #: Tasks that do nothing by which the overhead is measured.

@@ -23,10 +23,10 @@ from mirage_formal.pipeline.executors import PRELOAD, make_executor
 from mirage_formal.pipeline.settings import environment
 from mirage_formal.pipeline.show import notes, warnings
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
-from mirage_formal.search import cluster as module
-from mirage_formal.search import dispatch
-from mirage_formal.search.cluster import Cluster
-from mirage_formal.search.dispatch import Done, Slow
+from mirage_formal.workers import cluster as module
+from mirage_formal.workers import dispatch
+from mirage_formal.workers.cluster import Cluster
+from mirage_formal.workers.dispatch import Done, Slow
 from tests.clock import HUNG_S, clock_of
 from tests.fake_engine import UNITS, fresh_name, program, shared
 
@@ -262,7 +262,7 @@ def nap_and_tell(seconds: float) -> int:
 
 SCRIPT = """
 print("main", flush=True)
-from mirage_formal.search.cluster import Cluster
+from mirage_formal.workers.cluster import Cluster
 from tests.test_cluster import hang_first
 cluster = Cluster("local:2")
 print(*cluster.pids().values(), flush=True)
@@ -344,7 +344,7 @@ def test_workers_of_another_version_are_refused() -> None:
 
 def test_workers_without_the_package_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def environment():\n    return {}\n")
-    command = [sys.executable, "-m", "mirage_formal.search.cluster_host", "1"]
+    command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as host:
         assert host.stdout is not None
         address = host.stdout.readline().decode().strip()

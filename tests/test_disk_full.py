@@ -23,7 +23,7 @@ from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.kernel_files import save_built
 from mirage_formal.pipeline.kernels import build
 from mirage_formal.pipeline.verdicts import Judged, written
-from mirage_formal.search.dispatch import Executor
+from mirage_formal.workers.dispatch import Executor
 from tests.fake_engine import program
 
 REPOSITORY = Path(__file__).resolve().parent.parent

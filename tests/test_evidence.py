@@ -27,7 +27,7 @@ from mirage_formal.records import (
     SolverRecord,
     VerdictRecord,
 )
-from mirage_formal.search.dispatch import Done, Failed
+from mirage_formal.workers.dispatch import Done, Failed
 from tests.fake_engine import adding, doubled, fused, program, vacuous
 
 FAILED = Failed(0, "its worker died", 3)

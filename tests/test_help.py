@@ -33,7 +33,7 @@ NO_COMMANDS = {
     "mirage_formal",
     "mirage_formal.check.equal",  # the smallest check imports no command line
     "mirage_formal.check.trusted",
-    "mirage_formal.search.cluster_host",
+    "mirage_formal.workers.cluster_host",
     "mirage_formal.claims.fields.confirmation",
 }
 

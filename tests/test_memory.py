@@ -12,8 +12,8 @@ import pytest
 from mirage_formal.errors import WorkerError
 from mirage_formal.pipeline import Settings, run
 from mirage_formal.pipeline.show import warnings
-from mirage_formal.search import parallel
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers import pool
+from mirage_formal.workers.pool import Pool
 from tests.fake_engine import FakeEngine, program
 
 FAKE: dict[str, Any] = {"config": "tiny", "keep": 1, "workers": 1}
@@ -53,6 +53,6 @@ def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch
     def refuse(self: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(parallel._Process, "start", refuse)
+    monkeypatch.setattr(pool._Process, "start", refuse)
     with Pool(1) as pool, pytest.raises(WorkerError, match="Resource temporarily unavailable"):
         list(pool.run(str, [1], limit_s=60.0))

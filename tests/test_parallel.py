@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.search import dispatch
-from mirage_formal.search.cluster import Cluster
-from mirage_formal.search.dispatch import TRIES, Done, Executor, Failed, Slow
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers import dispatch
+from mirage_formal.workers.cluster import Cluster
+from mirage_formal.workers.dispatch import TRIES, Done, Executor, Failed, Slow
+from mirage_formal.workers.pool import Pool
 from tests.clock import HUNG_S, clock_of
 
 #: Seconds after which a task counts as hung where one is made to hang.
@@ -90,7 +90,7 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     """Address of a dask scheduler with two workers."""
-    command = [sys.executable, "-m", "mirage_formal.search.cluster_host", "2"]
+    command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
         assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
@@ -253,7 +253,7 @@ def test_a_slow_task_is_reported_once(tmp_path: Path) -> None:
 SCRIPT = """
 import os, sys, time
 print("main", flush=True)
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers.pool import Pool
 pool = Pool(2)
 for outcome in pool.run(time.sleep, {naps}, limit_s=1000, tick_s=0.05):
     if outcome is None and len(pool.pids()) == 2:

@@ -43,7 +43,7 @@ from mirage_formal.records import (
     EquivalenceRecord,
     UnitRecord,
 )
-from mirage_formal.search import dispatch
+from mirage_formal.workers import dispatch
 from tests.clock import HUNG_S, clock_of
 from tests.fake_engine import UNITS, fresh_name, program, shared
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from mirage_formal.pipeline import Settings, run_any
 from mirage_formal.pipeline.executors import make_executor
 from mirage_formal.pipeline.programs import load_programs
-from mirage_formal.search.dispatch import Done
+from mirage_formal.workers.dispatch import Done
 from tests.test_start import loaded
 
 [program] = load_programs(Path({example!r})).values()
@@ -77,14 +77,14 @@ def test_workers_start_before_the_pipeline_is_loaded(tmp_path: Path) -> None:
     """The server that workers are forked from loads what they need while the user's process loads its own."""
     script = f"""
 import sys
-from mirage_formal.search import parallel
+from mirage_formal.workers import pool
 from mirage_formal.errors import MirageError
 
-start = parallel._start_server
+start = pool._start_server
 def started(threads):
     print(threads, *sorted({{"mirage_formal.pipeline.driver", "mirage_formal.pipeline.whole"}} & set(sys.modules)))
     start(threads)
-parallel._start_server = started
+pool._start_server = started
 sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]
 from mirage_formal.cli import search_command, _alone
 try:
@@ -101,9 +101,9 @@ def test_only_what_can_be_used_is_started() -> None:
     """A cluster has workers of its own, and a mistake is said by whoever reads the settings."""
     script = """
 from mirage_formal.pipeline.preload import start_workers
-from mirage_formal.search import parallel
+from mirage_formal.workers import pool
 
-parallel._start_server = lambda threads: print("started", threads)
+pool._start_server = lambda threads: print("started", threads)
 for workers, cluster in ((0, None), (-1, None), ("2", None), (None, "local:2"), (1, None)):
     start_workers(workers, cluster)
 """

@@ -36,8 +36,8 @@ from mirage_formal.pipeline.whole_show import notes, print_any, reports_json
 from mirage_formal.pipeline.work import search_unit
 from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.search.dispatch import Failed
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers.dispatch import Failed
+from mirage_formal.workers.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -47,8 +47,8 @@ from mirage_formal.records import (
     UnitRecord,
     key_of,
 )
-from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
 from mirage_formal.search.engine import Unit
+from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized

@@ -54,7 +54,7 @@ from mirage_formal.records import (
     pretty,
     sha256,
 )
-from mirage_formal.search.dispatch import Done, Executor, Failed, Slow
+from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 
 P = TypeVar("P")
 R = TypeVar("R")

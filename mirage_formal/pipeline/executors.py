@@ -7,8 +7,8 @@ from typing import Any, Final
 from mirage_formal.errors import ClusterError
 from mirage_formal.pipeline.preload import PRELOAD
 from mirage_formal.pipeline.settings import Settings, check_limits, environment, worker_count
-from mirage_formal.search.dispatch import Executor
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers.dispatch import Executor
+from mirage_formal.workers.pool import Pool
 
 _SCHEMES: Final = ("tcp://", "tls://", "local:")
 _GIB: Final = 1 << 30
@@ -32,6 +32,6 @@ def make_executor(settings: Settings) -> Executor[Any]:
     if settings.workers is not None:
         what = f"expected workers or a cluster, got {settings.workers} workers and {address}"
         raise ClusterError(what, where="--cluster", hint="--cluster local:N starts N workers on this machine")
-    from mirage_formal.search.cluster import Cluster
+    from mirage_formal.workers.cluster import Cluster
 
     return Cluster(address, PRELOAD, environment=environment, memory=memory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mirage_formal.search.parallel import Pool, default_workers
+from mirage_formal.workers.pool import Pool, default_workers
 
 #: Loaded once by the server process that workers are forked from.
 PRELOAD: Final = ("mirage_formal.pipeline.tasks", "mirage_formal.search.guided.engine")

@@ -27,9 +27,9 @@ from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.parallel import default_workers
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.verify.policy import Policy
+from mirage_formal.workers.pool import default_workers
 
 ENGINES: Final = ("guided", "exhaustive")
 ORACLES: Final = ("normal-form", "z3")

@@ -150,12 +150,12 @@ class Deciding:
         if self._limit_s is None:
             return function(*task)
         if self._pool is None:
-            from mirage_formal.search.parallel import Pool
+            from mirage_formal.workers.pool import Pool
 
             self._pool = Pool(1, ("mirage_formal.pipeline.verdicts", "mirage_formal.verify.decide"))
             for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of the limit
                 pass
-        from mirage_formal.search.dispatch import Done, Failed
+        from mirage_formal.workers.dispatch import Done, Failed
 
         for outcome in self._pool.run(_in_child, [(function, task)], limit_s=self._limit_s, tries=1):
             match outcome:

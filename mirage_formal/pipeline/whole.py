@@ -41,8 +41,8 @@ from mirage_formal.records import (
     write_atomic,
 )
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
-from mirage_formal.search.dispatch import Executor
 from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.workers.dispatch import Executor
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
 KEEP: Final = 3

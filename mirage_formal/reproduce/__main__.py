@@ -110,7 +110,7 @@ def _numbers(where: str, text: str) -> tuple[int, ...]:
 
 
 def _count(workers: int | None) -> int:
-    from mirage_formal.search.parallel import default_workers
+    from mirage_formal.workers.pool import default_workers
 
     return workers or default_workers()
 

@@ -16,11 +16,11 @@ from mirage_formal.pipeline.tasks import Gate
 from mirage_formal.reproduce.records import Row
 from mirage_formal.reproduce.structures import reference_operands, structure
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.dispatch import Done, Failed
 from mirage_formal.search.engine import Engine, SearchOptions, Stats, Unit
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.pool import Pool
 
 #: Modules that workers have loaded before anything is timed.
 PRELOAD: Final = ("mirage_formal.reproduce.arms",)

@@ -15,7 +15,7 @@ from mirage_formal.pipeline.settings import versions
 from mirage_formal.records.run import Record
 from mirage_formal.records.storage import line, naming, pretty, sha256
 from mirage_formal.reproduce.records import Host
-from mirage_formal.search.parallel import default_workers
+from mirage_formal.workers.pool import default_workers
 
 R = TypeVar("R", bound=Record)
 

@@ -29,11 +29,11 @@ from mirage_formal.reproduce.programs import WORKLOADS, attention, gated_mlp, lo
 from mirage_formal.reproduce.records import Answers, Asked, Source
 from mirage_formal.reproduce.render import oracle_markdown
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.dispatch import Done
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.parallel import Pool
 from mirage_formal.search.space import load_space
+from mirage_formal.workers.dispatch import Done
+from mirage_formal.workers.pool import Pool
 
 NORMAL_FORM: Final = "normal form"
 _EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.search.dispatch import Answer, Done, Event, Failed, Lost, Mistake
-from mirage_formal.search.parallel import Pool
+from mirage_formal.workers.dispatch import Answer, Done, Event, Failed, Lost, Mistake
+from mirage_formal.workers.pool import Pool
 
 #: Seconds after which a process that has nothing to do is ended: its cluster may have work for others.
 IDLE_S: Final = 60.0

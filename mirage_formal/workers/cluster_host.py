@@ -1,7 +1,7 @@
 """A dask cluster on this machine, which lives until whoever started it closes its standard input or is gone.
 
 It is a process of its own so that its workers do not import the user's main module once more, and so that Ctrl-C
-reaches only the search: ``python -m mirage_formal.search.cluster_host WORKERS`` prints the address.
+reaches only the search: ``python -m mirage_formal.workers.cluster_host WORKERS`` prints the address.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from mirage_formal.errors import ClusterError
-from mirage_formal.search.cluster_worker import Order, compute
-from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
+from mirage_formal.workers.cluster_worker import Order, compute
+from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
 _CONNECT_S: Final = 5.0
@@ -244,7 +244,7 @@ class _Host:
     def __init__(self, workers: int) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mirage_formal.search.cluster_host", str(workers)],
+            [sys.executable, "-m", "mirage_formal.workers.cluster_host", str(workers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

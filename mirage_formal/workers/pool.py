@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import MirageError, WorkerError
 from mirage_formal.guard import shielded
-from mirage_formal.search.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
+from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
