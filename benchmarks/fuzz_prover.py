@@ -47,7 +47,7 @@ from mirage_formal.claims.refutation.refute import CLEAR, confirm
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
-from mirage_formal.verify.decide import decide
+from mirage_formal.run.verify.decide import decide
 
 #: Pairs in one task; each task of random pairs has a seed of its own.
 CHUNK = 200

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers] [--markdown FILE]
 
-RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.pipeline.build). Of its
+RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built.command). Of its
 first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
 protocol of mirage_formal.device.measure, on torch tensors, in one process; a kernel that breaks the process costs its own
 row, and a new process goes on with the rest. Peer times are those of benchmarks/peers.py; the floor is the program's

@@ -171,10 +171,10 @@ def search_command(
     json: _Json = False,
 ) -> None:
     """Search every module-level kernel graph of FILE that has a marked output."""
-    from mirage_formal.pipeline.preload import start_workers
+    from mirage_formal.run.preload import start_workers
 
     start_workers(workers, cluster)
-    from mirage_formal.pipeline import Settings
+    from mirage_formal.run import Settings
 
     settings = Settings(
         config=config,
@@ -211,7 +211,7 @@ def check_command(context: typer.Context) -> None:
 @app.command("build", **_PASSED)
 def build_command(context: typer.Context) -> None:
     """Write the CUDA kernels of a run's best candidates into its directory."""
-    from mirage_formal.pipeline.build import main as build
+    from mirage_formal.run.built.command import main as build
 
     raise typer.Exit(build(list(context.args)))
 
@@ -301,10 +301,10 @@ def _triple(text: str) -> tuple[int, int, int]:
 def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
     import dataclasses
 
-    from mirage_formal.pipeline import located, nothing_found, run_any
-    from mirage_formal.pipeline.executors import make_executor
-    from mirage_formal.pipeline.programs import choose, read_programs
-    from mirage_formal.pipeline.whole_show import print_any, reports_json
+    from mirage_formal.run import located, nothing_found, run_any
+    from mirage_formal.run.executors import make_executor
+    from mirage_formal.run.user_file import choose, read_programs
+    from mirage_formal.run.whole.show import print_any, reports_json
 
     programs = read_programs(file)
     root = Path("runs") / file.stem if out is None else out
@@ -344,9 +344,9 @@ def _verify(
     time_limit: float,
 ) -> int:
     from mirage_formal.graph.verdict import Equivalent
-    from mirage_formal.pipeline.programs import choose, load_programs
-    from mirage_formal.pipeline.settings import display_path
-    from mirage_formal.pipeline.verdicts import (
+    from mirage_formal.run.settings import display_path
+    from mirage_formal.run.user_file import choose, load_programs
+    from mirage_formal.run.verify.verdicts import (
         explanations,
         judge,
         load_graphs,
@@ -380,7 +380,7 @@ def _verify(
 @contextmanager
 def _watched(name: str) -> Iterator[Callable[[Any], None]]:
     """A progress display on standard error: live on a terminal, a line now and then elsewhere."""
-    from mirage_formal.pipeline.show import LiveWatch, PlainWatch
+    from mirage_formal.run.show import LiveWatch, PlainWatch
 
     console = Console(stderr=True)
     watch = LiveWatch(name, console) if console.is_terminal else PlainWatch(name, console)

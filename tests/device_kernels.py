@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.target import load_target
-from mirage_formal.pipeline.kernels import build, save_built
+from mirage_formal.run.built.build import build, save_built
 
 K = OpKind
 

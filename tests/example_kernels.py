@@ -27,7 +27,7 @@ from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.lowering import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.target import load_target
-from mirage_formal.pipeline.kernels import Built, build
+from mirage_formal.run.built.build import Built, build
 
 EXAMPLE_FILES = Path(__file__).resolve().parent.parent / "examples"
 H200 = load_target("h200")

@@ -16,7 +16,7 @@ from mirage_formal.kernels.planning.memory import Memory, Request, allocate
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.pipeline.stable import stable
+from mirage_formal.run.built.stable import stable
 
 #: Program and candidate at reduced extents.
 GRAPHS: dict[str, tuple[KernelGraph, KernelGraph]] = {

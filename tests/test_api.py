@@ -48,7 +48,7 @@ class FakePipeline(ModuleType):
     """Stands for the pipeline and keeps what it was asked."""
 
     def __init__(self, results: list[Any]) -> None:
-        super().__init__("mirage_formal.pipeline")
+        super().__init__("mirage_formal.run")
         self.results = results
         self.program: Any = None
         self.options: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def graph() -> mf.Graph:
 
 def install(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> FakePipeline:
     fake = FakePipeline(results)
-    monkeypatch.setitem(sys.modules, "mirage_formal.pipeline", fake)
+    monkeypatch.setitem(sys.modules, "mirage_formal.run", fake)
     return fake
 
 

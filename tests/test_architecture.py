@@ -61,7 +61,7 @@ def test_loading_a_program_is_light() -> None:
     assert loaded_by(statement) & HEAVY == set()
 
 
-@pytest.mark.parametrize("module", ["mirage_formal.cli", "mirage_formal.pipeline", "mirage_formal.check"])
+@pytest.mark.parametrize("module", ["mirage_formal.cli", "mirage_formal.run", "mirage_formal.check"])
 def test_solvers_are_loaded_when_first_asked(module: str) -> None:
     assert loaded_by(f"import {module}") & {"z3", "cvc5", "galois", "numba", "torch", "cupy"} == set()
 

@@ -8,8 +8,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.device import compile as compiler
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline import build as command
+from mirage_formal.run import Settings, run
+from mirage_formal.run.built import command as command
 
 
 @pytest.fixture(scope="module")

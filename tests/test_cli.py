@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal import cli, records
-from mirage_formal.pipeline.programs import load_programs
+from mirage_formal.run.user_file import load_programs
 from tests.clock import HUNG_S
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -17,8 +17,13 @@ from hypothesis import strategies as st
 import mirage_formal as mf
 from mirage_formal import records
 from mirage_formal.errors import MirageError, RunError, SpaceError
-from mirage_formal.pipeline import Settings, run, run_any, superoptimize
-from mirage_formal.pipeline.directory import (
+from mirage_formal.records import RunRecord, SummaryRecord
+from mirage_formal.records.whole import WholeRecord
+from mirage_formal.reproduce.book import Lines, claim
+from mirage_formal.reproduce.records import Row, Workloads
+from mirage_formal.run import Settings, run, run_any, superoptimize
+from mirage_formal.run.built.build import build_run
+from mirage_formal.run.place.directory import (
     KERNELS_OF_ONE,
     RUN,
     WHOLE,
@@ -28,14 +33,9 @@ from mirage_formal.pipeline.directory import (
     replaceable_kernels,
     survey,
 )
-from mirage_formal.pipeline.kernels import build_run
-from mirage_formal.pipeline.store import Store
-from mirage_formal.pipeline.verdicts import written
-from mirage_formal.pipeline.whole_store import drop_others, open_whole
-from mirage_formal.records import RunRecord, SummaryRecord
-from mirage_formal.records.whole import WholeRecord
-from mirage_formal.reproduce.book import Lines, claim
-from mirage_formal.reproduce.records import Row, Workloads
+from mirage_formal.run.place.store import Store
+from mirage_formal.run.verify.verdicts import written
+from mirage_formal.run.whole.store import drop_others, open_whole
 from tests.fake_engine import program
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mirage_formal"
@@ -342,8 +342,8 @@ def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole
 
 #: Each with what it removes.
 REMOVERS = {
-    "pipeline/directory.py": "what is ours",
-    "pipeline/lock.py": "the lock, which it has written",
+    "run/place/directory.py": "what is ours",
+    "run/place/lock.py": "the lock, which it has written",
     "records/storage.py": "its own temporary file",
     "device/cache.py": "its own temporary file in the cache",
     "logic/confine.py": "its own temporary directory, which is empty",

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.check import faults
-from mirage_formal.pipeline import Phase, Progress, Report, Settings, run
+from mirage_formal.run import Phase, Progress, Report, Settings, run
 from tests.fake_engine import program
 
 

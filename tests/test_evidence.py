@@ -13,11 +13,6 @@ from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.pipeline import Settings
-from mirage_formal.pipeline.evidence import Evidence, Verified
-from mirage_formal.pipeline.settings import make_job
-from mirage_formal.pipeline.show import meanings
-from mirage_formal.pipeline.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     PROOF_FILE,
@@ -27,6 +22,11 @@ from mirage_formal.records import (
     SolverRecord,
     VerdictRecord,
 )
+from mirage_formal.run import Settings
+from mirage_formal.run.evidence import Evidence, Verified
+from mirage_formal.run.settings import make_job
+from mirage_formal.run.show import meanings
+from mirage_formal.run.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import Done, Failed
 from tests.fake_engine import adding, doubled, fused, program, vacuous
 

@@ -21,7 +21,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("search",): ("mirage_formal.search", ("FILE",)),
     ("check",): ("mirage_formal.check", ("path",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
-    ("build",): ("mirage_formal.pipeline.build", ("RUN_DIR",)),
+    ("build",): ("mirage_formal.run.built.command", ("RUN_DIR",)),
     ("gpu", "run"): ("mirage_formal.device", ("RUN_DIR",)),
     ("gpu", "info"): ("mirage_formal.device", ()),
     ("reproduce", "table5"): ("mirage_formal.reproduce", ()),

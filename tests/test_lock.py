@@ -16,8 +16,8 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
-from mirage_formal.pipeline import lock as module
-from mirage_formal.pipeline.lock import LockWarning, writing
+from mirage_formal.run.place import lock as module
+from mirage_formal.run.place.lock import LockWarning, writing
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -34,7 +34,7 @@ FAKE = ("--engine", "tests.fake_engine:FakeEngine", "--config", "tiny", "--keep"
 HOLD = """
 import sys
 from pathlib import Path
-from mirage_formal.pipeline.lock import writing
+from mirage_formal.run.place.lock import writing
 with writing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

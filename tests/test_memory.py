@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from mirage_formal.errors import WorkerError
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline.show import warnings
+from mirage_formal.run import Settings, run
+from mirage_formal.run.show import warnings
 from mirage_formal.workers import pool
 from mirage_formal.workers.pool import Pool
 from tests.fake_engine import FakeEngine, program

@@ -18,8 +18,8 @@ import mirage_formal as mf
 from mirage_formal import cli
 from mirage_formal.errors import NothingFoundError, Reason
 from mirage_formal.frontend.origins import unknown
-from mirage_formal.pipeline import Report, Settings, nothing_found, run_any
 from mirage_formal.records import UnitRecord
+from mirage_formal.run import Report, Settings, nothing_found, run_any
 from tests.fake_engine import program as small
 from tests.fake_engine import roots
 

@@ -13,9 +13,9 @@ import pytest
 import mirage_formal as mf
 from mirage_formal import cli
 from mirage_formal.errors import MirageError, SpaceError, TargetError
-from mirage_formal.pipeline import Settings
-from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.settings import RULES, make_job
+from mirage_formal.run import Settings
+from mirage_formal.run.executors import make_executor
+from mirage_formal.run.settings import RULES, make_job
 from tests.fake_engine import program
 
 WRONG: list[tuple[str, Any, str]] = [

@@ -23,10 +23,16 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.pipeline import Phase, Progress, Report, Settings, rank, run, superoptimize
-from mirage_formal.pipeline.settings import make_job
-from mirage_formal.pipeline.show import notes, progress_line, warnings
-from mirage_formal.pipeline.tasks import (
+from mirage_formal.records import (
+    CertificateRecord,
+    ClosingRecord,
+    EquivalenceRecord,
+    UnitRecord,
+)
+from mirage_formal.run import Phase, Progress, Report, Settings, rank, run, superoptimize
+from mirage_formal.run.settings import make_job
+from mirage_formal.run.show import notes, progress_line, warnings
+from mirage_formal.run.tasks import (
     Accepted,
     CandidateTask,
     Claim,
@@ -36,12 +42,6 @@ from mirage_formal.pipeline.tasks import (
     plan,
     search_unit,
     verify_candidate,
-)
-from mirage_formal.records import (
-    CertificateRecord,
-    ClosingRecord,
-    EquivalenceRecord,
-    UnitRecord,
 )
 from mirage_formal.workers import dispatch
 from tests.clock import HUNG_S, clock_of
@@ -237,7 +237,7 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
 SCRIPT = """
 import sys
 from pathlib import Path
-from mirage_formal.pipeline import Settings, run
+from mirage_formal.run import Settings, run
 from tests.fake_engine import program
 settings = Settings(config="tiny", keep=4, workers=2, engine="tests.fake_engine:Slow", resume=len(sys.argv) > 3)
 report = run(program(sys.argv[1]), settings, Path(sys.argv[2]))

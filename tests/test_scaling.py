@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaling import Measured, Overhead, Phase, Recorder, measure_overhead, replay, schedule, serial, table
-from mirage_formal.pipeline import Settings, run
+from mirage_formal.run import Settings, run
 from tests.fake_engine import UNITS, program
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirage_formal.pipeline import rank
-from mirage_formal.pipeline.evidence import select
 from mirage_formal.records import FoundRecord, UnitRecord
+from mirage_formal.run import rank
+from mirage_formal.run.evidence import select
 
 
 def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from mirage_formal.graph.verdict import Equivalent, Probable
-from mirage_formal.pipeline import show
-from mirage_formal.pipeline.progress import Phase, Progress
-from mirage_formal.pipeline.show import LiveWatch, PlainWatch, form, known, meanings, progress_line
+from mirage_formal.run import show
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.show import LiveWatch, PlainWatch, form, known, meanings, progress_line
 from tests.clock import clock_of
 from tests.fake_engine import fused, program
 

@@ -15,8 +15,8 @@ COMPUTING = {
     "numpy",
     "z3",
     "cvc5",
-    "mirage_formal.pipeline.tasks",
-    "mirage_formal.pipeline.kernels",
+    "mirage_formal.run.tasks",
+    "mirage_formal.run.built.build",
     "mirage_formal.check.equivalence",
     "mirage_formal.search.guided.engine",
     "mirage_formal.claims.fields.fingerprint",
@@ -25,9 +25,9 @@ COMPUTING = {
 SEARCH = """
 import sys
 from pathlib import Path
-from mirage_formal.pipeline import Settings, run_any
-from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.programs import load_programs
+from mirage_formal.run import Settings, run_any
+from mirage_formal.run.executors import make_executor
+from mirage_formal.run.user_file import load_programs
 from mirage_formal.workers.dispatch import Done
 from tests.test_start import loaded
 
@@ -68,7 +68,7 @@ def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engin
     assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
     assert set(worker.split()) & UNUSED == set()
     # The worker has proved: the confirmation of its fields is in the log, and came from the table.
-    assert {"numpy", "mirage_formal.pipeline.tasks", "mirage_formal.claims.fields.fingerprint"} <= set(worker.split())
+    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.claims.fields.fingerprint"} <= set(worker.split())
     log = Path(found.split(maxsplit=1)[1]) / "verification.json"
     assert '"galois"' in log.read_text()
 
@@ -82,7 +82,7 @@ from mirage_formal.errors import MirageError
 
 start = pool._start_server
 def started(threads):
-    print(threads, *sorted({{"mirage_formal.pipeline.driver", "mirage_formal.pipeline.whole"}} & set(sys.modules)))
+    print(threads, *sorted({{"mirage_formal.run.driver", "mirage_formal.run.whole.whole"}} & set(sys.modules)))
     start(threads)
 pool._start_server = started
 sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]
@@ -100,7 +100,7 @@ except MirageError as error:
 def test_only_what_can_be_used_is_started() -> None:
     """A cluster has workers of its own, and a mistake is said by whoever reads the settings."""
     script = """
-from mirage_formal.pipeline.preload import start_workers
+from mirage_formal.run.preload import start_workers
 from mirage_formal.workers import pool
 
 pool._start_server = lambda threads: print("started", threads)

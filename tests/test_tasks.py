@@ -13,8 +13,8 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
-from mirage_formal.pipeline.tasks import Gate, load_engine, replay_proof, verdict_record
 from mirage_formal.records import VerdictRecord
+from mirage_formal.run.tasks import Gate, load_engine, replay_proof, verdict_record
 from tests.fake_engine import fused, program
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -70,7 +70,7 @@ def test_proving_and_replaying_load_neither_sympy_nor_solvers() -> None:
     """sympy is the checker's second opinion; a search does not pay for it."""
     script = """
 import sys
-from mirage_formal.pipeline.tasks import replay_proof
+from mirage_formal.run.tasks import replay_proof
 from mirage_formal.claims.equality.prove import prove
 from tests.fake_engine import fused, program
 proved = prove(program(), fused(program(), 2, 4, 2))

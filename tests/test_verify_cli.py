@@ -21,9 +21,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.pipeline import verdicts
-from mirage_formal.pipeline.verdicts import Judged, said, verdicts_json
 from mirage_formal.records import PROOF_FILE
+from mirage_formal.run.verify import verdicts
+from mirage_formal.run.verify.verdicts import Judged, said, verdicts_json
 
 LORA = """
 import mirage_formal as mf
@@ -58,7 +58,7 @@ class FakeProver(ModuleType):
     """Stands for the prover: knows which graphs are right, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__("mirage_formal.verify.decide")
+        super().__init__("mirage_formal.run.verify.decide")
         self.asked: list[tuple[KernelGraph, KernelGraph, int]] = []
 
     def decide(self, program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Verdict:
@@ -73,7 +73,7 @@ class FakeProver(ModuleType):
 @pytest.fixture
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
-    monkeypatch.setitem(sys.modules, "mirage_formal.verify.decide", fake)
+    monkeypatch.setitem(sys.modules, "mirage_formal.run.verify.decide", fake)
     monkeypatch.setattr(verdicts, "replayed", lambda program, graph, verdict, seed: verdict)  # its proofs are none
     # A process of its own would not know this one.
     monkeypatch.setattr(verdicts.Deciding, "call", lambda self, function, task: function(*task))

@@ -13,7 +13,7 @@ from mirage_formal import cli
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown, Verdict
-from mirage_formal.pipeline import verdicts
+from mirage_formal.run.verify import verdicts
 from tests.test_verify_cli import PROGRAM, RIGHT, WRONG, Command, _here, listed, verify
 
 __all__ = ["_here", "verify"]

@@ -28,14 +28,14 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.pipeline import Phase, Progress, Report, Settings, WholeReport, run_any
-from mirage_formal.pipeline.kernels import build
-from mirage_formal.pipeline.programs import load_programs
-from mirage_formal.pipeline.whole import is_whole, part_config, run_whole
-from mirage_formal.pipeline.whole_show import notes, print_any, reports_json
-from mirage_formal.pipeline.work import search_unit
 from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run import Phase, Progress, Report, Settings, WholeReport, run_any
+from mirage_formal.run.built.build import build
+from mirage_formal.run.user_file import load_programs
+from mirage_formal.run.whole.show import notes, print_any, reports_json
+from mirage_formal.run.whole.whole import is_whole, part_config, run_whole
+from mirage_formal.run.work import search_unit
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 
@@ -209,7 +209,7 @@ def test_parts_without_a_digest_are_cut(tmp_path: Path, monkeypatch: pytest.Monk
     settings = Settings(**TINY, time_limit_s=1e-9)
     usual = run_whole(layers(), settings, tmp_path / "one")
     assert max(len(part.operators) for part in usual.record.parts) == 6
-    monkeypatch.setattr("mirage_formal.pipeline.whole.digest", refuse)
+    monkeypatch.setattr("mirage_formal.run.whole.whole.digest", refuse)
     cut = run_whole(layers(), settings, tmp_path / "two")
     assert max(len(part.operators) for part in cut.record.parts) < 6
 

@@ -38,7 +38,7 @@ def superoptimize(
         verbose: Whether to print progress to stderr.
         backend: "cuda" or "triton"; has no effect here, because candidates are ranked by the cost model.
         options: config, griddims, blockdims, imaps, omaps, fmaps, franges and the other options of
-            ``mirage_formal.pipeline.superoptimize``. Options of the reference system that have no meaning here are
+            ``mirage_formal.run.superoptimize``. Options of the reference system that have no meaning here are
             accepted with a warning.
 
     Returns:
@@ -63,7 +63,7 @@ def superoptimize(
     if isinstance(graph, Graph):
         graph.freeze()  # what is wrong with it is said before anything is loaded
     # The pipeline loads solvers and numerical packages: only a call that searches pays for them.
-    run = import_module("mirage_formal.pipeline").superoptimize
+    run = import_module("mirage_formal.run").superoptimize
     parameters = signature(run).parameters
     unknown = sorted(set(options) - set(parameters))
     if unknown and all(p.kind is not Parameter.VAR_KEYWORD for p in parameters.values()):

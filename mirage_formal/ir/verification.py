@@ -41,7 +41,7 @@ def verify(
     """
     options.whole("seed", seed)
     # The pipeline loads solvers and numerical packages: only a call that verifies pays for them.
-    run = import_module("mirage_formal.pipeline.verdicts").verify
+    run = import_module("mirage_formal.run.verify.verdicts").verify
     given = Path(graph) if isinstance(graph, str | PathLike) else graph
     verdict: Verdict = run(program, given, seed=seed, time_limit=time_limit)
     return verdict

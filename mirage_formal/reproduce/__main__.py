@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mirage_formal.cli import amount, counted, option, run_command, whole
 from mirage_formal.errors import SpaceError
 from mirage_formal.guard import orderly
-from mirage_formal.pipeline.lock import writing
+from mirage_formal.run.place.lock import writing
 
 app = typer.Typer(
     help=__doc__,

@@ -11,9 +11,6 @@ import msgspec
 from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
-from mirage_formal.pipeline import Report, Settings, run
-from mirage_formal.pipeline.progress import Phase, Progress
-from mirage_formal.pipeline.settings import choose_config
 from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.programs import WORKLOADS
@@ -21,6 +18,9 @@ from mirage_formal.reproduce.published import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.records import Workload, Workloads
 from mirage_formal.reproduce.render import workloads_markdown
 from mirage_formal.reproduce.structures import structure
+from mirage_formal.run import Report, Settings, run
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.settings import choose_config
 from mirage_formal.search.space import load_space
 
 #: Told what is searched, how much of it is done, and of how much.

@@ -1,6 +1,6 @@
 """Verification of candidates. The package can be called: ``mirage_formal.verify(program, graph)`` gives a verdict.
 
-A function of that name in ``mirage_formal`` would hide this package from ``import mirage_formal.verify.certify as c``.
+A function of that name in ``mirage_formal`` would hide this package from ``import mirage_formal.run.verify.certify as c``.
 """
 
 from __future__ import annotations

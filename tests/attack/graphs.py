@@ -20,7 +20,7 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.verify.decide import decide
+from mirage_formal.run.verify.decide import decide
 from tests.attack.trial import Breach
 
 

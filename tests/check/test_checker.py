@@ -16,7 +16,7 @@ import pytest
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
-from mirage_formal.pipeline import Settings, run
+from mirage_formal.run import Settings, run
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import (
     copy,

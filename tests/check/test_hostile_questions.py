@@ -17,8 +17,8 @@ from mirage_formal.derive import command
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.logic.script import Script, parse
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline.kernels import build_run
+from mirage_formal.run import Settings, run
+from mirage_formal.run.built.build import build_run
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 

@@ -25,8 +25,8 @@ from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernels.executable import load
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline.kernels import build_run
+from mirage_formal.run import Settings, run
+from mirage_formal.run.built.build import build_run
 from tests.check.known_engine import PROGRAMS
 from tests.check.small_run import on_device
 from tests.check.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines

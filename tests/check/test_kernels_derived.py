@@ -29,8 +29,8 @@ from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program import program as ir
 from mirage_formal.kernels.program.stored import programs_of, programs_text
 from mirage_formal.logic.script import Script
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline.kernels import build_run, discharged
+from mirage_formal.run import Settings, run
+from mirage_formal.run.built.build import build_run, discharged
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, edit, read_lines, sign_kernels, write_lines
 

@@ -14,8 +14,8 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.limit import OutOfTime, Within
 from mirage_formal.check.steps import CheckFailed, established, expect, step
 from mirage_formal.derive import command
-from mirage_formal.pipeline import Settings
-from mirage_formal.pipeline.driver import run
+from mirage_formal.run import Settings
+from mirage_formal.run.driver import run
 from tests.fake_engine import roots
 
 

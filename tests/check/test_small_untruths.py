@@ -18,7 +18,7 @@ from mirage_formal.check.run import read_run
 from mirage_formal.check.steps import CheckFailed, list_files
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.pipeline import Settings, run
+from mirage_formal.run import Settings, run
 from tests.check.edited_runs import (
     SAID,
     differences,

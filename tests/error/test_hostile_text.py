@@ -18,11 +18,11 @@ from mirage_formal import cli
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.pipeline import Settings, run
-from mirage_formal.pipeline.show import print_report
-from mirage_formal.pipeline.verdicts import Judged, print_verdicts, verdicts_json
-from mirage_formal.pipeline.whole_show import reports_json
 from mirage_formal.records import RejectedRecord, UnitRecord
+from mirage_formal.run import Settings, run
+from mirage_formal.run.show import print_report
+from mirage_formal.run.verify.verdicts import Judged, print_verdicts, verdicts_json
+from mirage_formal.run.whole.show import reports_json
 from tests.check.edited_runs import places, reseal, value_of, write
 from tests.check.small_run import make
 from tests.fake_engine import fused, program

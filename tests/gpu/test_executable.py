@@ -26,7 +26,7 @@ from mirage_formal.kernels.executable import (
     workspace,
 )
 from mirage_formal.kernels.target import load_target
-from mirage_formal.pipeline.kernels import Built, build
+from mirage_formal.run.built.build import Built, build
 
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
 

@@ -27,10 +27,10 @@ from mirage_formal.kernels import lowering
 from mirage_formal.kernels.executable import Executable, load
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.pipeline import build as build_command
-from mirage_formal.pipeline import fastest as fastest_module
-from mirage_formal.pipeline.directory import DirectoryWarning
-from mirage_formal.pipeline.kernels import (
+from mirage_formal.records import KERNELS
+from mirage_formal.run.built import command as build_command
+from mirage_formal.run.built import fastest as fastest_module
+from mirage_formal.run.built.build import (
     Alternatives,
     KernelRefused,
     KernelWarning,
@@ -38,7 +38,7 @@ from mirage_formal.pipeline.kernels import (
     build_run,
     discharged,
 )
-from mirage_formal.records import KERNELS
+from mirage_formal.run.place.directory import DirectoryWarning
 
 H200 = load_target("h200")
 

@@ -23,7 +23,7 @@ from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.pipeline.kernels import Built, build, save_built
+from mirage_formal.run.built.build import Built, build, save_built
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

@@ -25,7 +25,7 @@ from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.executable import Binary, Executable, KernelLaunch
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.pipeline.kernels import build
+from mirage_formal.run.built.build import build
 
 _KINDS = {2: np.float16, 0: np.float32}
 

@@ -21,8 +21,8 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.pipeline.kernels import build, build_form
-from mirage_formal.pipeline.stable import Stable
+from mirage_formal.run.built.build import build, build_form
+from mirage_formal.run.built.stable import Stable
 
 K = OpKind
 SMALL = {

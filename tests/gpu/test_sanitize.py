@@ -11,7 +11,7 @@ import workloads as w
 from device_kernels import predefined
 
 from mirage_formal.kernels.target import load_target
-from mirage_formal.pipeline.kernels import build, save_built
+from mirage_formal.run.built.build import build, save_built
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

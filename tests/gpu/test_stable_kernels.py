@@ -28,14 +28,14 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
 from mirage_formal.meaning import reference
-from mirage_formal.pipeline.kernels import (
+from mirage_formal.run.built.build import (
     Alternatives,
     KernelRefused,
     KernelWarning,
     build,
     save_built,
 )
-from mirage_formal.pipeline.stable import NotProved, stable
+from mirage_formal.run.built.stable import NotProved, stable
 
 H200 = load_target("h200")
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
@@ -113,7 +113,7 @@ def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [unproved, wrong_form, wrong_proof, wrong_digits])
 def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     fault(monkeypatch)
-    from mirage_formal.pipeline import stable as module
+    from mirage_formal.run.built import stable as module
 
     module._answers.cache_clear()
     with pytest.raises(NotProved):

@@ -17,9 +17,9 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.optimize.partition import PartLimits, extract, floor_us, partition
-from mirage_formal.pipeline.programs import load_programs
 from mirage_formal.records.whole import PartRecord
+from mirage_formal.run.user_file import load_programs
+from mirage_formal.run.whole.partition import PartLimits, extract, floor_us, partition
 
 H200 = load_target("h200")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -15,10 +15,10 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
-from mirage_formal.pipeline.tasks import replay_proof
-from mirage_formal.verify import certify as policy
-from mirage_formal.verify.certify import Refused, Verified, certify
-from mirage_formal.verify.policy import Policy
+from mirage_formal.run.tasks import replay_proof
+from mirage_formal.run.verify import certify as policy
+from mirage_formal.run.verify.certify import Refused, Verified, certify
+from mirage_formal.run.verify.policy import Policy
 
 K = OpKind
 BOTH = pytest.mark.parametrize("accept", list(Policy))

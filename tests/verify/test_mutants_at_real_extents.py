@@ -16,7 +16,7 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.meaning.footprint import footprint
-from mirage_formal.verify.decide import decide
+from mirage_formal.run.verify.decide import decide
 
 EACH = 8
 

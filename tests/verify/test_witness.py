@@ -11,7 +11,7 @@ from mirage_formal.claims.fields.fingerprint import FingerprintSession, Fingerpr
 from mirage_formal.claims.refutation import witness
 from mirage_formal.claims.refutation.witness import NEVER, unmet
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.verify.certify import Policy, Refused, Verified, certify
+from mirage_formal.run.verify.certify import Policy, Refused, Verified, certify
 
 SHAPES = {"X": (4, 6), "Y": (4, 6)}
 

@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.pipeline.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device.
+"""``python -m mirage_formal.run.built.command RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device.
 
 Exit codes: 0 every run has kernels, 1 one has none, 2 a mistake in what was given, and those of ``guard``.
 """
@@ -14,14 +14,14 @@ from mirage_formal import options
 from mirage_formal.device.compile import NVRTC_HINT, available
 from mirage_formal.errors import MirageError
 from mirage_formal.guard import guarded
-from mirage_formal.pipeline.kernels import ARCHS, COUNT, build_run
+from mirage_formal.run.built.build import ARCHS, COUNT, build_run
 from mirage_formal.terminal import plain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m mirage_formal.pipeline.build", description="Write the kernels of a run."
+        prog="python -m mirage_formal.run.built.command", description="Write the kernels of a run."
     )
     parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR", help="directory that a search has written")
     parser.add_argument(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mirage_formal.workers.pool import Pool, default_workers
 
 #: Loaded once by the server process that workers are forked from.
-PRELOAD: Final = ("mirage_formal.pipeline.tasks", "mirage_formal.search.guided.engine")
+PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.engine")
 
 DEFAULT_TARGET: Final = "h200"
 #: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.

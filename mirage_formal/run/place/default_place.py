@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.pipeline.directory import RUN, survey
-from mirage_formal.pipeline.earlier import same_search
-from mirage_formal.pipeline.settings import Settings, identity, make_job
-from mirage_formal.pipeline.whole import KEEP, is_whole
 from mirage_formal.records import key_of
+from mirage_formal.run.place.directory import RUN, survey
+from mirage_formal.run.place.earlier import same_search
+from mirage_formal.run.settings import Settings, identity, make_job
+from mirage_formal.run.whole.whole import KEEP, is_whole
 
 RUNS: Final = Path("runs")
 

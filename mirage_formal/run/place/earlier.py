@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from mirage_formal.errors import MirageError, RunError
-from mirage_formal.pipeline.directory import RUN, WHOLE, Survey, clear, survey, tell_measured
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.place.directory import RUN, WHOLE, Survey, clear, survey, tell_measured
 
 
 def make_way(root: Path, *, force: bool) -> None:

@@ -19,9 +19,9 @@ from mirage_formal.frontend.origins import Origins
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.pipeline.driver import Report
-from mirage_formal.pipeline.settings import Settings, display_path, make_job
-from mirage_formal.pipeline.whole import WholeReport, part_config
+from mirage_formal.run.driver import Report
+from mirage_formal.run.settings import Settings, display_path, make_job
+from mirage_formal.run.whole.whole import WholeReport, part_config
 from mirage_formal.search.bounds import SEARCHABLE, SearchSpace, in_parts
 from mirage_formal.search.space import load_space, preset_names
 

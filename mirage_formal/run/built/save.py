@@ -15,7 +15,6 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.kernels.executable import save
 from mirage_formal.kernels.program.stored import programs_text
-from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, survey
 from mirage_formal.records import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
@@ -34,9 +33,10 @@ from mirage_formal.records import (
     sealed,
     sha256,
 )
+from mirage_formal.run.place.directory import KERNELS_OF_ONE, remove, survey
 
 if TYPE_CHECKING:
-    from mirage_formal.pipeline.kernels import Built
+    from mirage_formal.run.built.build import Built
 
 
 def save_built(built: Built, directory: Path) -> None:

@@ -21,11 +21,21 @@ from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.guard import orderly
-from mirage_formal.pipeline.evidence import Evidence, Verified
-from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.lock import writing
-from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
-from mirage_formal.pipeline.settings import (
+from mirage_formal.records import (
+    CANDIDATES,
+    CandidateRecord,
+    FoundRecord,
+    RunRecord,
+    SummaryRecord,
+    UnitRecord,
+    key_of,
+)
+from mirage_formal.run.evidence import Evidence, Verified
+from mirage_formal.run.executors import make_executor
+from mirage_formal.run.place.lock import writing
+from mirage_formal.run.place.store import Store
+from mirage_formal.run.progress import Phase, Progress, Watch, silent
+from mirage_formal.run.settings import (
     Job,
     Settings,
     display_path,
@@ -36,23 +46,13 @@ from mirage_formal.pipeline.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.pipeline.store import Store
-from mirage_formal.pipeline.work import UnitTask, plan, search_unit
-from mirage_formal.records import (
-    CANDIDATES,
-    CandidateRecord,
-    FoundRecord,
-    RunRecord,
-    SummaryRecord,
-    UnitRecord,
-    key_of,
-)
+from mirage_formal.run.work import UnitTask, plan, search_unit
 from mirage_formal.search.engine import Unit
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.pipeline.kernels import Alternatives
+    from mirage_formal.run.built.build import Alternatives
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -311,7 +311,7 @@ class _Run:
         return Report(self.store.finish(files, summary), results, self.store.root, failed, remarks)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
-        from mirage_formal.pipeline.kernels import COUNT, Alternatives  # not needed before there are results
+        from mirage_formal.run.built.build import COUNT, Alternatives  # not needed before there are results
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

@@ -3,7 +3,7 @@
 A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
 whoever has a list of candidates takes the next one.
 
-    python -m mirage_formal.pipeline.build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
+    python -m mirage_formal.run.built.command RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from mirage_formal.kernels.executable import Executable, kernel_launch
 from mirage_formal.kernels.generate import Generated, first_line, generate, plan_record
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.pipeline.directory import KERNELS_OF_ONE, remove, replaceable_kernels
-from mirage_formal.pipeline.kernel_files import save_built
-from mirage_formal.pipeline.lock import writing
 from mirage_formal.records import (
     CANDIDATES,
     GRAPH_FILE,
@@ -47,11 +44,14 @@ from mirage_formal.records import (
     read,
     sha256,
 )
+from mirage_formal.run.built.save import save_built
+from mirage_formal.run.place.directory import KERNELS_OF_ONE, remove, replaceable_kernels
+from mirage_formal.run.place.lock import writing
 
 if TYPE_CHECKING:
     from mirage_formal.claims.safety.obligations import Discharged, SafetyReport
     from mirage_formal.device.compile import Compiled
-    from mirage_formal.pipeline.stable import Stable
+    from mirage_formal.run.built.stable import Stable
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
@@ -101,7 +101,7 @@ class Settled:
 
 
 def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
-    """The kernels of a µGraph, with running maxima under the exponentials that it sums (pipeline.stable).
+    """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.built.stable).
 
     Sound: the running-maximum form has a proof of its own, replayed; every generated kernel, those of predefined
     operators included, is discharged by claims.safety.safety; only if all its obligations hold is anything returned.
@@ -116,7 +116,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
         KernelRefused: It has no kernel that may run.
     """
     try:
-        form = import_module("mirage_formal.pipeline.stable").stable(graph, program)
+        form = import_module("mirage_formal.run.built.stable").stable(graph, program)
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))

@@ -14,11 +14,11 @@ from rich.text import Text
 from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.pipeline.driver import Report
-from mirage_formal.pipeline.settings import display_path
-from mirage_formal.pipeline.show import form, print_nothing, print_report, warnings
-from mirage_formal.pipeline.whole import WholePart, WholeReport
 from mirage_formal.records.whole import WholeRecord
+from mirage_formal.run.driver import Report
+from mirage_formal.run.settings import display_path
+from mirage_formal.run.show import form, print_nothing, print_report, warnings
+from mirage_formal.run.whole.whole import WholePart, WholeReport
 from mirage_formal.terminal import json_text, plain
 
 _WIDTH: Final = 120

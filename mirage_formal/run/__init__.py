@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal import options
-from mirage_formal.pipeline.preload import DEFAULT_TARGET, MEASURED, start_workers
-from mirage_formal.pipeline.progress import Phase, Progress, Watch, silent
+from mirage_formal.run.preload import DEFAULT_TARGET, MEASURED, start_workers
+from mirage_formal.run.progress import Phase, Progress, Watch, silent
 
 if TYPE_CHECKING:
-    from mirage_formal.pipeline.driver import Report, Result, rank, run
-    from mirage_formal.pipeline.nothing import located, nothing_found
-    from mirage_formal.pipeline.settings import ENGINES, ORACLES, POLICIES, Settings, as_program
-    from mirage_formal.pipeline.whole import WholeReport, run_any
+    from mirage_formal.run.driver import Report, Result, rank, run
+    from mirage_formal.run.nothing import located, nothing_found
+    from mirage_formal.run.settings import ENGINES, ORACLES, POLICIES, Settings, as_program
+    from mirage_formal.run.whole.whole import WholeReport, run_any
     from mirage_formal.search.bounds import IntTriples
 
 __all__ = [
@@ -43,10 +43,10 @@ __all__ = [
 
 #: Where names are that are loaded when they are first used: whoever starts workers early has time to load the rest.
 _LATER: Final = {
-    **dict.fromkeys(("Report", "Result", "rank", "run"), "mirage_formal.pipeline.driver"),
-    **dict.fromkeys(("located", "nothing_found"), "mirage_formal.pipeline.nothing"),
-    **dict.fromkeys(("ENGINES", "ORACLES", "POLICIES", "Settings", "as_program"), "mirage_formal.pipeline.settings"),
-    **dict.fromkeys(("WholeReport", "run_any"), "mirage_formal.pipeline.whole"),
+    **dict.fromkeys(("Report", "Result", "rank", "run"), "mirage_formal.run.driver"),
+    **dict.fromkeys(("located", "nothing_found"), "mirage_formal.run.nothing"),
+    **dict.fromkeys(("ENGINES", "ORACLES", "POLICIES", "Settings", "as_program"), "mirage_formal.run.settings"),
+    **dict.fromkeys(("WholeReport", "run_any"), "mirage_formal.run.whole.whole"),
 }
 
 
@@ -139,11 +139,11 @@ def superoptimize(
     start_workers(workers, cluster)
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.pipeline.default_place import default_place
-    from mirage_formal.pipeline.lock import writing
-    from mirage_formal.pipeline.nothing import located, nothing_found
-    from mirage_formal.pipeline.settings import Settings, as_program, check_limits
-    from mirage_formal.pipeline.whole import WholeReport, run_any
+    from mirage_formal.run.nothing import located, nothing_found
+    from mirage_formal.run.place.default_place import default_place
+    from mirage_formal.run.place.lock import writing
+    from mirage_formal.run.settings import Settings, as_program, check_limits
+    from mirage_formal.run.whole.whole import WholeReport, run_any
 
     frozen = as_program(program)
     settings = Settings(
@@ -187,6 +187,6 @@ def superoptimize(
         results = list(report.results)
         if not measure or not import_module("mirage_formal.device.runtime").device_count():
             return results
-        fastest = import_module("mirage_formal.pipeline.fastest").fastest
+        fastest = import_module("mirage_formal.run.built.fastest").fastest
         order: list[Result] = fastest(results, report.directory, measure)
         return order

@@ -12,10 +12,10 @@ from mirage_formal.device.runtime import arch_of
 from mirage_formal.device.sealed import write_measurement, write_numerics
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.kernels.executable import moved_bytes
-from mirage_formal.pipeline.driver import Result
-from mirage_formal.pipeline.kernel_files import save_built
-from mirage_formal.pipeline.kernels import KernelWarning
 from mirage_formal.records import KERNELS
+from mirage_formal.run.built.build import KernelWarning
+from mirage_formal.run.built.save import save_built
+from mirage_formal.run.driver import Result
 
 
 def fastest(results: Sequence[Result], root: Path, count: int) -> list[Result]:

@@ -13,10 +13,10 @@ import msgspec
 from mirage_formal.errors import RunError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.pipeline.directory import PART_SET, RUN, WHOLE, drop_temporary, remove, survey, tell_measured
-from mirage_formal.pipeline.earlier import make_way, refuse_foreign
 from mirage_formal.records import RUN_FILE, Identity, RunRecord, decode, read
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.place.directory import PART_SET, RUN, WHOLE, drop_temporary, remove, survey, tell_measured
+from mirage_formal.run.place.earlier import make_way, refuse_foreign
 
 
 def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirage_formal.pipeline.settings import Job
 from mirage_formal.records import RejectedKind, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.run.settings import Job
 from mirage_formal.search.engine import Unit
 
 if TYPE_CHECKING:
@@ -87,34 +87,34 @@ class Rejected:
 
 def plan(job: Job) -> list[Unit]:
     """See ``tasks.plan``."""
-    from mirage_formal.pipeline import tasks
+    from mirage_formal.run import tasks
 
     return tasks.plan(job)
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
     """See ``tasks.search_unit``."""
-    from mirage_formal.pipeline import tasks
+    from mirage_formal.run import tasks
 
     return tasks.search_unit(task)
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
     """See ``tasks.certify``."""
-    from mirage_formal.pipeline import tasks
+    from mirage_formal.run import tasks
 
     return tasks.certify(task)
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
     """See ``tasks.discharge_texts``."""
-    from mirage_formal.pipeline import tasks
+    from mirage_formal.run import tasks
 
     return tasks.discharge_texts(texts)
 
 
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     """See ``tasks.verify_candidate``."""
-    from mirage_formal.pipeline import tasks
+    from mirage_formal.run import tasks
 
     return tasks.verify_candidate(task)

@@ -14,18 +14,6 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.pipeline.directory import (
-    BUILDING,
-    CANDIDATE_SET,
-    KERNELS_OF_ONE,
-    RUN,
-    drop_file,
-    drop_temporary,
-    remove,
-    survey,
-    tell_measured,
-)
-from mirage_formal.pipeline.earlier import make_way
 from mirage_formal.records import (
     CANDIDATES,
     KERNELS,
@@ -48,6 +36,18 @@ from mirage_formal.records import (
     sha256,
     write_atomic,
 )
+from mirage_formal.run.place.directory import (
+    BUILDING,
+    CANDIDATE_SET,
+    KERNELS_OF_ONE,
+    RUN,
+    drop_file,
+    drop_temporary,
+    remove,
+    survey,
+    tell_measured,
+)
+from mirage_formal.run.place.earlier import make_way
 
 
 class Store:

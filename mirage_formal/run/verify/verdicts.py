@@ -25,9 +25,9 @@ from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.guard import orderly
-from mirage_formal.pipeline.lock import writing
-from mirage_formal.pipeline.settings import as_program, display_path
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
+from mirage_formal.run.place.lock import writing
+from mirage_formal.run.settings import as_program, display_path
 from mirage_formal.terminal import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
@@ -152,7 +152,7 @@ class Deciding:
         if self._pool is None:
             from mirage_formal.workers.pool import Pool
 
-            self._pool = Pool(1, ("mirage_formal.pipeline.verdicts", "mirage_formal.verify.decide"))
+            self._pool = Pool(1, ("mirage_formal.run.verify.verdicts", "mirage_formal.run.verify.decide"))
             for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of the limit
                 pass
         from mirage_formal.workers.dispatch import Done, Failed
@@ -358,7 +358,7 @@ def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) ->
     except GraphError as error:
         raise GraphError(error.what, where=where, hint=error.hint) from None
     # The prover is loaded by the first graph: a file at fault is refused without it.
-    from mirage_formal.verify.decide import decide
+    from mirage_formal.run.verify.decide import decide
 
     return replayed(program, matched, decide(program, matched, seed=seed), seed)
 

@@ -33,13 +33,13 @@ from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, to_text
-from mirage_formal.pipeline.settings import Job
-from mirage_formal.pipeline.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.run.settings import Job
+from mirage_formal.run.verify.certify import Refused, Verified
+from mirage_formal.run.verify.certify import certify as certify_candidate
+from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.search.engine import Engine, Unit
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.verify.certify import Refused, Verified
-from mirage_formal.verify.certify import certify as certify_candidate
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
@@ -181,7 +181,7 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     """The final fingerprint of a candidate at the program's real sizes, its proof, and the proof's replay.
 
-    Sound: what is accepted is the policy's to say (verify.certify); a proof counts once the kernel has replayed it.
+    Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     """
     judged = certify_candidate(_session(task.job), decode(task.graph), task.job.accept, replay_proof)
     if isinstance(judged, Refused):

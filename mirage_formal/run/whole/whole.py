@@ -23,14 +23,6 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.optimize.partition import Part, Partition, PartLimits, partition
-from mirage_formal.pipeline.driver import Report, Result, run
-from mirage_formal.pipeline.executors import make_executor
-from mirage_formal.pipeline.lock import writing
-from mirage_formal.pipeline.progress import Watch, silent
-from mirage_formal.pipeline.settings import Job, Settings, choose_config, display_path, identity, make_job, readable
-from mirage_formal.pipeline.stitch import stitched
-from mirage_formal.pipeline.whole_store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.records import (
     CANDIDATES,
     SUMMARY_FILE,
@@ -41,6 +33,14 @@ from mirage_formal.records import (
     write_atomic,
 )
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.run.driver import Report, Result, run
+from mirage_formal.run.executors import make_executor
+from mirage_formal.run.place.lock import writing
+from mirage_formal.run.progress import Watch, silent
+from mirage_formal.run.settings import Job, Settings, choose_config, display_path, identity, make_job, readable
+from mirage_formal.run.whole.partition import Part, Partition, PartLimits, partition
+from mirage_formal.run.whole.stitch import stitched
+from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.dispatch import Executor
 
@@ -386,7 +386,7 @@ class _Whole:
 
     def _result(self, whole: KernelGraph, record: WholeRecord) -> Result:
         assert record.graph_digest is not None
-        from mirage_formal.pipeline.kernels import Alternatives  # as in a single run, not before there is a result
+        from mirage_formal.run.built.build import Alternatives  # as in a single run, not before there is a result
 
         alternatives = Alternatives(((record.graph_digest[:12], encode(whole)),), self.program, self.target)
         verdict = Equivalent(read(self.root / WHOLE_FILE), record.conditions, record.added)

@@ -22,13 +22,13 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.pipeline.preload import DEFAULT_TARGET
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.resources import data_dir
+from mirage_formal.run.preload import DEFAULT_TARGET
+from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.verify.policy import Policy
 from mirage_formal.workers.pool import default_workers
 
 ENGINES: Final = ("guided", "exhaustive")

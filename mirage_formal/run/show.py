@@ -15,9 +15,9 @@ from rich.text import Text
 from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
-from mirage_formal.pipeline.driver import Report
-from mirage_formal.pipeline.progress import Progress
-from mirage_formal.pipeline.settings import display_path
+from mirage_formal.run.driver import Report
+from mirage_formal.run.progress import Progress
+from mirage_formal.run.settings import display_path
 from mirage_formal.terminal import plain
 
 _PLAIN_EVERY_S: Final = 10.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, KernelOp, numbered
-from mirage_formal.optimize.partition import Part
+from mirage_formal.run.whole.partition import Part
 
 
 def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> KernelGraph:

@@ -1,7 +1,7 @@
 """From ranked candidates to reported ones: which are verified, how, and the files that say so.
 
 A candidate is reported only if each of its tensors has a certificate that z3 and cvc5 both refute, and the policy of
-verify.certify accepts it: it is proved equal to the program, the checker's kernel has replayed the proof, and both
+run.verify.certify accepts it: it is proved equal to the program, the checker's kernel has replayed the proof, and both
 solvers refute what the proof leaves to them; or, where the run asks for no more, its final fingerprint agrees. One that
 fails makes room for the next in rank.
 """
@@ -19,19 +19,6 @@ import msgspec
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.pipeline.progress import Phase
-from mirage_formal.pipeline.settings import Job
-from mirage_formal.pipeline.work import (
-    Accepted,
-    CandidateTask,
-    Claim,
-    Proof,
-    Rejected,
-    Uncertified,
-    certify,
-    discharge_texts,
-    verify_candidate,
-)
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
@@ -53,6 +40,19 @@ from mirage_formal.records import (
     line,
     pretty,
     sha256,
+)
+from mirage_formal.run.progress import Phase
+from mirage_formal.run.settings import Job
+from mirage_formal.run.work import (
+    Accepted,
+    CandidateTask,
+    Claim,
+    Proof,
+    Rejected,
+    Uncertified,
+    certify,
+    discharge_texts,
+    verify_candidate,
 )
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 

@@ -12,7 +12,7 @@ from mirage_formal.claims.fields.record import FingerprintRecord
 from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
-from mirage_formal.verify.policy import Policy
+from mirage_formal.run.verify.policy import Policy
 
 
 class Replayed(Protocol):
