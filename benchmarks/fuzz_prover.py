@@ -41,7 +41,7 @@ from decisions import Decision, differs
 from fuzz import Truth, pairs
 from mutants import mutants
 
-from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.check.proof.replay import ProofError, replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.refutation.refute import CLEAR, confirm
 from mirage_formal.graph.formats.text import to_text

@@ -64,7 +64,7 @@ def replay() -> Work:
     """The checker's kernel on all proofs written by hand."""
     from hand_proofs import PAIRS, text
 
-    from mirage_formal.check.kernel.replay import replay as again
+    from mirage_formal.check.proof.replay import replay as again
 
     proofs = [(pair, text(name)) for name, pair in PAIRS.items()]
     return lambda: [again(*pair, proof) for pair, proof in proofs]

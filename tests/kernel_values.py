@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 
-from mirage_formal.check.kernel.algebra import Ring
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.reader import Reader
-from mirage_formal.check.kernel.steps import Steps
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.tensor_steps import Steps
 
 
 def at(index, env):

@@ -9,7 +9,7 @@ import numpy as np
 from kernel_values import Numbers, Values, replayed
 from proof_edits import Normal, Proof
 
-from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.check.proof.replay import ProofError, replay
 from mirage_formal.graph.graph import KernelGraph
 
 #: A name, the program and the candidate.

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_formal import limits, records, strict_json
-from mirage_formal.check.kernel.algebra import ProofError
-from mirage_formal.check.kernel.reader import document
+from mirage_formal.check.proof.reader import document
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.formats.mirage.reader import from_mirage

@@ -8,12 +8,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
+from mirage_formal.check.abstract import expressions, targets
 from mirage_formal.check.equal import equal
 from mirage_formal.check.equivalence import Opinions, Replayed, described, opinions
-from mirage_formal.check.expression import expressions, targets
-from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.check.report import CheckFailed, check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
-from mirage_formal.check.steps import CheckFailed, check_manifest, expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.check.kernel.conditions import split
-from mirage_formal.check.kernel.digits import obligations
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.replay import Theorem, replay
-from mirage_formal.check.kernel.second import Answer, second_opinion
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.conditions import split
+from mirage_formal.check.proof.digits import obligations
+from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.replay import Theorem, replay
+from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph

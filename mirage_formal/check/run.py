@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.check.candidate import Established
-from mirage_formal.check.kernels import EstablishedKernels
-from mirage_formal.check.steps import CheckFailed, check_manifest, expect, list_files, step
+from mirage_formal.check.cuda.manifest import EstablishedKernels
+from mirage_formal.check.report import CheckFailed, check_manifest, expect, list_files, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults

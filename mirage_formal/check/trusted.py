@@ -18,14 +18,14 @@ _PACKAGE: Final = "mirage_formal"
 
 #: What is claimed, and the module that establishes it.
 CLAIMS: Final[Mapping[str, str]] = {
-    "a proof shows that two graphs are equal": "mirage_formal.check.kernel.replay",
+    "a proof shows that two graphs are equal": "mirage_formal.check.proof.replay",
     "equivalent, of a candidate's directory": "mirage_formal.check.equal",
     "everything that `check` says of a candidate": "mirage_formal.check.candidate",
     "everything that `check` says of a run, without its kernels": "mirage_formal.check.run",
     "everything that `check` says": "mirage_formal.derive.command",
 }
 #: The rules of the kernel, which stay small.
-RULES: Final = tuple(f"mirage_formal.check.kernel.{name}" for name in ("algebra", "moves", "laws", "steps", "replay"))
+RULES: Final = tuple(f"mirage_formal.check.proof.{name}" for name in ("algebra", "moves", "laws", "steps", "replay"))
 
 
 def modules(entry: str) -> tuple[str, ...]:

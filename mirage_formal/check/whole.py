@@ -14,8 +14,8 @@ import msgspec
 
 from mirage_formal.check.candidate import Established
 from mirage_formal.check.equivalence import own_conditions
+from mirage_formal.check.report import expect, list_files, step
 from mirage_formal.check.run import Run
-from mirage_formal.check.steps import expect, list_files, step
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types

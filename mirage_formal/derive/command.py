@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
-from mirage_formal.check.kernels import SOLVERS, EstablishedKernels
-from mirage_formal.check.limit import LIMIT_S, OutOfTime, Within
+from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
+from mirage_formal.check.report import CheckFailed, Listener, established, list_files, listening, watch
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
-from mirage_formal.check.steps import CheckFailed, Listener, established, list_files, listening, watch
+from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
 from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded

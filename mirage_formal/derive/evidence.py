@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.check.kernels import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
+from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
+from mirage_formal.check.report import expect, step
 from mirage_formal.check.solvers import UNSAT, answers, directory
-from mirage_formal.check.steps import expect, step
 from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
 from mirage_formal.claims.safety.safety import obligations
 from mirage_formal.derive.machine import machine_code

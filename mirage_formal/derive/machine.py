@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mirage_formal.check.cubin import sections
-from mirage_formal.check.kernels import BoundKernels
-from mirage_formal.check.steps import expect, step
+from mirage_formal.check.cuda.cubin import sections
+from mirage_formal.check.cuda.manifest import BoundKernels
+from mirage_formal.check.report import expect, step
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.errors import FormatError, UnsupportedError
 from mirage_formal.kernels.generate import compiled_record

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.check.equivalence import Replayed, replayed
-from mirage_formal.check.kernel.algebra import ProofError
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove

@@ -12,8 +12,8 @@ import mirage_files
 from written_proofs import true_proofs
 
 from mirage_formal import records
-from mirage_formal.check.kernel.algebra import ProofError
-from mirage_formal.check.kernel.replay import replay
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from kernel_values import Values, at
 
-from mirage_formal.check.kernel.algebra import ProofError, Ring
-from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.reader import Reader
+from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.trial import Breach
 
 #: Digits 0, 1 are most and least significant of 2, and so are 3, 4 of 5; 6 and 7 are others of the same extents.

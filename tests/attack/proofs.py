@@ -17,9 +17,9 @@ from proof_judge import Pair, accepts, kind, lines_are_true
 from prover_faults import CASES
 from written_proofs import false_proofs, true_proofs
 
-from mirage_formal.check.kernel.algebra import ProofError, Ring
-from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.reader import Reader
+from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.lemmas import evaluated
 from tests.attack.trial import Breach
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.check.kernel import laws, moves, replay
+from mirage_formal.check.proof import laws, moves, replay
 from tests.attack import lemmas, proofs
 from tests.attack.families import FAMILIES
 from tests.attack.trial import Family, campaign

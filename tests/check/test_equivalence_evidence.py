@@ -13,8 +13,8 @@ from mirage_formal.check import equivalence
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replayed
-from mirage_formal.check.kernel.second import Answer, Opinion
-from mirage_formal.check.limit import Within
+from mirage_formal.check.proof.second import Answer, Opinion
+from mirage_formal.check.timed import Within
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run import Settings, run
 from tests.check.known_engine import PROGRAMS

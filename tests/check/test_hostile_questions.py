@@ -11,8 +11,8 @@ from mirage_formal import records
 from mirage_formal.check import solvers
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.kernels import SOLVERS
-from mirage_formal.check.steps import CheckFailed
+from mirage_formal.check.cuda.manifest import SOLVERS
+from mirage_formal.check.report import CheckFailed
 from mirage_formal.derive import command
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from kernel_values import Values
 
-from mirage_formal.check.kernel.algebra import ProofError, Ring
-from mirage_formal.check.kernel.moves import Move, folding
+from mirage_formal.check.proof.moves import Move, folding
+from mirage_formal.check.proof.ring import ProofError, Ring
 
 EXTENTS = (2, 3, 6, 2, 3, 6)
 BASES = (2, 3, 5, 7)

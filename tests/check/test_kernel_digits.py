@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_formal.check.kernel.digits import decide, obligations
+from mirage_formal.check.proof.digits import decide, obligations
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Satisfiability, discharge
 

@@ -10,10 +10,10 @@ import pytest
 from kernel_values import Numbers
 from random_graphs import ORDERED, random_graph
 
-from mirage_formal.check.kernel.algebra import ProofError
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.pieces import MAX_PIECES
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.pieces import MAX_PIECES
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import (
     BlockGraph,

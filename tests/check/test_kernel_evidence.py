@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mirage_formal import records
-from mirage_formal.check import device
 from mirage_formal.check.__main__ import main
-from mirage_formal.check.cubin import resources
-from mirage_formal.check.kernels import SOLVERS, check_kernels
-from mirage_formal.check.steps import CheckFailed
+from mirage_formal.check.cuda import device
+from mirage_formal.check.cuda.cubin import resources
+from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
+from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.device.compile import available

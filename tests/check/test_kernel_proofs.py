@@ -12,11 +12,11 @@ from effort import calls
 from hand_proofs import PAIRS, text
 from kernel_values import Numbers, Values, replayed
 
-from mirage_formal.check.kernel.algebra import ProofError, Ring
-from mirage_formal.check.kernel.reader import Reader, document
-from mirage_formal.check.kernel.replay import replay
-from mirage_formal.check.kernel.steps import Steps, Tensor
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.reader import Reader, document
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError, Ring
+from mirage_formal.check.proof.tensor_steps import Steps, Tensor
 
 
 @pytest.mark.parametrize("name", sorted(PAIRS))

@@ -8,10 +8,10 @@ import pytest
 from effort import calls
 from hand_proofs import PAIRS, text
 
-from mirage_formal.check.kernel.algebra import Ring
-from mirage_formal.check.kernel.closing import Closing
-from mirage_formal.check.kernel.replay import replay
-from mirage_formal.check.kernel.second import Answer, Opinion, opinion, second_opinion
+from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.second import Answer, Opinion, opinion, second_opinion
 
 RING = Ring((2,))
 X, Y = (RING.intern("in", (i, ((0, ((0, 1),)),))) for i in range(2))

@@ -23,7 +23,7 @@ ALLOWED = (
     "mirage_formal.logic.",
     "mirage_formal.errors",
     "mirage_formal.limits",
-    "mirage_formal.check.kernel.",
+    "mirage_formal.check.proof.",
 )
 
 
@@ -53,7 +53,7 @@ def test_the_kernel_imports_only_what_it_may() -> None:
 
 
 def test_replaying_loads_no_solver_and_no_library() -> None:
-    script = "import sys, mirage_formal.check.kernel.replay\nprint(*{name.split('.')[0] for name in sys.modules})"
+    script = "import sys, mirage_formal.check.proof.replay\nprint(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert not {"numpy", "sympy", "z3", "cvc5", "msgspec"} & set(done.stdout.split())
 
@@ -65,7 +65,7 @@ def test_the_rules_stay_small() -> None:
 def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
     assert total(names)[0] <= 3000
-    prefixes = ("mirage_formal.check.kernel.", "mirage_formal.ir.")
+    prefixes = ("mirage_formal.check.proof.", "mirage_formal.ir.")
     own = {"check.equal", "errors", "files", "limits", "strict_json", "text"}
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
 

@@ -18,9 +18,9 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
-from mirage_formal.check.kernels import SOLVERS
+from mirage_formal.check.cuda.manifest import SOLVERS
+from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, Answers
-from mirage_formal.check.steps import CheckFailed
 from mirage_formal.derive import evidence
 from mirage_formal.derive.evidence import derive_kernels
 from mirage_formal.device import compile as nvrtc

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.limit import OutOfTime, Within
-from mirage_formal.check.steps import CheckFailed, established, expect, step
+from mirage_formal.check.report import CheckFailed, established, expect, step
+from mirage_formal.check.timed import OutOfTime, Within
 from mirage_formal.derive import command
 from mirage_formal.run import Settings
 from mirage_formal.run.driver import run

@@ -21,7 +21,7 @@ from proof_judge import accepts, kind, lines_are_true
 from prover_faults import CASES
 from written_proofs import false_proofs, true_proofs
 
-from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.check.proof.replay import ProofError, replay
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 

@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.check import arithmetic
-from mirage_formal.check.expression import expressions
-from mirage_formal.check.field import Point, Undefined, needs, run
-from mirage_formal.check.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.check.abstract import expressions
+from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
+from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, arithmetic, check_fingerprint
 from mirage_formal.claims.abstract.domain import expressions as theirs
 from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.errors import FormatError, MirageError
@@ -200,7 +199,7 @@ def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
         expected = run(program, point, source)
         for at_once in (1, 100, 1 << 22):
-            monkeypatch.setattr("mirage_formal.check.field._AT_ONCE", at_once)
+            monkeypatch.setattr("mirage_formal.check.fingerprint.field._AT_ONCE", at_once)
             for got, want in zip(run(fused, point, source), expected, strict=True):
                 assert (got == want).all()
 

@@ -13,7 +13,7 @@ import workloads as w
 from fake_cupy import FakeCupy
 
 import mirage_formal as mf
-from mirage_formal.check.kernel.replay import replay
+from mirage_formal.check.proof.replay import replay
 from mirage_formal.claims.equality import prove
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized

@@ -12,7 +12,7 @@ from lowering_kit import alone, laid_out, planned, stored
 from softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
 
 import mirage_formal as mf
-from mirage_formal.check.kernel.replay import replay
+from mirage_formal.check.proof.replay import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.check import faults, kernel_types

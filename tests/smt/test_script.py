@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mirage_formal
-from mirage_formal.check.kernel.digits import obligations
+from mirage_formal.check.proof.digits import obligations
 from mirage_formal.claims.safety.arith import Query, to_smt2
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var

@@ -12,8 +12,8 @@ import pytest
 from claims import pair, program
 from constants import EXTREME, FORMS, NATURAL, samples, written
 
-from mirage_formal.check.kernel.replay import replay
-from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.equality.radicals import Radicals, coprime
 from mirage_formal.graph.formats.json import from_json, to_json

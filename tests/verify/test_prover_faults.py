@@ -10,7 +10,7 @@ from fuzz import pairs
 from mutants import mutants
 from prover_faults import CASES, FAULTS, faulty
 
-from mirage_formal.check.kernel.replay import ProofError, replay
+from mirage_formal.check.proof.replay import ProofError, replay
 from mirage_formal.graph.graph import KernelGraph
 
 #: Random pairs, and as many mutants of found candidates.

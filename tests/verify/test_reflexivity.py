@@ -13,8 +13,8 @@ import pytest
 from claims import kernel, on, pair, program
 from decisions import Decision, differs
 
-from mirage_formal.check.kernel.replay import replay
-from mirage_formal.check.kernel.second import Answer, second_opinion
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.claims.equality.explain import explain
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from mirage_formal.check.equivalence import replayed
-from mirage_formal.check.kernel.algebra import ProofError
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown

@@ -371,9 +371,9 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
     """
     if not isinstance(verdict, Equivalent):
         return verdict
-    from mirage_formal.check.kernel.algebra import ProofError
-    from mirage_formal.check.kernel.conditions import split
-    from mirage_formal.check.kernel.replay import replay
+    from mirage_formal.check.proof.conditions import split
+    from mirage_formal.check.proof.replay import replay
+    from mirage_formal.check.proof.ring import ProofError
     from mirage_formal.claims.refutation.witness import unmet
 
     try:

@@ -10,10 +10,10 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.check.kernel.algebra import ProofError, need
-from mirage_formal.check.kernel.pieces import Pieces, Value, aligned, at
-from mirage_formal.check.kernel.reader import integer
-from mirage_formal.check.kernel.terms import LOOP, Terms
+from mirage_formal.check.proof.operator_terms import LOOP, Terms
+from mirage_formal.check.proof.pieces import Pieces, Value, aligned, at
+from mirage_formal.check.proof.reader import integer
+from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver

@@ -15,9 +15,9 @@ from fractions import Fraction
 from math import gcd, isqrt, lcm
 from typing import Any, Final, NoReturn
 
-from mirage_formal.check.kernel.algebra import Coef, Mono
-from mirage_formal.check.kernel.closing import Closing
-from mirage_formal.check.kernel.replay import Theorem
+from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.replay import Theorem
+from mirage_formal.check.proof.ring import Coef, Mono
 
 MAX_TERMS: Final = 5_000
 #: Products of terms in one opinion: some seconds.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from mirage_formal.check.steps import CheckFailed, Listener, watch
+from mirage_formal.check.report import CheckFailed, Listener, watch
 
 R = TypeVar("R")
 

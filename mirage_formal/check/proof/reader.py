@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Final
 
-from mirage_formal.check.kernel.algebra import Coef, Index, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Coef, Index, Mono, Poly, ProofError, Ring, need
 
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 12

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import ProofError, Ring, need
-from mirage_formal.check.kernel.closing import Closing, closing
-from mirage_formal.check.kernel.elaborate import Elaboration
-from mirage_formal.check.kernel.laws import lemma
-from mirage_formal.check.kernel.pieces import Value, paired
-from mirage_formal.check.kernel.reader import MAX_EXTENT, MAX_NUMBER, Reader, document, entries, integer
-from mirage_formal.check.kernel.steps import Steps
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.closing import Closing, closing
+from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.pieces import Value, paired
+from mirage_formal.check.proof.reader import MAX_EXTENT, MAX_NUMBER, Reader, document, entries, integer
+from mirage_formal.check.proof.ring import ProofError, Ring, need
+from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
 
 MAX_DIGITS = 2_000

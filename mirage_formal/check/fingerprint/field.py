@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.arithmetic import (
+from mirage_formal.check.fingerprint.arithmetic import (
     Residues,
     add,
     inverse,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import NONE, Coef, Digits, Mono, Poly, Ring, need
-from mirage_formal.check.kernel.moves import Move, folding
-from mirage_formal.check.kernel.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
+from mirage_formal.check.proof.moves import Move, folding
+from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
+from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, need
 
 Chains = list[tuple[int, tuple[int, ...]]]
 #: What a lemma is filed under, and what it says about that.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import Digits, Index, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Digits, Index, Mono, Poly, ProofError, Ring, need
 
 #: Digits that are replaced together, most significant first, and the index that takes their place.
 Place = tuple[tuple[int, ...], Index]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.check.kernel.algebra import ProofError, need
+from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.graph.types import Shape, broadcast
 
 #: Position of the loop axis of a block tensor, behind grid x, y, z.

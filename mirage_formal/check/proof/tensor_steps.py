@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import Poly, ProofError, need
-from mirage_formal.check.kernel.moves import Move, folding, noted, value
-from mirage_formal.check.kernel.reader import MAX_EXTENT, Reader, entries, integer, rational, word
-from mirage_formal.check.kernel.terms import LOOP, Terms
+from mirage_formal.check.proof.moves import Move, folding, noted, value
+from mirage_formal.check.proof.operator_terms import LOOP, Terms
+from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
+from mirage_formal.check.proof.ring import Poly, ProofError, need
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]

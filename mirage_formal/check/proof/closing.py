@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import Coef, Mono, Poly, Ring
+from mirage_formal.check.proof.ring import Coef, Mono, Poly, Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_formal.check.field import Undefined
+from mirage_formal.check.fingerprint.field import Undefined
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 from mirage_formal.records import confined, read, sha256

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.check.steps import expect, step
+from mirage_formal.check.report import expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph

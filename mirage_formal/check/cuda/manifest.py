@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.check.cubin import Resources
-from mirage_formal.check.device import Numerics, check_measure, check_numerics
+from mirage_formal.check.cuda.cubin import Resources
+from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
+from mirage_formal.check.cuda.launches import check_launches, check_plans
 from mirage_formal.check.equivalence import Replayed, replayed
-from mirage_formal.check.launches import check_launches, check_plans
+from mirage_formal.check.report import check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
-from mirage_formal.check.steps import check_manifest, expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_formal.check.kernel.algebra import NONE, Digits, Index, Mono, Poly, ProofError, Ring
-from mirage_formal.check.kernel.elaborate import Need
-from mirage_formal.check.kernel.replay import Theorem
+from mirage_formal.check.proof.elaborate import Need
+from mirage_formal.check.proof.replay import Theorem
+from mirage_formal.check.proof.ring import NONE, Digits, Index, Mono, Poly, ProofError, Ring
 
 #: What must not be 0 or not be negative, for all values of its digits; equal ones say the same.
 Atom = tuple[Any, ...]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from mirage_formal.check.cubin import Resources, resources
-from mirage_formal.check.steps import expect, step
+from mirage_formal.check.cuda.cubin import Resources, resources
+from mirage_formal.check.report import expect, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op

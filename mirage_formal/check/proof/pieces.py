@@ -14,8 +14,8 @@ from itertools import accumulate, product
 from math import prod
 from typing import Final
 
-from mirage_formal.check.kernel.algebra import need
-from mirage_formal.check.kernel.terms import Terms
+from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof.ring import need
 from mirage_formal.graph.types import Shape
 
 MAX_PIECES: Final = 2_048
