@@ -202,7 +202,7 @@ def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
 
 def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
     # Code generation and its analysis are loaded only where there are kernels.
-    from mirage_formal.derive.evidence import derive_kernels
+    from mirage_formal.derive.rederive import derive_kernels
 
     return derive_kernels(directory, recompile=recompile)
 

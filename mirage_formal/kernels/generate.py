@@ -1,7 +1,7 @@
 """Code generation of a µGraph as values: its kernels in order, what is launched, what was planned, what must hold.
 
 Equal µGraphs and targets give equal results: nothing here depends on time, machine or files. The pipeline builds
-kernels by this, and ``derive.evidence`` derives them again from what a directory of kernels records.
+kernels by this, and ``derive.rederive`` derives them again from what a directory of kernels records.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.derive import command
-from mirage_formal.derive.evidence import derive_kernels
+from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.run import Settings, run

@@ -19,7 +19,7 @@ from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.derive.evidence import derive_kernels
+from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.device.compile import available
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest

@@ -21,8 +21,8 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, Answers
-from mirage_formal.derive import evidence
-from mirage_formal.derive.evidence import derive_kernels
+from mirage_formal.derive import rederive
+from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
 from mirage_formal.kernels.cuda import emit

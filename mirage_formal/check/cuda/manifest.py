@@ -1,7 +1,7 @@
 """A directory of kernels: bound to its candidate, whole, and launched as its µGraph says.
 
 Nothing here knows what a kernel's text means: that the directory's text, plans, obligations and questions are what code
-generation and its analysis make of the µGraph is for ``derive.evidence``, which is apart from the checker. Texts of
+generation and its analysis make of the µGraph is for ``derive.rederive``, which is apart from the checker. Texts of
 questions are only handed on, to be compared; no solver is asked about a text that a file holds.
 """
 
