@@ -20,7 +20,7 @@ from mirage_formal.errors import MirageError, RunError, SpaceError
 from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.whole import WholeRecord
 from mirage_formal.reproduce.book import Lines, claim
-from mirage_formal.reproduce.records import Row, Workloads
+from mirage_formal.reproduce.rows import Row, Workloads
 from mirage_formal.run import Settings, run, run_any, superoptimize
 from mirage_formal.run.built.build import build_run
 from mirage_formal.run.place.directory import (

@@ -78,7 +78,7 @@ def workloads_command(
     names: _Names = None, batches: _Batches = "1,8,16", workers: _Workers = None, out: _Out = Path("runs/reproduce")
 ) -> None:
     """Every workload at every batch, searched, certified and proved by the pipeline."""
-    from mirage_formal.reproduce.programs import WORKLOADS
+    from mirage_formal.reproduce.inputs import WORKLOADS
     from mirage_formal.reproduce.workloads import workloads
 
     chosen = tuple(WORKLOADS) if names is None else tuple(_words(names))

@@ -15,11 +15,11 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.compare import compare
-from mirage_formal.reproduce.plot import draw
-from mirage_formal.reproduce.programs import WORKLOADS
-from mirage_formal.reproduce.published import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
-from mirage_formal.reproduce.records import Comparison, Growth, Row, Table5
-from mirage_formal.reproduce.render import csv_text, table5_markdown
+from mirage_formal.reproduce.inputs import WORKLOADS
+from mirage_formal.reproduce.output.plot import draw
+from mirage_formal.reproduce.output.published import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
+from mirage_formal.reproduce.output.render import csv_text, table5_markdown
+from mirage_formal.reproduce.rows import Comparison, Growth, Row, Table5
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.space import load_space
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage_formal.reproduce import arms
 from mirage_formal.reproduce.arms import ARMS, Limits, UnitTask, run_row, search_unit
-from mirage_formal.reproduce.programs import rmsnorm
+from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.search.space import load_space
 from mirage_formal.workers.dispatch import Done, Failed
 

@@ -12,8 +12,8 @@ from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import mul, sum_, var
 from mirage_formal.reproduce import oracle as module
 from mirage_formal.reproduce.egraph import EGraph, Ending, extents_of
+from mirage_formal.reproduce.inputs import ntrans, rmsnorm
 from mirage_formal.reproduce.oracle import NORMAL_FORM, Asker, SearchTask, asked_by, oracle
-from mirage_formal.reproduce.programs import ntrans, rmsnorm
 from mirage_formal.search.space import load_space
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])

@@ -11,8 +11,8 @@ import pytest
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.reproduce.programs import WORKLOADS
-from mirage_formal.reproduce.published import ARTIFACT_GRAPHS
+from mirage_formal.reproduce.inputs import WORKLOADS
+from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
 from mirage_formal.run.user_file import load_programs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
 from mirage_formal.reproduce.book import Lines
-from mirage_formal.reproduce.records import Row, Table5
-from mirage_formal.reproduce.render import number, table
+from mirage_formal.reproduce.output.render import number, table
+from mirage_formal.reproduce.rows import Row, Table5
 from mirage_formal.reproduce.table5 import Plan, extrapolated, table5
 
 Calls = list[tuple[str, int, int]]
