@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers] [--markdown FILE]
 
-RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built.command). Of its
+RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built). Of its
 first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
-protocol of mirage_formal.device.measure, on torch tensors, in one process; a kernel that breaks the process costs its own
+protocol of mirage_formal.device.measure, on torch tensors, in one process; a kernel that breaks the process costs its
 row, and a new process goes on with the rest. Peer times are those of benchmarks/peers.py; the floor is the program's
 bytes at the copy bandwidth measured beforehand; ratio is the best peer's time over ours.
 """
@@ -85,9 +85,9 @@ def ours(job: dict[str, Any]) -> dict[str, Any]:
     import peers as other
     import torch
 
-    from mirage_formal.device.__main__ import run_one
     from mirage_formal.device.launch import Optimized
     from mirage_formal.device.measure import TorchRecorder, measure
+    from mirage_formal.gpu import run_one
     from mirage_formal.kernels.executable import load
 
     directory = Path(job["directory"])

@@ -52,7 +52,7 @@ def main() -> int:
                     command.append("--force" if given.again else "--resume")
                 subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
-    command = [sys.executable, "-m", "mirage_formal.run.built.command", *map(str, runs), "--count", str(given.count)]
+    command = [sys.executable, "-m", "mirage_formal.run.built", *map(str, runs), "--count", str(given.count)]
     return subprocess.run([*command, *archs, "--force"], check=False).returncode
 
 

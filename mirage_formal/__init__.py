@@ -19,6 +19,14 @@ at_start()  # before anything else: a command may be stopped while the rest is i
 
 from typing import TYPE_CHECKING  # noqa: E402
 
+from mirage_formal.api import (  # noqa: E402
+    Graph,
+    bypass_compile_errors,
+    equivalence,
+    new_kernel_graph,
+    set_gpu_device_id,
+    superoptimize,
+)
 from mirage_formal.errors import (  # noqa: E402
     ClusterError,
     DTypeError,
@@ -35,16 +43,14 @@ from mirage_formal.errors import (  # noqa: E402
     WorkerError,
 )
 from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
-from mirage_formal.frontend.arguments import ignore as _ignore  # noqa: E402
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
-from mirage_formal.frontend.builder import Graph, Tensor, new_kernel_graph  # noqa: E402
+from mirage_formal.frontend.builder import Tensor  # noqa: E402
 from mirage_formal.graph.types import DType  # noqa: E402
-from mirage_formal.ir.superoptimize import superoptimize  # noqa: E402
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
 
 if TYPE_CHECKING:
-    from mirage_formal.ir.verification import verify
-else:
-    from mirage_formal import verify  # the package, which can be called
+    from mirage_formal.run.driver import Result
+    from mirage_formal.run.request import Options
 
 __version__ = "0.1.0"
 
@@ -58,38 +64,48 @@ __all__ = [
     "ClusterError",
     "DType",
     "DTypeError",
+    "Different",
+    "Equivalent",
     "FormatError",
     "Graph",
     "GraphError",
     "IgnoredOptionWarning",
     "MirageError",
     "NothingFoundError",
+    "Options",
+    "Probable",
     "ProgramError",
+    "Result",
     "RunError",
     "ShapeError",
     "SpaceError",
     "TargetError",
     "Tensor",
+    "Unknown",
     "UnsupportedError",
+    "Verdict",
     "WorkerError",
     "__version__",
     "bfloat16",
     "bypass_compile_errors",
+    "equivalence",
     "float16",
     "float32",
     "new_kernel_graph",
     "new_threadblock_graph",
     "set_gpu_device_id",
     "superoptimize",
-    "verify",
 ]
 
 
-def set_gpu_device_id(device_id: int) -> None:
-    """Accepted for programs written for the reference system; warns that it has no effect here."""
-    _ignore("set_gpu_device_id")
+def __getattr__(name: str) -> object:
+    """Names whose modules load numerical packages: imported when they are first asked for."""
+    if name == "Result":
+        from mirage_formal.run.driver import Result
 
+        return Result
+    if name == "Options":
+        from mirage_formal.run.request import Options
 
-def bypass_compile_errors(value: bool = True) -> None:
-    """Accepted for programs written for the reference system; warns that it has no effect here."""
-    _ignore("bypass_compile_errors")
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """``python -m mirage_formal``: search and check."""
 
 if __name__ == "__main__":
-    from mirage_formal.cli import main
+    from mirage_formal.cli.app import main
 
     main()

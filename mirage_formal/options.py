@@ -14,6 +14,11 @@ from mirage_formal.errors import SpaceError
 _MOST: Final = 1 << 63
 _LONGEST: Final = 100
 
+#: The target that candidates are ranked for if nobody says otherwise.
+DEFAULT_TARGET: Final = "h200"
+#: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.
+MEASURED: Final = 16
+
 
 def whole(where: str, value: object, least: int = 0) -> int:
     """A whole number from ``least`` up.

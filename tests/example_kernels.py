@@ -24,10 +24,11 @@ from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.built.build import Built, build
+from mirage_formal.run.built.build import build
+from mirage_formal.run.built.values import Built
 
 EXAMPLE_FILES = Path(__file__).resolve().parent.parent / "examples"
 H200 = load_target("h200")

@@ -20,7 +20,7 @@ from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.run.built.build import Built
+from mirage_formal.run.built.values import Built
 
 _RAW = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
 

@@ -10,7 +10,7 @@ import program_interpreter
 from mirage_formal.graph.check import block_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning.reference import run as reference

@@ -10,7 +10,7 @@ from lowering_kit import TARGET, alone
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning import planner
 from mirage_formal.kernels.planning.memory import Memory, Request, allocate
 from mirage_formal.kernels.planning.steps import Steps

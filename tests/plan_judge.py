@@ -22,7 +22,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import (
     Barrier,

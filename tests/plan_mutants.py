@@ -18,7 +18,7 @@ from plan_bases import Base, bases, offsets, placed
 from safety_mutants import changes
 
 from mirage_formal.errors import MirageError
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.program.plan import Ahead, Arrive, Close, Meet, Plan, SharedHome, Step
 from mirage_formal.kernels.program.program import (
     Barrier,

@@ -61,7 +61,7 @@ def a_split_with_its_digits_swapped(monkeypatch):
             affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
         return right(affine, folds)
 
-    monkeypatch.setattr(tensors, "Change", wrong)
+    monkeypatch.setattr(tensor_terms, "Change", wrong)
 
 
 @fault
@@ -92,7 +92,7 @@ def a_forgotten_constant(monkeypatch):
 
 @fault
 def outputs_not_compared(monkeypatch):
-    monkeypatch.setattr(equivalence, "multiplier", lambda terms, p, q: ())
+    monkeypatch.setattr(prove, "multiplier", lambda terms, p, q: ())
 
 
 @fault

@@ -19,9 +19,10 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
-from mirage_formal.run import ENGINES, Phase, Progress, Report, Settings, run
+from mirage_formal.run.driver import Report, run
 from mirage_formal.run.executors import PRELOAD, make_executor
-from mirage_formal.run.settings import environment
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.settings import ENGINES, Settings, environment
 from mirage_formal.run.show import notes, warnings
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
@@ -384,6 +385,7 @@ def test_the_environment_names_code_and_data() -> None:
 
 
 def test_dask_is_loaded_only_for_a_cluster() -> None:
-    script = "import sys, mirage_formal.cli, mirage_formal.run; print({'dask', 'distributed'} & set(sys.modules))"
+    modules = "mirage_formal.cli.app, mirage_formal.run.driver"
+    script = f"import sys, {modules}; print({{'dask', 'distributed'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert done.stdout == "set()\n"

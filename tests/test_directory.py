@@ -21,8 +21,8 @@ from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.whole import WholeRecord
 from mirage_formal.reproduce.book import Lines, claim
 from mirage_formal.reproduce.rows import Row, Workloads
-from mirage_formal.run import Settings, run, run_any, superoptimize
 from mirage_formal.run.built.build import build_run
+from mirage_formal.run.driver import run
 from mirage_formal.run.place.directory import (
     KERNELS_OF_ONE,
     RUN,
@@ -34,8 +34,11 @@ from mirage_formal.run.place.directory import (
     survey,
 )
 from mirage_formal.run.place.store import Store
+from mirage_formal.run.request import superoptimize
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import written
 from mirage_formal.run.whole.store import drop_others, open_whole
+from mirage_formal.run.whole.whole import run_any
 from tests.fake_engine import program
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mirage_formal"

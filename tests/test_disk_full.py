@@ -18,10 +18,11 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run import Report, Settings, run
 from mirage_formal.run.built.build import build
 from mirage_formal.run.built.save import save_built
+from mirage_formal.run.driver import Report, run
 from mirage_formal.run.executors import make_executor
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import Judged, written
 from mirage_formal.workers.dispatch import Executor
 from tests.fake_engine import program

@@ -22,9 +22,8 @@ from mirage_formal.records import (
     SolverRecord,
     VerdictRecord,
 )
-from mirage_formal.run import Settings
 from mirage_formal.run.evidence import Evidence, Verified
-from mirage_formal.run.settings import make_job
+from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import meanings
 from mirage_formal.run.tasks import Accepted, Rejected, discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import Done, Failed

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from mirage_formal.errors import WorkerError
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import warnings
 from mirage_formal.workers import pool
 from mirage_formal.workers.pool import Pool
@@ -54,5 +55,5 @@ def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(pool._Process, "start", refuse)
-    with Pool(1) as pool, pytest.raises(WorkerError, match="Resource temporarily unavailable"):
-        list(pool.run(str, [1], limit_s=60.0))
+    with Pool(1) as workers, pytest.raises(WorkerError, match="Resource temporarily unavailable"):
+        list(workers.run(str, [1], limit_s=60.0))

@@ -15,11 +15,14 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import cli
+from mirage_formal.cli import app as cli
 from mirage_formal.errors import NothingFoundError, Reason
 from mirage_formal.frontend.origins import unknown
 from mirage_formal.records import UnitRecord
-from mirage_formal.run import Report, Settings, nothing_found, run_any
+from mirage_formal.run.driver import Report
+from mirage_formal.run.nothing import nothing_found
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.whole.whole import run_any
 from tests.fake_engine import program as small
 from tests.fake_engine import roots
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import cli
+from mirage_formal.cli import app as cli
 from mirage_formal.errors import MirageError, SpaceError, TargetError
-from mirage_formal.run import Settings
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.settings import RULES, make_job
+from mirage_formal.run.settings import RULES, Settings, make_job
 from tests.fake_engine import program
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -180,4 +179,4 @@ def test_workers_are_not_started_for_wrong_settings() -> None:
 @pytest.mark.parametrize("seed", [1.5, -1, True, "0", None])
 def test_verify_takes_seeds_by_the_same_rule(seed: Any) -> None:
     with pytest.raises(MirageError, match="expected a whole number from 0 up"):
-        mf.verify(program(), program(), seed=seed)
+        mf.equivalence(program(), program(), seed=seed)

@@ -29,8 +29,10 @@ from mirage_formal.records import (
     EquivalenceRecord,
     UnitRecord,
 )
-from mirage_formal.run import Phase, Progress, Report, Settings, rank, run, superoptimize
-from mirage_formal.run.settings import make_job
+from mirage_formal.run.driver import Report, rank, run
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.request import superoptimize
+from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import notes, progress_line, warnings
 from mirage_formal.run.tasks import (
     Accepted,
@@ -237,7 +239,8 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
 SCRIPT = """
 import sys
 from pathlib import Path
-from mirage_formal.run import Settings, run
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.driver import run
 from tests.fake_engine import program
 settings = Settings(config="tiny", keep=4, workers=2, engine="tests.fake_engine:Slow", resume=len(sys.argv) > 3)
 report = run(program(sys.argv[1]), settings, Path(sys.argv[2]))
@@ -411,11 +414,11 @@ def test_superoptimize_returns_results_best_first(tmp_path: Path) -> None:
 
 def test_tasks_compute_here_what_they_compute_in_workers(example: Report) -> None:
     job = make_job(program(), settings())
-    records = [search_unit(UnitTask(job, example.summary.key, unit)) for unit in plan(job)]
-    plain = [msgspec.structs.replace(r, milliseconds=0.0) for r in records]
+    entries = [search_unit(UnitTask(job, example.summary.key, unit)) for unit in plan(job)]
+    plain = [msgspec.structs.replace(r, milliseconds=0.0) for r in entries]
     journaled = [msgspec.structs.replace(r, milliseconds=0.0) for r in units(example.directory)]
     assert plain == sorted(journaled, key=lambda r: r.unit)
-    best = rank(records)[0]
+    best = rank(entries)[0]
     task = CandidateTask(job, best.graph)
     claims = certify(task)
     assert all(isinstance(claim, Claim) for claim in claims)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaling import Measured, Overhead, Phase, Recorder, measure_overhead, replay, schedule, serial, table
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.fake_engine import UNITS, program
 
 

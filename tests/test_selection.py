@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_formal.records import FoundRecord, UnitRecord
-from mirage_formal.run import rank
+from mirage_formal.run.driver import rank
 from mirage_formal.run.evidence import select
 
 

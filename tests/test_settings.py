@@ -9,8 +9,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.errors import ProgramError, SpaceError, TargetError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run import Settings, as_program
-from mirage_formal.run.settings import choose_config, make_job
+from mirage_formal.run.settings import Settings, as_program, choose_config, make_job
 from mirage_formal.run.user_file import load_programs
 from tests.fake_engine import fused, program
 

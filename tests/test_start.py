@@ -25,7 +25,8 @@ COMPUTING = {
 SEARCH = """
 import sys
 from pathlib import Path
-from mirage_formal.run import Settings, run_any
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.whole.whole import run_any
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.user_file import load_programs
 from mirage_formal.workers.dispatch import Done
@@ -86,7 +87,7 @@ def started(threads):
     start(threads)
 pool._start_server = started
 sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]
-from mirage_formal.cli import search_command, _alone
+from mirage_formal.cli.app import search_command, _alone
 try:
     _alone()
 except MirageError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import cli
+from mirage_formal.cli import app as cli
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown, Verdict
@@ -111,5 +111,5 @@ def test_a_limit_that_is_none_is_refused(verify: Command, limit: str) -> None:
 
 def test_the_function_has_a_time_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "_decided", _hopeless)
-    assert mf.verify(PROGRAM, WRONG, time_limit=2.0) == Unknown("time limit of 2 s")
-    assert isinstance(mf.verify(PROGRAM, RIGHT, time_limit=100.0), Equivalent)
+    assert mf.equivalence(PROGRAM, WRONG, time_limit=2.0) == Unknown("time limit of 2 s")
+    assert isinstance(mf.equivalence(PROGRAM, RIGHT, time_limit=100.0), Equivalent)

@@ -30,12 +30,14 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run import Phase, Progress, Report, Settings, WholeReport, run_any
 from mirage_formal.run.built.build import build
+from mirage_formal.run.calls import search_unit
+from mirage_formal.run.driver import Report
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.user_file import load_programs
 from mirage_formal.run.whole.show import notes, print_any, reports_json
-from mirage_formal.run.whole.whole import is_whole, part_config, run_whole
-from mirage_formal.run.work import search_unit
+from mirage_formal.run.whole.whole import WholeReport, is_whole, part_config, run_any, run_whole
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 

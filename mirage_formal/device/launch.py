@@ -245,7 +245,8 @@ class Optimized:
 
     def _reference(self, bits: Sequence[Any]) -> list[Any]:
         _say_no_gpu()
-        reference = import_module("mirage_formal.meaning.reference")
+        from mirage_formal.meaning import reference
+
         arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(bits, self._inputs, strict=True)]
         results = reference.run(self.program, arrays)
         return [bits_of_floats(r, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]

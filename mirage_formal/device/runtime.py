@@ -34,6 +34,17 @@ def device_count() -> int:
         return 0
 
 
+def current_device() -> int:
+    """The number of CuPy's current device."""
+    return int(import_module("cupy").cuda.runtime.getDevice())
+
+
+def device_name() -> str:
+    """The current GPU's name."""
+    name = import_module("cupy").cuda.runtime.getDeviceProperties(current_device())["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def arch_of(device: int) -> str:
     """The architecture that kernels are compiled for to run on a device: "sm_90a", "sm_80", ..."""
     capability = str(import_module("cupy").cuda.Device(device).compute_capability)
@@ -185,6 +196,6 @@ class Loaded:
         if (binary := launch.cubins.get(arch)) is not None:
             return self.executable.files[binary.file]
         # Only machine code that is missing needs the compiler and its cache.
-        compiler = import_module("mirage_formal.device.compile")
-        cubin: bytes = compiler.compile(self.executable.files[launch.source].decode(), arch).cubin
-        return cubin
+        from mirage_formal.device.compile import compile
+
+        return compile(self.executable.files[launch.source].decode(), arch).cubin

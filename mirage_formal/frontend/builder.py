@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
@@ -53,7 +52,7 @@ class _Step:
     origin: Origin | None
 
 
-class Graph(Operators[Tensor]):
+class KernelBuilder(Operators[Tensor]):
     """A tensor program that is being built; ``freeze`` gives it as a frozen value."""
 
     def __init__(self) -> None:
@@ -285,41 +284,6 @@ class Graph(Operators[Tensor]):
                 kept.append(step)
         return kept[::-1]
 
-    def superoptimize(
-        self,
-        config: Any = None,
-        griddims: Any = None,
-        blockdims: Any = None,
-        imaps: Any = None,
-        omaps: Any = None,
-        fmaps: Any = None,
-        franges: Any = None,
-        verbose: bool = False,
-        backend: str | None = None,
-        **options: Any,
-    ) -> Any:
-        """The best candidate for this program: see ``mirage_formal.superoptimize`` for the whole list.
-
-        Raises:
-            NothingFoundError: No candidate was found; says why, and what to try.
-        """
-        # The function takes graphs of this class, so its module stands above this one.
-        from mirage_formal.ir.superoptimize import superoptimize
-
-        return superoptimize(
-            self,
-            config=config,
-            griddims=griddims,
-            blockdims=blockdims,
-            imaps=imaps,
-            omaps=omaps,
-            fmaps=fmaps,
-            franges=franges,
-            verbose=verbose,
-            backend=backend,
-            **options,
-        )[0]
-
     def _name(self, name: str | None) -> str:
         taken = {item.name for item in self._declared}
         if name is not None:
@@ -402,8 +366,3 @@ class Graph(Operators[Tensor]):
         axis = parse_dim(kind.value, dim, a.num_dims, repr(a))
         operands = (a, *(self._beside(kind, a, extra, axis) for extra in extras))
         return self._one(kind, operands, Attrs(dim=axis, eps=parse_eps(kind.value, eps)))
-
-
-def new_kernel_graph() -> Graph:
-    """A new, empty tensor program."""
-    return Graph()

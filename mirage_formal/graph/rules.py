@@ -1,8 +1,8 @@
 """Type rules of single operators: what one operator, input iterator, thread graph or output saver yields.
 
 Each rule returns the result types, or a text saying what was expected and what was got. They are shared by the check
-of whole graphs (graph/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops at the
-user's line.
+of whole graphs (graph/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops
+at the user's line.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mirage_formal.device.cublas import side
@@ -100,9 +99,11 @@ def _lowered(
 ) -> Kernel | ProductLaunch:
     values = (*op.operands, *results)
     if isinstance(op, GraphDefined):
-        # Planning loads solvers.
-        plan: Plan = import_module("mirage_formal.kernels.planning.planner").make_plan(graph, position, target)
-        return Kernel(position, values, import_module("mirage_formal.kernels.lowering").lower(plan), plan)
+        from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
+        from mirage_formal.kernels.planning.planner import make_plan
+
+        plan = make_plan(graph, position, target)
+        return Kernel(position, values, lower(plan), plan)
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
         side(types[a].shape, strides[a])

@@ -1,7 +1,8 @@
 """Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Scripts are asked in a process of the solvers' own (logic/process.py), so that no crash, hang or use of memory of a solver
-is ours. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's Python
+Scripts are asked in a process of the solvers' own (logic/process.py), so that no crash, hang or use of memory of a
+solver is ours.
+``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's Python
 interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
 

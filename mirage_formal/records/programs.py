@@ -1,4 +1,4 @@
-"""The records of programs.json: Programs (kernels/program/program.py) as tables, one Struct per class there, with its field names.
+"""The records of programs.json: Programs as tables, one Struct per class of kernels/program/program.py, with its names.
 
 Expressions, values and statements stand in three tables of each kernel, each only once, in the order in which they are
 first needed; a reference is a position in the table of its kind, and names an earlier entry. So nothing nests, however

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mirage_formal.cli import amount, counted, option, run_command, whole
+from mirage_formal.cli.kit import amount, counted, option, run_command, whole
 from mirage_formal.errors import SpaceError
 from mirage_formal.guard import orderly
 from mirage_formal.run.place.lock import writing

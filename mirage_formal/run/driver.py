@@ -30,6 +30,7 @@ from mirage_formal.records import (
     UnitRecord,
     key_of,
 )
+from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import Evidence, Verified
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.place.lock import writing
@@ -46,7 +47,7 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.work import UnitTask, plan, search_unit
+from mirage_formal.run.work import UnitTask
 from mirage_formal.search.engine import Unit
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 

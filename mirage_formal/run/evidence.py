@@ -41,19 +41,10 @@ from mirage_formal.records import (
     pretty,
     sha256,
 )
+from mirage_formal.run.calls import certify, discharge_texts, verify_candidate
 from mirage_formal.run.progress import Phase
 from mirage_formal.run.settings import Job
-from mirage_formal.run.work import (
-    Accepted,
-    CandidateTask,
-    Claim,
-    Proof,
-    Rejected,
-    Uncertified,
-    certify,
-    discharge_texts,
-    verify_candidate,
-)
+from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 
 P = TypeVar("P")

@@ -1,4 +1,4 @@
-"""What a run starts before anything else, and the few names that must be known by then: light to import.
+"""What a run starts before anything else: light to import.
 
 Workers are forked from a server process, which loads what their tasks need. It takes as long as loading what the user's
 own process needs; started first, it does so meanwhile.
@@ -12,10 +12,6 @@ from mirage_formal.workers.pool import Pool, default_workers
 
 #: Loaded once by the server process that workers are forked from.
 PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.engine")
-
-DEFAULT_TARGET: Final = "h200"
-#: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.
-MEASURED: Final = 16
 
 
 def start_workers(workers: Any, cluster: Any) -> None:

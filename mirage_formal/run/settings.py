@@ -24,7 +24,6 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.resources import data_dir
-from mirage_formal.run.preload import DEFAULT_TARGET
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
@@ -60,8 +59,9 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "franges": options.optional(partial(options.listed, what="ranges")),
     **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep"), options.optional(_COUNT)),
 }
-#: What fields are called where users give them, if it is another name.
-_SHOWN: Final = {"time_limit_s": "time_limit", "proof_limit_s": "proof_limit", "worker_memory_gib": "worker_memory"}
+#: Names of fields by what users call them, where it is another name.
+FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
+_SHOWN: Final = {field: name for name, field in FIELDS.items()}
 
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
@@ -95,7 +95,7 @@ class Settings:
     """
 
     config: str | None = None
-    target: str = DEFAULT_TARGET
+    target: str = options.DEFAULT_TARGET
     engine: str = "guided"
     oracle: str = "normal-form"
     prune: bool = True

@@ -110,12 +110,12 @@ def reseal(root: Path) -> None:
                 write(path, found)
     for place in sorted((root / "candidates").iterdir()):
         with suppress(*_UNREADABLE):
-            records = value_of(place / "proof.jsonl")
-            digits = [digit for record in records for digit in record.get("digits", ()) if record["record"] != "end"]
-            for record in (*records, *digits):
+            entries = value_of(place / "proof.jsonl")
+            digits = [digit for record in entries for digit in record.get("digits", ()) if record["record"] != "end"]
+            for record in (*entries, *digits):
                 if (place / str(record.get("file"))).is_file():
                     record["sha256"] = records.sha256((place / record["file"]).read_bytes())
-            write(place / "proof.jsonl", records)
+            write(place / "proof.jsonl", entries)
         _list(place, "manifest.json", "files", ())
     for place in sorted((root / "kernels").iterdir()) if (root / "kernels").is_dir() else ():
         _list(place, "manifest.json", "files", records.DEVICE_FILES)

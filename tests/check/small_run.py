@@ -12,8 +12,9 @@ from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed import write_measurement, write_numerics
 from mirage_formal.kernels.executable import load, moved_bytes
 from mirage_formal.meaning import reference
-from mirage_formal.run import Settings, run
 from mirage_formal.run.built.build import build_run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 
 

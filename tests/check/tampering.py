@@ -43,12 +43,12 @@ def sign_candidate(root: Path) -> None:
 
 def sign_proof(root: Path) -> None:
     """Recompute the digests of obligations and of the equivalence proof in the proof log."""
-    records = read_lines(root / "proof.jsonl")
-    digits = [digit for record in records if record.get("record") == "equivalence" for digit in record["digits"]]
-    for record in (*records, *digits):
+    entries = read_lines(root / "proof.jsonl")
+    digits = [digit for record in entries if record.get("record") == "equivalence" for digit in record["digits"]]
+    for record in (*entries, *digits):
         if "sha256" in record and (root / record["file"]).is_file():
             record["sha256"] = records.sha256((root / record["file"]).read_bytes())
-    write_lines(root / "proof.jsonl", records)
+    write_lines(root / "proof.jsonl", entries)
 
 
 def demote(root: Path) -> None:
@@ -56,9 +56,9 @@ def demote(root: Path) -> None:
     (root / "proof" / "equivalence.json").unlink()
     for path in (root / "proof").glob("digits-*"):
         path.unlink()
-    records = [record for record in read_lines(root / "proof.jsonl") if record["record"] != "equivalence"]
-    records[-1].update(equivalences=0, digits=0)
-    write_lines(root / "proof.jsonl", records)
+    entries = [record for record in read_lines(root / "proof.jsonl") if record["record"] != "equivalence"]
+    entries[-1].update(equivalences=0, digits=0)
+    write_lines(root / "proof.jsonl", entries)
 
     def verdict(record: dict[str, Any]) -> None:
         log = record["fingerprint"]
@@ -77,9 +77,9 @@ def sign_graph(root: Path) -> str:
     """Recompute the digest of the graph everywhere in a candidate's directory."""
     code = digest(from_json((root / "mugraph.json").read_bytes()))
     edit(root / "verification.json", lambda record: record.update(candidate=code))
-    records = read_lines(root / "proof.jsonl")
-    records[-1]["graph"] = code
-    write_lines(root / "proof.jsonl", records)
+    entries = read_lines(root / "proof.jsonl")
+    entries[-1]["graph"] = code
+    write_lines(root / "proof.jsonl", entries)
     path = root / "manifest.json"
     old = records.decode(path.read_bytes(), ManifestRecord, "")
     path.write_bytes(records.sealed(ManifestRecord(candidate=code, files=old.files)))
@@ -122,8 +122,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_bytes().splitlines()]
 
 
-def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+def write_lines(path: Path, entries: list[dict[str, Any]]) -> None:
+    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in entries))
 
 
 def flip(path: Path, rng: random.Random) -> None:

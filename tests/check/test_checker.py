@@ -16,7 +16,8 @@ import pytest
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import (
     copy,
@@ -101,19 +102,19 @@ def test_an_axiom_instance_that_is_none_is_refused(victim: Victim) -> None:
 
 def test_a_certificate_of_another_tensor_is_refused(victim: Victim) -> None:
     root = victim.candidate("attention")
-    records = read_lines(root / "proof.jsonl")
-    mine, another = records[0], next(r for r in records if r["file"] != records[0]["file"])
+    entries = read_lines(root / "proof.jsonl")
+    mine, another = entries[0], next(r for r in entries if r["file"] != entries[0]["file"])
     mine["file"], mine["sha256"] = another["file"], another["sha256"]
-    write_lines(root / "proof.jsonl", records)
+    write_lines(root / "proof.jsonl", entries)
     sign_candidate(root)
     assert failure(root).step in ("certificate of k0", "complete proof log", "obligations")
 
 
 def test_a_proof_log_that_leaves_a_tensor_out_is_refused(victim: Victim) -> None:
     root = victim.candidate("attention")
-    records = read_lines(root / "proof.jsonl")
-    kept = [record for record in records if record.get("tensor") != "b0.4"]
-    assert len(kept) == len(records) - 1
+    entries = read_lines(root / "proof.jsonl")
+    kept = [record for record in entries if record.get("tensor") != "b0.4"]
+    assert len(kept) == len(entries) - 1
     kept[-1]["certificates"] -= 1
     write_lines(root / "proof.jsonl", kept)
     sign_candidate(root)
@@ -131,9 +132,9 @@ def test_a_proof_log_without_its_closing_line_is_refused(victim: Victim) -> None
 
 def test_an_answer_that_is_not_unsat_is_refused(victim: Victim) -> None:
     root = victim.candidate("rms_norm")
-    records = read_lines(root / "proof.jsonl")
-    records[2]["cvc5"]["answer"] = "unknown"
-    write_lines(root / "proof.jsonl", records)
+    entries = read_lines(root / "proof.jsonl")
+    entries[2]["cvc5"]["answer"] = "unknown"
+    write_lines(root / "proof.jsonl", entries)
     sign_candidate(root)
     assert "cvc5" in failure(root).what
 
@@ -332,9 +333,9 @@ def test_an_expression_of_exponential_length_is_refused(victim: Victim) -> None:
         record["outputs"] = [3 + 64]
 
     edit(root / "mugraph.json", grow)
-    records = read_lines(root / "proof.jsonl")
-    more = [{**records[3], "tensor": f"k{4 + i}"} for i in range(64)]
-    write_lines(root / "proof.jsonl", [*records[:-1], *more, {**records[-1], "certificates": 4 + 64}])
+    entries = read_lines(root / "proof.jsonl")
+    more = [{**entries[3], "tensor": f"k{4 + i}"} for i in range(64)]
+    write_lines(root / "proof.jsonl", [*entries[:-1], *more, {**entries[-1], "certificates": 4 + 64}])
     sign_graph(root)
     found = failure(root)
     assert "characters" in found.what or "expression" in found.what

@@ -16,7 +16,8 @@ from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.proof.second import Answer, Opinion
 from mirage_formal.check.timed import Within
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, demote, edit, read_lines, sign_candidate, sign_proof, write_lines
 from tests.fake_engine import largest, nowhere, roots

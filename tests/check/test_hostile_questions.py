@@ -17,8 +17,9 @@ from mirage_formal.derive import command
 from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.logic.script import Script, parse
-from mirage_formal.run import Settings, run
 from mirage_formal.run.built.build import build_run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 
@@ -47,11 +48,11 @@ def first_question(directory: Path, change: Callable[[str], str]) -> None:
     path = directory / "obligations.smt2.gz"
     old, *others = records.unpack_texts(path.read_bytes(), "")
     new = change(old)
-    records = read_lines(directory / "obligations.jsonl")
-    for record in records:
+    entries = read_lines(directory / "obligations.jsonl")
+    for record in entries:
         if record["sha256"] == records.sha256(old.encode()):
             record["sha256"] = records.sha256(new.encode())
-    write_lines(directory / "obligations.jsonl", records)
+    write_lines(directory / "obligations.jsonl", entries)
     path.write_bytes(records.pack_texts(sorted([new, *others], key=lambda text: records.sha256(text.encode()))))
     sign_kernels(directory)
 
@@ -153,8 +154,8 @@ def test_without_time_obligations_are_undecided(root: Path, monkeypatch: pytest.
     found = derive_kernels(kernels(root))
     assert SOLVERS not in found.again
     why = "undecided now, as no time is left of the 0 s that solvers have for one directory"
-    records = read_lines(kernels(root) / "obligations.jsonl")
-    assert found.recorded == {why: sum(record["means"] == "solver" for record in records)}
+    entries = read_lines(kernels(root) / "obligations.jsonl")
+    assert found.recorded == {why: sum(record["means"] == "solver" for record in entries)}
     assert found.recorded[why] > 0
     assert found.obligations == sum(found.again.values()) + found.recorded[why]
 

@@ -25,8 +25,9 @@ from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernels.executable import load
-from mirage_formal.run import Settings, run
 from mirage_formal.run.built.build import build_run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.small_run import on_device
 from tests.check.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines
@@ -177,9 +178,9 @@ def forget(kind: str) -> Callable[[Path], None]:
     """No obligation of a kind, and no question of one."""
 
     def change(root: Path) -> None:
-        records = [r for r in read_lines(root / "obligations.jsonl") if r["kind"] != kind]
-        write_lines(root / "obligations.jsonl", records)
-        questions(root, {r["sha256"]: r["sha256"] for r in records if r["sha256"]})
+        entries = [r for r in read_lines(root / "obligations.jsonl") if r["kind"] != kind]
+        write_lines(root / "obligations.jsonl", entries)
+        questions(root, {r["sha256"]: r["sha256"] for r in entries if r["sha256"]})
 
     return change
 
@@ -197,10 +198,10 @@ def ask(change: Callable[[str], str]) -> Callable[[Path], None]:
         path = root / "obligations.smt2.gz"
         texts = records.unpack_texts(path.read_bytes(), "")
         codes = {records.sha256(t.encode()): records.sha256(change(t).encode()) for t in texts}
-        records = read_lines(root / "obligations.jsonl")
-        for record in records:
+        entries = read_lines(root / "obligations.jsonl")
+        for record in entries:
             record["sha256"] = codes.get(record["sha256"])
-        write_lines(root / "obligations.jsonl", records)
+        write_lines(root / "obligations.jsonl", entries)
         path.write_bytes(records.pack_texts(sorted(set(map(change, texts)), key=lambda t: records.sha256(t.encode()))))
 
     return edited

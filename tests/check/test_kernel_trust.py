@@ -17,9 +17,9 @@ from mirage_formal.graph.verdict import Equivalent
 from tests.check.known_engine import PROGRAMS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-KERNEL = REPOSITORY / "mirage_formal" / "check" / "kernel"
+KERNEL = REPOSITORY / "mirage_formal" / "check" / "proof"
 ALLOWED = (
-    "mirage_formal.ir.",
+    "mirage_formal.graph.",
     "mirage_formal.logic.",
     "mirage_formal.errors",
     "mirage_formal.limits",
@@ -65,7 +65,7 @@ def test_the_rules_stay_small() -> None:
 def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
     assert total(names)[0] <= 3000
-    prefixes = ("mirage_formal.check.proof.", "mirage_formal.ir.")
+    prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
     own = {"check.equal", "errors", "files", "limits", "strict_json", "text"}
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
 

@@ -29,8 +29,9 @@ from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program import program as ir
 from mirage_formal.kernels.program.stored import programs_of, programs_text
 from mirage_formal.logic.script import Script
-from mirage_formal.run import Settings, run
 from mirage_formal.run.built.build import build_run, discharged
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import copy, edit, read_lines, sign_kernels, write_lines
 
@@ -92,11 +93,11 @@ def in_lines(change: Callable[[list[dict[str, Any]]], Any]) -> Edit:
     """Change the lines of obligations; questions that none of them names any more are left out."""
 
     def edited(directory: Path) -> None:
-        records = read_lines(directory / "obligations.jsonl")
-        change(records)
-        write_lines(directory / "obligations.jsonl", records)
+        entries = read_lines(directory / "obligations.jsonl")
+        change(entries)
+        write_lines(directory / "obligations.jsonl", entries)
         path = directory / "obligations.smt2.gz"
-        named = {record["sha256"] for record in records}
+        named = {record["sha256"] for record in entries}
         texts = [t for t in records.unpack_texts(path.read_bytes(), "") if records.sha256(t.encode()) in named]
         path.write_bytes(records.pack_texts(texts))
 
@@ -109,25 +110,25 @@ TRIVIAL = "(set-logic QF_BV)\n(set-info :status unsat)\n(assert false)\n(check-s
 
 def trivial_question(directory: Path) -> None:
     code = records.sha256(TRIVIAL.encode())
-    records = read_lines(directory / "obligations.jsonl")
-    for record in records:
+    entries = read_lines(directory / "obligations.jsonl")
+    for record in entries:
         record["sha256"] = record["sha256"] and code
-    write_lines(directory / "obligations.jsonl", records)
+    write_lines(directory / "obligations.jsonl", entries)
     (directory / "obligations.smt2.gz").write_bytes(records.pack_texts([TRIVIAL]))
 
 
-def drop_one(records: list[dict[str, Any]]) -> None:
-    records.remove(next(record for record in records if record["kind"] == "conflict"))
+def drop_one(entries: list[dict[str, Any]]) -> None:
+    entries.remove(next(record for record in entries if record["kind"] == "conflict"))
 
 
-def by_enumeration(records: list[dict[str, Any]]) -> None:
-    records[next(i for i, r in enumerate(records) if r["means"] == "solver")].update(
+def by_enumeration(entries: list[dict[str, Any]]) -> None:
+    entries[next(i for i, r in enumerate(entries) if r["means"] == "solver")].update(
         means="enumeration", solvers={}, sha256=None
     )
 
 
-def other_claim(records: list[dict[str, Any]]) -> None:
-    records[-1]["claim"] = "every element is written twice"
+def other_claim(entries: list[dict[str, Any]]) -> None:
+    entries[-1]["claim"] = "every element is written twice"
 
 
 def code_of(path: Path) -> tuple[int, int]:
@@ -375,7 +376,7 @@ def test_no_solver_is_asked_about_a_text_of_a_file(
     attention: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Script] = []
-    monkeypatch.setattr(evidence, "answers", lambda script: asked.append(script) or Answers(UNSAT))
+    monkeypatch.setattr(rederive, "answers", lambda script: asked.append(script) or Answers(UNSAT))
     directory = first(attention)
     trivial_question(directory)
     sign_sources(directory)
@@ -387,17 +388,17 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     attention: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = first(attention)
-    records = read_lines(directory / "obligations.jsonl")
+    entries = read_lines(directory / "obligations.jsonl")
     before = derive_kernels(directory)
-    monkeypatch.setattr(evidence, "answers", lambda script: Answers({"z3": "unknown", "cvc5": "unknown"}))
+    monkeypatch.setattr(rederive, "answers", lambda script: Answers({"z3": "unknown", "cvc5": "unknown"}))
     found = derive_kernels(directory)
     assert SOLVERS not in found.again
-    by_solver = sum(record["means"] == "solver" for record in records)
+    by_solver = sum(record["means"] == "solver" for record in entries)
     assert found.recorded == {"undecided now": by_solver}
     assert by_solver > 0
-    assert sum(found.again.values()) == len(records) - by_solver
+    assert sum(found.again.values()) == len(entries) - by_solver
     assert before.recorded == {}
-    monkeypatch.setattr(evidence, "answers", lambda script: Answers({"z3": "unsat", "cvc5": "sat"}))
+    monkeypatch.setattr(rederive, "answers", lambda script: Answers({"z3": "unsat", "cvc5": "sat"}))
     with pytest.raises(CheckFailed) as failure:
         derive_kernels(directory)
     assert "expected unsat" in failure.value.what

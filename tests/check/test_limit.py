@@ -14,8 +14,8 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, established, expect, step
 from mirage_formal.check.timed import OutOfTime, Within
 from mirage_formal.derive import command
-from mirage_formal.run import Settings
 from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.fake_engine import roots
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mirage_formal.check.abstract import expressions
+from mirage_formal.check.fingerprint import arithmetic
 from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
-from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, arithmetic, check_fingerprint
+from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, check_fingerprint
 from mirage_formal.claims.abstract.domain import expressions as theirs
 from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.errors import FormatError, MirageError

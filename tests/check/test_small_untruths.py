@@ -18,7 +18,8 @@ from mirage_formal.check.report import CheckFailed, list_files
 from mirage_formal.check.run import read_run
 from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.errors import FormatError, RunError
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.edited_runs import (
     SAID,
     differences,
@@ -258,7 +259,7 @@ def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_BYTES", 20_000), ("MAX_LEVELS", 0)])
 def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     assert getattr(limits, name) > 10 * value
-    monkeypatch.setattr(steps, name, value)
+    monkeypatch.setattr(report, name, value)
     with pytest.raises(FormatError, match=f"expected at most {value}"):
         list_files(good)
 

@@ -16,7 +16,8 @@ from mirage_formal.check.run import check_members, read_run
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.meaning.reference import run as evaluate
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from tests.check.known_engine import PROGRAMS
 from tests.check.tampering import (
     INFORMATION,

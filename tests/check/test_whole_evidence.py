@@ -17,7 +17,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.records.whole import WHOLE_FILE
-from mirage_formal.run import Settings
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.whole.whole import run_whole
 from tests.check.edited_runs import seal_file, write
 from tests.check.tampering import copy, edit, flip, sign_candidate, sign_run

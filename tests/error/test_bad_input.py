@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal import cli
+from mirage_formal.cli import app as cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mirage_formal import cli
 from mirage_formal.check.__main__ import main as check
+from mirage_formal.cli import app as cli
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.records import RejectedRecord, UnitRecord
-from mirage_formal.run import Settings, run
+from mirage_formal.run.driver import run
+from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import print_report
 from mirage_formal.run.verify.verdicts import Judged, print_verdicts, verdicts_json
 from mirage_formal.run.whole.show import reports_json

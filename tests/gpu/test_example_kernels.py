@@ -16,7 +16,8 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
-from mirage_formal.run.built.build import ARCHS, Built
+from mirage_formal.run.built.build import ARCHS
+from mirage_formal.run.built.values import Built
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 

@@ -26,7 +26,8 @@ from mirage_formal.kernels.executable import (
     workspace,
 )
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.built.build import Built, build
+from mirage_formal.run.built.build import build
+from mirage_formal.run.built.values import Built
 
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
 

@@ -17,18 +17,18 @@ import workloads as w
 from program_interpreter import run as interpret
 
 import mirage_formal as mf
+from mirage_formal import gpu as command
 from mirage_formal.check.__main__ import main as check_main
-from mirage_formal.device import __main__ as command
 from mirage_formal.device import launch
 from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.graph.formats.json import encode
-from mirage_formal.kernels import lowering
 from mirage_formal.kernels.executable import Executable, load
+from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
-from mirage_formal.run.built import command as build_command
+from mirage_formal.run.built import __main__ as build_command
 from mirage_formal.run.built import fastest as fastest_module
 from mirage_formal.run.built.build import (
     Alternatives,
@@ -75,13 +75,13 @@ def test_a_broken_obligation_is_refused() -> None:
 def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = w.ntrans_fused(n=512), w.ntrans_fused(n=512, grid=4)
     target = H200
-    real = lowering.lower
+    real = assemble.lower
 
     def broken(plan: Any) -> Program:
         lowered = real(plan)
         return replace(lowered, body=without_barriers(lowered.body)) if lowered.grid[0] == 4 else lowered
 
-    monkeypatch.setattr(lower, "lower", broken)
+    monkeypatch.setattr(assemble, "lower", broken)
     both = Alternatives((("bad", encode(bad)), ("good", encode(good))), w.ntrans(n=512), target)
     with pytest.warns(KernelWarning, match="candidate bad is passed over, the next one takes its place: .*obligation"):
         built = both.built()
@@ -290,6 +290,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> type[Timed]:
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr(fastest_module, "arch_of", lambda device: "sm_90a")
+    monkeypatch.setattr(fastest_module, "device_name", lambda: "Interpreter")
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])
     device.DeviceRuns = Timed

@@ -23,7 +23,9 @@ from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.run.built.build import Built, build, save_built
+from mirage_formal.run.built.build import build
+from mirage_formal.run.built.save import save_built
+from mirage_formal.run.built.values import Built
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -215,7 +217,7 @@ class Block:
 sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
-from mirage_formal.device.__main__ import main
+from mirage_formal.gpu import main
 from mirage_formal.kernels.executable import load
 from mirage_formal.device.launch import Optimized
 from mirage_formal.claims.numerics.numerics import check, draw_all

@@ -14,7 +14,8 @@ from device_kernels import predefined
 from fake_cupy import FakeCupy, aligned, ndarray
 
 from mirage_formal.claims.numerics.numerics import draw_all
-from mirage_formal.device import cublas, tensors
+from mirage_formal.device import cublas as cublas_products
+from mirage_formal.device import tensors
 from mirage_formal.device.cublas import CublasError
 from mirage_formal.device.elements import to_bits, to_floats
 from mirage_formal.device.launch import Optimized
@@ -86,7 +87,7 @@ class FakeCublas:
 @pytest.fixture
 def cublas(monkeypatch: pytest.MonkeyPatch) -> FakeCublas:
     fake = FakeCublas()
-    monkeypatch.setattr(products, "library", lambda: fake)
+    monkeypatch.setattr(cublas_products, "library", lambda: fake)
     tensors.adapter.cache_clear()
     yield fake
     tensors.adapter.cache_clear()
@@ -121,8 +122,8 @@ def test_predefined_operators(monkeypatch: pytest.MonkeyPatch, cublas: FakeCubla
     assert cublas.streams == [7, 7]
     (size,) = {entry[1] for entry in fake.log if entry[0] == "alloc"}
     assert all(w == cublas.workspaces[0] for w in cublas.workspaces)
-    assert cublas.workspaces[0][1] == cublas.WORKSPACE_BYTES
-    assert size > cublas.WORKSPACE_BYTES
+    assert cublas.workspaces[0][1] == cublas_products.WORKSPACE_BYTES
+    assert size > cublas_products.WORKSPACE_BYTES
 
 
 SHAPES = [
@@ -158,7 +159,7 @@ def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def never() -> Any:
         raise AssertionError("cuBLAS is not touched")
 
-    monkeypatch.setattr(products, "library", never)
+    monkeypatch.setattr(cublas_products, "library", never)
     for dtype, near in ((DType.FLOAT16, 2e-3), (DType.BFLOAT16, 2e-2)):
         graph = predefined(dtype)
         executable, fake = installed(monkeypatch, graph)

@@ -17,7 +17,7 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Arrive, Compute, Meet, Save

@@ -16,7 +16,7 @@ from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.device.emulate import EmulationFault, FaultKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.plan import Ahead
 from mirage_formal.kernels.program.program import Program

@@ -68,14 +68,14 @@ def test_files_lie_beside_the_kernels(tmp_path: Path) -> None:
     graph = from_json((tmp_path / "stabilized.json").read_bytes(), "stabilized.json")
     assert graph == load(tmp_path).graph == built.stable.graph
     assert replay(PROGRAM, graph, (tmp_path / "equivalence.json").read_bytes()).closings
-    assert isinstance(mf.verify(PROGRAM, tmp_path / "stabilized.json"), Equivalent)
+    assert isinstance(mf.equivalence(PROGRAM, tmp_path / "stabilized.json"), Equivalent)
     save_built(build(w.ntrans_fused(n=512), w.ntrans(n=512), H200), tmp_path)
     assert not (tmp_path / "stabilized.json").exists()
     assert not (tmp_path / "equivalence.json").exists()
 
 
 def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equivalence, "prove", lambda program, graph: Unknown("too hard"))
+    monkeypatch.setattr(prove, "prove", lambda program, graph: Unknown("too hard"))
 
 
 def wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
 def wrong_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prover that takes the proof of something else."""
     real = prove.prove
-    monkeypatch.setattr(equivalence, "prove", lambda program, graph: real(program, program))
+    monkeypatch.setattr(prove, "prove", lambda program, graph: real(program, program))
 
 
 def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:

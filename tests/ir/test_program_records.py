@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safety_mutants import mutants
 
-from mirage_formal import records
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.program import program as ir
 from mirage_formal.kernels.program.stored import MAX_BYTES, TABLES, programs_of, programs_text
 from mirage_formal.kernels.target import load_target
+from mirage_formal.records import SCHEMA_VERSION
 from mirage_formal.records import programs as records
 
 
@@ -162,7 +162,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "white space": (lambda: programs_text([safety_programs.ring()]) + b" ", "one text"),
     "many programs": (
-        lambda: written({"schema_version": records.SCHEMA_VERSION, "programs": parsed()["programs"] * 1025}),
+        lambda: written({"schema_version": SCHEMA_VERSION, "programs": parsed()["programs"] * 1025}),
         "1024",
     ),
     "another version": (

@@ -10,7 +10,7 @@ import workloads as w
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.plan import Ahead, Bring, Close, Compute, Fetch, Part, Phase
 from mirage_formal.kernels.target import load_target

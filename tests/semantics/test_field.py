@@ -14,6 +14,7 @@ import workloads as w
 from exact_numbers import Exact
 from random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
+from mirage_formal.claims.fields import confirmation
 from mirage_formal.claims.fields.cone import cone
 from mirage_formal.claims.fields.confirmed import GALOIS, PAIRS
 from mirage_formal.claims.fields.draw import field_point
@@ -32,7 +33,6 @@ from mirage_formal.claims.fields.primes import (
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning import confirmation
 from mirage_formal.meaning.contract import FREE_COPY
 from mirage_formal.meaning.tape import NotLax, Part, needs, record
 

@@ -35,7 +35,7 @@ def test_no_choice_costs_less(problem):
 
 
 def test_without_a_solver_nothing_is_claimed(monkeypatch):
-    monkeypatch.setattr(optimize, "_solved", lambda *_: None)
+    monkeypatch.setattr(assignment, "_solved", lambda *_: None)
     costs, pairs = [[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]}
     chosen, proven = minimise(costs, pairs)
     assert not proven

@@ -12,7 +12,7 @@ from safety_mutants import mutants
 
 from mirage_formal.claims.safety.safety import Safe, SafetyReport, discharge_safety
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.lowering import lower
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from mirage_formal.check.abstract import targets
+from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
 from mirage_formal.check.fingerprint.bound import check_bound
-from mirage_formal.check.fingerprint.fingerprint import field
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.meaning import primes
+from mirage_formal.claims.fields import primes
 
 TABLE: Final = Path(__file__).with_name("confirmed.py")
 

@@ -2,8 +2,8 @@
 
 Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention lie far beyond what exp can
 return in float16. The program is evaluated in float64 with an exponent of its own for every value
-(claims/numerics/rounding.py), so that exp does not overflow either. The candidate's µGraph is evaluated the same way with the
-variance of its rounding errors:
+(claims/numerics/rounding.py), so that exp does not overflow either. The candidate's µGraph is evaluated the same way
+with the variance of its rounding errors:
 
 - its device tensors are rounded to their element type, its matrix products round their operands, everything else is
   float32 (see the module named above for every term);

@@ -191,8 +191,8 @@ class Listing:
 def listing(program: Program) -> Listing:
     """List a Program's accesses and faults of form.
 
-    Sound: every statement and every value in it is visited; what a statement's description in kernels/program/program.py forbids by
-    form alone is a fault, and a Program with a fault is not safe.
+    Sound: every statement and every value in it is visited; what a statement's description in
+    kernels/program/program.py forbids by form alone is a fault, and a Program with a fault is not safe.
     """
     walker = _Walker(program)
     walker.header()

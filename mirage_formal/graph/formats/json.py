@@ -1,7 +1,7 @@
 """µGraphs as JSON, for people and files, and as compact bytes, for worker processes.
 
-Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records (graph/wire.py)
-and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
+Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records
+(graph/wire.py) and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
 whoever has a list of candidates takes the next one.
 
-    python -m mirage_formal.run.built.command RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
+    python -m mirage_formal.run.built RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,11 +44,12 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.run.built.save import save_built
+from mirage_formal.run.built.values import Built
 from mirage_formal.run.place.directory import KERNELS_OF_ONE, remove, replaceable_kernels
 from mirage_formal.run.place.lock import writing
 
 if TYPE_CHECKING:
-    from mirage_formal.claims.safety.obligations import Discharged, SafetyReport
+    from mirage_formal.claims.safety.obligations import Discharged
     from mirage_formal.device.compile import Compiled
     from mirage_formal.run.built.stable import Stable
 
@@ -65,31 +65,6 @@ class KernelRefused(MirageError):
 
 class KernelWarning(UserWarning):
     """A candidate is passed over because its kernels are refused, or runs without a running maximum."""
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The kernels of a candidate.
-
-    Attributes:
-        executable: What is launched.
-        programs: The generated kernels' Programs by name.
-        obligations: Their safety obligations, all of which hold.
-        questions: What the obligations ask of solvers, as SMT-LIB texts; obligations name them by digest.
-        plans: The plans of the generated kernels, with what the compiler made of them.
-        stable: The µGraph that they compute.
-        candidate: Digest of the µGraph that they are of.
-        target: What they are planned for.
-    """
-
-    executable: Executable
-    programs: dict[str, Program]
-    obligations: tuple[ObligationRecord, ...]
-    questions: tuple[str, ...]
-    plans: tuple[KernelPlanRecord, ...]
-    stable: Stable
-    candidate: str
-    target: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +90,10 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     Raises:
         KernelRefused: It has no kernel that may run.
     """
+    from mirage_formal.run.built.stable import stable  # loads numerical packages
+
     try:
-        form = import_module("mirage_formal.run.built.stable").stable(graph, program)
+        form = stable(graph, program)
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
@@ -182,12 +159,14 @@ def _compiled(
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
     """A kernel compiled for each architecture; nothing where there is no compiler."""
-    compiler = import_module("mirage_formal.device.compile") if archs else None
+    if not archs:
+        return {}
+    from mirage_formal.device.compile import available, compile
+
     found: dict[str, Compiled] = {}
-    for arch in archs if compiler is not None and compiler.available() else ():
-        assert compiler is not None
+    for arch in archs if available() else ():
         try:
-            found[arch] = compiler.compile(text, arch)
+            found[arch] = compile(text, arch)
         except MirageError as error:
             raise KernelRefused(f"it does not compile for {arch}: {first_line(error)}", where=name) from error
     return found
@@ -199,8 +178,9 @@ def discharged(program: Program) -> Settled:
     Raises:
         KernelRefused: One is broken or undecided; names it.
     """
-    safety = import_module("mirage_formal.claims.safety.safety")
-    report: SafetyReport = safety.discharge_safety(program)
+    from mirage_formal.claims.safety import safety  # loads solvers
+
+    report = safety.discharge_safety(program)
     match report.verdict:
         case safety.Safe():
             texts = [entry.obligation.text for entry in report.discharged]
@@ -354,17 +334,3 @@ def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> lis
         if path.name not in done:
             remove(path, KERNELS_OF_ONE)
     return tried
-
-
-__all__ = [
-    "COUNT",
-    "KERNELS",
-    "Alternatives",
-    "Built",
-    "KernelRefused",
-    "KernelWarning",
-    "build",
-    "build_form",
-    "build_run",
-    "save_built",
-]

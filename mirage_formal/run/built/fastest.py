@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
-from mirage_formal.device.runtime import arch_of
+from mirage_formal.device.runtime import arch_of, current_device, device_name
 from mirage_formal.device.sealed import write_measurement, write_numerics
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.kernels.executable import moved_bytes
@@ -64,20 +63,19 @@ def _microseconds(result: Result, root: Path) -> float:
     """
     assert result.alternatives is not None
     # CuPy and NumPy are needed by those who have a GPU only.
-    runs_of = import_module("mirage_formal.device.runs").DeviceRuns
-    check = import_module("mirage_formal.claims.numerics.numerics").check
-    command = import_module("mirage_formal.device.__main__")
-    runtime = import_module("cupy").cuda.runtime
-    built = result.alternatives.own((arch_of(int(runtime.getDevice())),))
+    from mirage_formal.claims.numerics.numerics import check
+    from mirage_formal.device.runs import DeviceRuns
+
+    built = result.alternatives.own((arch_of(current_device()),))
     directory = root / KERNELS / result.directory.name
     save_built(built, directory)
     executable = built.executable
-    runs = runs_of(executable)
+    runs = DeviceRuns(executable)
     record = check(
-        executable.program, executable.graph, executable.digest, runs.run, device=command.device_name(), xp=runs.cupy
+        executable.program, executable.graph, executable.digest, runs.run, device=device_name(), xp=runs.cupy
     )
     write_numerics(directory, record)
     if record.answer != "within":
         reasons = [o.reason for scale in record.scales for o in scale.outputs if o.reason]
         raise MirageError(f"expected results within tolerance, got: {'; '.join(reasons)}", where="numerics")
-    return write_measurement(directory, runs.measure(), command.device_name(), moved_bytes(executable.program)).us
+    return write_measurement(directory, runs.measure(), device_name(), moved_bytes(executable.program)).us

@@ -7,7 +7,6 @@ or not at all.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,10 +32,8 @@ from mirage_formal.records import (
     sealed,
     sha256,
 )
+from mirage_formal.run.built.values import Built
 from mirage_formal.run.place.directory import KERNELS_OF_ONE, remove, survey
-
-if TYPE_CHECKING:
-    from mirage_formal.run.built.build import Built
 
 
 def save_built(built: Built, directory: Path) -> None:

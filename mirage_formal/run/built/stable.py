@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.graph.verdict import Equivalent
 
 
 class NotProved(MirageError):
@@ -49,14 +48,16 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
     Raises:
         NotProved: There is such a form, but no such proof.
     """
-    # Both load solvers.
-    optimize = import_module("mirage_formal.kernels.stable.stabilize")
-    found: KernelGraph | object = optimize.stabilize(graph)
+    from mirage_formal.claims.equality.prove import prove  # they load numerical packages
+    from mirage_formal.claims.refutation.witness import unmet
+    from mirage_formal.kernels.stable.stabilize import stabilize
+
+    found = stabilize(graph)
     if not isinstance(found, KernelGraph):
-        return Stable(graph, note=f"no running maximum: {getattr(found, 'reason', found)}")
+        return Stable(graph, note=f"no running maximum: {found.reason}")
     if found == graph:
         return Stable(graph)
-    verdict = import_module("mirage_formal.claims.equality.prove").prove(program, found)
+    verdict = prove(program, found)
     if not isinstance(verdict, Equivalent):
         raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="running maxima")
     try:
@@ -68,9 +69,7 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
         if answers := _answers(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
             raise NotProved(what, where="running maxima")
-    never: Unknown | None = import_module("mirage_formal.claims.refutation.witness").unmet(
-        program, found, shown.doubtful
-    )
+    never = unmet(program, found, shown.doubtful)
     if never is not None:
         raise NotProved(f"expected an input at which it is defined: {never.reason}", where="running maxima")
     return Stable(found, verdict.proof, shown.conditions, shown.added)
@@ -79,8 +78,10 @@ def stable(graph: KernelGraph, program: KernelGraph) -> Stable:
 @lru_cache(maxsize=4096)
 def _answers(text: str) -> str:
     """What the solvers say to an obligation, or "" if both say unsat."""
-    session, script = import_module("mirage_formal.logic.session"), import_module("mirage_formal.logic.script")
-    results = session.discharge(script.parse(text))
+    from mirage_formal.logic.script import parse
+    from mirage_formal.logic.session import discharge
+
+    results = discharge(parse(text))
     if {result.solver for result in results} == {"z3", "cvc5"} and {r.answer.value for r in results} == {"unsat"}:
         return ""
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"

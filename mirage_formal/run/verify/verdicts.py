@@ -86,7 +86,7 @@ class Judged:
 
 
 def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None = None) -> Verdict:
-    """The verdict on one graph; see ``mirage_formal.verify``.
+    """The verdict on one graph; see ``mirage_formal.equivalence``.
 
     Raises:
         MirageError: See there.

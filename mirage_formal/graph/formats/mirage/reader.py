@@ -1,4 +1,4 @@
-"""Mirage's checkpoint JSON: reading it. Writing is in graph/formats/mirage/writer.py, what both know is in graph/formats/mirage/names.py.
+"""Mirage's checkpoint JSON: reading it. Writing is in writer.py beside this file, what both know in names.py.
 
 A file is a list of graphs, or one graph; a graph is a list of kernel operators in topological order, whose tensors are
 matched by guid. Everything that a file says twice (copies of tensors, shapes of results, stages) must agree with what

@@ -1,4 +1,4 @@
-"""Writing Mirage's checkpoint JSON; see graph/formats/mirage/reader.py for reading it and docs/mirage_json.md for the format."""
+"""Writing Mirage's checkpoint JSON; see reader.py for reading it and docs/mirage_json.md for the format."""
 
 from __future__ import annotations
 

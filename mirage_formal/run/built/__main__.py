@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.run.built.command RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device.
+"""``python -m mirage_formal.run.built RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device.
 
 Exit codes: 0 every run has kernels, 1 one has none, 2 a mistake in what was given, and those of ``guard``.
 """
@@ -21,7 +21,7 @@ from mirage_formal.terminal import plain
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m mirage_formal.run.built.command", description="Write the kernels of a run."
+        prog="python -m mirage_formal.run.built", description="Write the kernels of a run."
     )
     parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR", help="directory that a search has written")
     parser.add_argument(

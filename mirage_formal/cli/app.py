@@ -6,7 +6,6 @@ equivalent), 2 a mistake in what was given, and those of ``guard``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from mirage_formal import options
-from mirage_formal.errors import MirageError, SpaceError
-from mirage_formal.guard import guarded
-from mirage_formal.terminal import plain
+from mirage_formal.cli.kit import counted, measured, option, run_command, seeded, switch
+from mirage_formal.errors import SpaceError
 
 _STYLE: Final[dict[str, Any]] = {
     "add_completion": False,
@@ -40,40 +37,6 @@ _PASSED: Final[dict[str, Any]] = {
 }
 
 INTERRUPTED: Final = 130
-_MAX_LINES: Final = 20
-
-
-def whole(where: str, least: int = 0) -> Callable[[Any], int]:
-    """Reads an option that is a whole number from ``least`` up."""
-    return lambda given: options.whole(where, options.number(given), least)
-
-
-def amount(where: str) -> Callable[[Any], float]:
-    """Reads an option that is a positive number."""
-    return lambda given: options.amount(where, options.number(given))
-
-
-def option(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
-    """An option whose values ``metavar`` and ``help`` name; ``default`` is said where there is no default value."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=default or True, **more)
-
-
-def counted(name: str, help: str, default: str) -> Any:
-    """An option that takes a whole number from 1 up."""
-    return option(name, "N", f"{help}; 1 or more.", default, parser=whole(name, 1))
-
-
-def _measured(name: str, metavar: str, help: str, default: str) -> Any:
-    return option(name, metavar, f"{help}; above 0.", default, parser=amount(name))
-
-
-def _seeded(help: str) -> Any:
-    return option("--seed", "N", f"{help}; 0 or more.", parser=whole("--seed"))
-
-
-def _switch(name: str, help: str) -> Any:
-    """A flag, which is off by default."""
-    return typer.Option(name, help=help, show_default="off")
 
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines kernel graphs at module level.")]
@@ -86,10 +49,10 @@ _Out = Annotated[Path | None, option("--out", "DIR", "Directory to write.", "run
 _Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
 _Schedulers = "Dask scheduler whose workers compute, or N workers of dask here."
 _Cluster = Annotated[str | None, option("--cluster", "tcp://HOST:PORT|local:N", _Schedulers, "none")]
-_WorkerMemory = Annotated[float | None, _measured("--worker-memory", "GIB", "Memory that one task may use", "no bound")]
+_WorkerMemory = Annotated[float | None, measured("--worker-memory", "GIB", "Memory that one task may use", "no bound")]
 _Engine = Annotated[str, option("--engine", "guided|exhaustive|MODULE:CLASS", "Search engine, or one of your own.")]
 _Oracle = Annotated[str, option("--oracle", "normal-form|z3", "Decides which abstract expressions are pruned.")]
-_NoPrune = Annotated[bool, _switch("--no-prune", "Do not prune by abstract expressions.")]
+_NoPrune = Annotated[bool, switch("--no-prune", "Do not prune by abstract expressions.")]
 _KernelOps = Annotated[int | None, counted("--max-kernel-ops", "Kernel-level operators, without inputs", "the space's")]
 _BlockOps = Annotated[int | None, counted("--max-block-ops", "Block-level operators, without inputs", "the space's")]
 _Sources = "Where grids, maps and loop ranges come from: every divisor, or the paper's lists."
@@ -98,14 +61,14 @@ _Grids = Annotated[
     list[str] | None, option("--griddim", "X,Y,Z", "Search these grids only; repeatable.", "the space's")
 ]
 _Keep = Annotated[int | None, counted("--keep", "Candidates to report", "the space's")]
-_Seed = Annotated[int, _seeded("Seed of the fingerprints")]
+_Seed = Annotated[int, seeded("Seed of the fingerprints")]
 _Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
 _Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
-_TimeLimit = Annotated[float | None, _measured("--time-limit", "SECONDS", "When the search stops", "no limit")]
-_ProofLimit = Annotated[float, _measured("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
-_Resume = Annotated[bool, _switch("--resume", "Continue the run in the output directory.")]
-_Force = Annotated[bool, _switch("--force", "Replace the run in the output directory.")]
-_Json = Annotated[bool, _switch("--json", "Print the summaries as JSON instead of tables.")]
+_TimeLimit = Annotated[float | None, measured("--time-limit", "SECONDS", "When the search stops", "no limit")]
+_ProofLimit = Annotated[float, measured("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
+_Resume = Annotated[bool, switch("--resume", "Continue the run in the output directory.")]
+_Force = Annotated[bool, switch("--force", "Replace the run in the output directory.")]
+_Json = Annotated[bool, switch("--json", "Print the summaries as JSON instead of tables.")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
 _GraphFile = Annotated[
@@ -114,15 +77,15 @@ _GraphFile = Annotated[
 _Wanted = Annotated[
     str | None, option("--program", "NAME", "Name of the program, if the file defines several.", "the only one")
 ]
-_CounterSeed = Annotated[int, _seeded("Seed of the search for counterexamples")]
+_CounterSeed = Annotated[int, seeded("Seed of the search for counterexamples")]
 _VerdictsOut = Annotated[
     Path | None, option("--out", "DIR", "New directory for verdicts, graphs and proofs.", "none is written")
 ]
 _Explain = Annotated[
     str | None, option("--explain", "text|latex", "Print every proof as formulas as well.", "no formulas")
 ]
-_GraphLimit = Annotated[float, _measured("--time-limit", "SECONDS", "For each graph, which then is unknown", "300")]
-_VerdictsJson = Annotated[bool, _switch("--json", "Print one JSON object instead of a table.")]
+_GraphLimit = Annotated[float, measured("--time-limit", "SECONDS", "For each graph, which then is unknown", "300")]
+_VerdictsJson = Annotated[bool, switch("--json", "Print one JSON object instead of a table.")]
 
 
 def _version(wanted: bool) -> None:
@@ -174,7 +137,7 @@ def search_command(
     from mirage_formal.run.preload import start_workers
 
     start_workers(workers, cluster)
-    from mirage_formal.run import Settings
+    from mirage_formal.run.settings import Settings
 
     settings = Settings(
         config=config,
@@ -211,7 +174,7 @@ def check_command(context: typer.Context) -> None:
 @app.command("build", **_PASSED)
 def build_command(context: typer.Context) -> None:
     """Write the CUDA kernels of a run's best candidates into its directory."""
-    from mirage_formal.run.built.command import main as build
+    from mirage_formal.run.built.__main__ import main as build
 
     raise typer.Exit(build(list(context.args)))
 
@@ -219,7 +182,7 @@ def build_command(context: typer.Context) -> None:
 @app.command("gpu", **_PASSED)
 def gpu_command(context: typer.Context) -> None:
     """Run, compare and time the kernels of a run where there is a GPU; or say what this machine has."""
-    from mirage_formal.device.__main__ import main as gpu
+    from mirage_formal.gpu import main as gpu
 
     raise typer.Exit(gpu(list(context.args)))
 
@@ -266,28 +229,6 @@ def verify_main() -> NoReturn:
     run_command(_verify_alone)
 
 
-def run_command(command: Callable[..., Any]) -> NoReturn:
-    """Run a command of this process under the guard; a user's mistake is printed and ends it with 2."""
-
-    def run() -> int:
-        try:
-            command()
-        except MirageError as error:
-            print_error(error)
-        return 2
-
-    guarded(run)
-
-
-def print_error(error: MirageError) -> None:
-    """Print a user's mistake to standard error, on one screen."""
-    hint = "" if error.hint else "\n  hint: --help lists every option and its values"
-    lines = f"error: {error}{hint}".splitlines()
-    if len(lines) > _MAX_LINES:
-        lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
-    print("\n".join(plain(text) for text in lines), file=sys.stderr)
-
-
 def _triple(text: str) -> tuple[int, int, int]:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() and part.isascii() for part in parts):
@@ -301,10 +242,11 @@ def _triple(text: str) -> tuple[int, int, int]:
 def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
     import dataclasses
 
-    from mirage_formal.run import located, nothing_found, run_any
     from mirage_formal.run.executors import make_executor
+    from mirage_formal.run.nothing import located, nothing_found
     from mirage_formal.run.user_file import choose, read_programs
     from mirage_formal.run.whole.show import print_any, reports_json
+    from mirage_formal.run.whole.whole import run_any
 
     programs = read_programs(file)
     root = Path("runs") / file.stem if out is None else out

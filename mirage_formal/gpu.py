@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.device``: run the kernels of a run directory where there is a GPU but no solver.
+"""``python -m mirage_formal.gpu``: run the kernels of a run directory where there is a GPU but no solver.
 
 Needs CuPy, NumPy and msgspec. Exit codes: 0 done, 1 a kernel failed or its numerics are not within tolerance, 2 a
 mistake in what was given, and those of ``guard``.
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal import options
-from mirage_formal.device.runtime import arch_of, device_count
+from mirage_formal.device.runtime import arch_of, device_count, device_name
 from mirage_formal.device.sealed import manifest_digest, write_measurement, write_numerics
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.guard import guarded
@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mirage_formal.device", description="Run kernels of a run directory."
-    )
+    parser = argparse.ArgumentParser(prog="python -m mirage_formal.gpu", description="Run kernels of a run directory.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run kernels on seeded inputs")
     run.add_argument("directory", type=Path, metavar="RUN_DIR", help="a run, or one candidate's directory of kernels")
@@ -99,12 +97,14 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
     """
     report: dict[str, Any] = {"directory": str(directory), "ok": False}
     try:
+        from mirage_formal.device.runs import DeviceRuns  # needs NumPy
+
         executable = load(directory)
         report |= _described(executable)
         if measure or numerics:
             manifest_digest(directory)  # what is measured is what the manifest lists
         how = {} if library else {"library": False}
-        runs = import_module("mirage_formal.device.runs").DeviceRuns(executable, **how)
+        runs = DeviceRuns(executable, **how)
         if numerics:
             report["numerics"] = _numerics(runs, executable, directory, seed)
             report["answer"] = report["numerics"]["answer"]
@@ -131,7 +131,8 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 
 def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> dict[str, Any]:
-    check = import_module("mirage_formal.claims.numerics.numerics").check
+    from mirage_formal.claims.numerics.numerics import check  # needs NumPy
+
     record = check(
         executable.program,
         executable.graph,
@@ -149,16 +150,10 @@ def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> 
 
 def _runs(runs: Any, executable: Executable, seed: int) -> str:
     """Whether the outputs of one run are finite."""
-    draw_all = import_module("mirage_formal.claims.numerics.numerics").draw_all
+    from mirage_formal.claims.numerics.numerics import draw_all
+
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
     return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"
-
-
-def device_name() -> str:
-    """The current GPU's name."""
-    runtime = import_module("cupy").cuda.runtime
-    name = runtime.getDeviceProperties(runtime.getDevice())["name"]
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _run(given: argparse.Namespace) -> int:

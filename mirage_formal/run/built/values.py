@@ -1,0 +1,36 @@
+"""What a candidate's kernels are, before they are written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_formal.kernels.executable import Executable
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import KernelPlanRecord, ObligationRecord
+from mirage_formal.run.built.stable import Stable
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The kernels of a candidate.
+
+    Attributes:
+        executable: What is launched.
+        programs: The generated kernels' Programs by name.
+        obligations: Their safety obligations, all of which hold.
+        questions: What the obligations ask of solvers, as SMT-LIB texts; obligations name them by digest.
+        plans: The plans of the generated kernels, with what the compiler made of them.
+        stable: The µGraph that they compute.
+        candidate: Digest of the µGraph that they are of.
+        target: What they are planned for.
+    """
+
+    executable: Executable
+    programs: dict[str, Program]
+    obligations: tuple[ObligationRecord, ...]
+    questions: tuple[str, ...]
+    plans: tuple[KernelPlanRecord, ...]
+    stable: Stable
+    candidate: str
+    target: Target

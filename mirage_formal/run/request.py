@@ -1,0 +1,145 @@
+"""What a user asks for from Python: options, and the call that searches, proves, ranks and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from mirage_formal import options
+from mirage_formal.run.preload import start_workers
+from mirage_formal.run.progress import Watch, silent
+
+if TYPE_CHECKING:
+    from mirage_formal.run.driver import Result
+    from mirage_formal.search.bounds import IntTriples
+
+
+class Options(TypedDict, total=False):
+    """What ``superoptimize`` takes beside the program; all of it may be left out.
+
+    Attributes:
+        config: Preset ("attention", "mlp", ...) or path of a search space; None chooses by the program's operators.
+        griddims: Grids, as triples; like the following lists, None leaves the space's own.
+        blockdims: Threads of a block, as triples.
+        imaps: Grid axis to data dim of inputs, as triples; -1 is replicated.
+        omaps: Grid axis to data dim of outputs, as triples; -1 is unmapped.
+        fmaps: Dims that the loop may split; -1 is none.
+        franges: Ranges of the loop.
+        extents: "free" or "paper".
+        max_kernel_ops: Most kernel-level operators, inputs not counted.
+        max_block_ops: Most block-level operators, inputs not counted.
+        keep: Number of candidates to report.
+        target: Name or path of the target to rank for.
+        engine: "guided" or "exhaustive".
+        oracle: "normal-form" or "z3".
+        prune: Whether abstract expressions prune.
+        seed: Seed of the fingerprints.
+        accept: "equivalent" returns only candidates that are proved equal to the program over the reals; "probable"
+            also those that fingerprints did not refute, with that verdict.
+        workers: Worker processes; None is every available processor.
+        worker_memory: GiB that a task may use; None is no bound.
+        cluster: Address of a dask scheduler whose workers search and prove, or "local:N" (docs/scaling.md).
+        time_limit: Seconds for the search; what was found by then is verified and returned.
+        proof_limit: Seconds for the proof of one candidate.
+        out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one: a search
+            that is there is continued if it is of the same program and options (a finished one is not searched again),
+            and if not, the directory has the first digits of this one's key behind its name.
+        name: Name of the program: one component of a path.
+        resume: Continue the run in ``out``.
+        force: Replace the run in ``out``; without either, one that is there is left alone.
+        measure: How many candidates are compared and timed where there is a GPU; 0 returns all of them, unchecked.
+        watch: Receives progress.
+    """
+
+    config: str | PathLike[str] | None
+    griddims: IntTriples | None
+    blockdims: IntTriples | None
+    imaps: IntTriples | None
+    omaps: IntTriples | None
+    fmaps: Sequence[int] | None
+    franges: Sequence[int] | None
+    extents: str | None
+    max_kernel_ops: int | None
+    max_block_ops: int | None
+    keep: int | None
+    target: str | PathLike[str]
+    engine: str
+    oracle: str
+    prune: bool
+    seed: int
+    accept: str
+    workers: int | None
+    worker_memory: float | None
+    cluster: str | None
+    time_limit: float | None
+    proof_limit: float
+    out: str | PathLike[str] | None
+    name: str
+    resume: bool
+    force: bool
+    measure: int
+    watch: Watch
+
+
+#: Options that are no settings of a search.
+_BESIDE: Final = frozenset({"out", "name", "measure", "watch"})
+
+
+def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
+    """Search a program, verify every candidate, and return the reported ones, best first.
+
+    On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
+    within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order.
+
+    A program of more operators than a candidate of its space can have is cut into parts; the best candidates of the
+    parts are put together to one result (docs/whole-models.md), which is not measured.
+
+    Args:
+        program: A graph of the front end, or a graph.graph.KernelGraph, with at least one marked output.
+        given: See ``Options``.
+
+    Raises:
+        NothingFoundError: There is nothing to return; says why, and what to try.
+        MirageError: A mistake in the program, the settings or the directory; or candidates were found, and none of them
+            runs within tolerance on this GPU.
+        KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
+    """
+    name, measure, out = given.get("name", "program"), given.get("measure", options.MEASURED), given.get("out")
+    options.plain_name("name", name)
+    options.whole("measure", measure)
+    place = None if out is None else Path(options.text("out", out, "a directory"))
+    start_workers(given.get("workers"), given.get("cluster"))
+    from mirage_formal.device import runtime
+    from mirage_formal.frontend.origins import origins_of
+    from mirage_formal.graph.canonical import digest
+    from mirage_formal.run.nothing import located, nothing_found
+    from mirage_formal.run.place.default_place import default_place
+    from mirage_formal.run.place.lock import writing
+    from mirage_formal.run.settings import FIELDS, Settings, as_program, check_limits
+    from mirage_formal.run.whole.whole import WholeReport, run_any
+
+    frozen = as_program(program)
+    asked: dict[str, Any] = {FIELDS.get(key, key): value for key, value in given.items() if key not in _BESIDE}
+    settings = Settings(**asked)
+    default = name if name != "program" else f"program-{digest(frozen)[:12]}"
+    check_limits(settings)
+    where, settings = default_place(frozen, settings, default) if place is None else (place, settings)
+    origins = origins_of(program, frozen)
+    with writing(where):
+        with located(frozen, origins):
+            report = run_any(frozen, settings, where, name=name, watch=given.get("watch", silent))
+        if report.summary.status == "interrupted":
+            raise KeyboardInterrupt
+        if (nothing := nothing_found(report, frozen, settings, origins)) is not None:
+            raise nothing
+        if isinstance(report, WholeReport):
+            assert report.result is not None  # only an interrupted one has none
+            return [report.result]
+        results = list(report.results)
+        if not measure or not runtime.device_count():
+            return results
+        from mirage_formal.run.built.fastest import fastest
+
+        return fastest(results, report.directory, measure)
