@@ -37,12 +37,12 @@ FUZZ_MUTANTS ?= 10000
 ATTACKS ?= 50000
 
 fuzz: $(READY)  ## an adversary against the checker; prover against checker and float64: pairs, programs, mutants
-	$(BIN)/python benchmarks/attack.py --trials $(ATTACKS) --jobs $(WORKERS)
-	$(BIN)/python benchmarks/fuzz_prover.py --pairs $(FUZZ_PAIRS) --graphs $(FUZZ_GRAPHS) --mutants $(FUZZ_MUTANTS) \
+	$(BIN)/python -m benchmarks.attack --trials $(ATTACKS) --jobs $(WORKERS)
+	$(BIN)/python -m benchmarks.fuzz_prover --pairs $(FUZZ_PAIRS) --graphs $(FUZZ_GRAPHS) --mutants $(FUZZ_MUTANTS) \
 		--jobs $(WORKERS)
 
 replay: $(READY)  ## search every example and compare what is found and printed with benchmarks/replay.sha256
-	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python -m benchmarks.replay
 
 reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
 	$(BIN)/python -m mirage_formal.reproduce table5
@@ -50,7 +50,7 @@ reproduce: $(READY)  ## the paper's search statistics measured again; in runs/re
 	$(BIN)/python -m mirage_formal.reproduce oracle
 
 emulate-sanitized: $(READY)  ## every example's kernels on the emulator, with ASan and UBSan
-	$(BIN)/python benchmarks/emulate_examples.py
+	$(BIN)/python -m benchmarks.emulate_examples
 
 trusted: $(READY)  ## count the lines that have to be trusted
 	$(BIN)/python -m mirage_formal.check.trusted
@@ -63,18 +63,18 @@ BATCHES ?= 1 8 16
 CANDIDATES ?= 24
 
 gpu-runs: $(READY)  ## search the examples at b = 1, 8, 16 and build the kernels of their best candidates
-	$(BIN)/python benchmarks/gpu_runs.py --out $(GPU_RUNS) --count $(CANDIDATES) --batches $(BATCHES)
-	$(BIN)/python tests/device_kernels.py $(GPU_RUNS)/fixtures
+	$(BIN)/python -m benchmarks.gpu_runs --out $(GPU_RUNS) --count $(CANDIDATES) --batches $(BATCHES)
+	$(BIN)/python -m tests.kit.kernels.device_kernels $(GPU_RUNS)/fixtures
 
 gpu-test:  ## on a GPU: tests of launching, numerics and capture
 	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/gpu
 
 gpu-bench:  ## on a GPU: kernels beside torch, torch.compile and scaled_dot_product_attention, in one table
-	$(GPU_PYTHON) benchmarks/gpu_bench.py $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)} \
+	$(GPU_PYTHON) -m benchmarks.gpu_bench $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)} \
 	  --markdown $${OUT:-$(GPU_RUNS)}/results.md
 
 gpu-sanitize:  ## on a GPU: compute-sanitizer memcheck and racecheck over every best candidate
-	$(GPU_PYTHON) benchmarks/gpu_sanitize.py $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \
+	$(GPU_PYTHON) -m benchmarks.gpu_sanitize $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \
 	  $(addprefix --bench ,$(wildcard $(GPU_RUNS)/gpu_bench.json))
 
 clean:  ## remove what was built or written here, except runs/

@@ -1,6 +1,6 @@
 """An adversary against the checker: edited proofs, invented lemmas, wrong graphs, resealed directories, hostile texts.
 
-Run: .venv/bin/python benchmarks/attack.py [--trials N] [--seed S] [--jobs J] [--only FAMILY] [--number N]
+Run: .venv/bin/python -m benchmarks.attack [--trials N] [--seed S] [--jobs J] [--only FAMILY] [--number N]
 
 Exit 1 if anything false was accepted, an exception that is no refusal came out, a trial took more than 60 s of
 processor time, or a process more than 1 GiB of memory. A trial is named by its family, seed and number, and --only with
@@ -18,16 +18,12 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from time import perf_counter
 
 from rich.console import Console
 from rich.progress import Progress
 
 # The generators stand with the tests.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from tests.attack.families import FAMILIES
 from tests.attack.trial import Family, Tally, campaign
 

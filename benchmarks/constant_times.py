@@ -1,10 +1,10 @@
 """What proofs cost with constants as users write them in the programs of examples/, as a Markdown table.
 
-Run: .venv/bin/python benchmarks/constant_times.py [--repeat N]
+Run: .venv/bin/python -m benchmarks.constant_times [--repeat N]
 
-For each form of tests/constants.py (a scale, a norm's eps, a power): the median milliseconds of proving and of
-replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8, and with the 24
-natural constants. Exit 1 if something is not proved or refused, or if a median with the natural constants is more than
+For each form of tests/kit/proofs/constants.py (a scale, a norm's eps, a power): the median milliseconds of proving and
+of replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8, and with the
+24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural constants is more than
 twice that with 1/8.
 """
 
@@ -15,13 +15,11 @@ import statistics
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 
 # The constants stand with the tests.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-from constants import FORMS, NATURAL, Sample, samples, written
 from proof_times import Costs, costs
+
+from tests.kit.proofs.constants import FORMS, NATURAL, Sample, samples, written
 
 #: Proofs of the decoder layer take most of a second.
 LONG = "decoder_layer"

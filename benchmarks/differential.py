@@ -1,6 +1,6 @@
 """Guided search against exhaustive search, each example in small in the whole tiny space, as a Markdown table.
 
-Run: .venv/bin/python benchmarks/differential.py [NAME ...]
+Run: .venv/bin/python -m benchmarks.differential [NAME ...]
 
 Fails if guided finds a candidate that exhaustive lacks, or lacks one without a named reason. It takes long: exhaustive
 search is the definition of the space, and enumerates all of it.
@@ -9,13 +9,9 @@ search is the definition of the space, and enumerates all of it.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-from differential_kit import WHOLE, compare, tiny
+from tests.kit.runs.differential_kit import WHOLE, compare, tiny
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Every example's generated kernels on the emulator, built with AddressSanitizer and UBSan.
 
-    .venv/bin/python benchmarks/emulate_examples.py [--examples attn qk ...] [--keep 4] [--plain]
+    .venv/bin/python -m benchmarks.emulate_examples [--examples attn qk ...] [--keep 4] [--plain]
 
 Two kinds of kernels: those of the candidates that a search at reduced extents reports (the best, and the best of every
 other number of kernels), whose results are compared with the program's; and those of the candidates that were fastest
@@ -15,16 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 # The kernels' makers stand with the tests.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-import example_kernels as kit
-
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
+from tests.kit.kernels import example_kernels as kit
 
 
 @dataclass(frozen=True, slots=True)

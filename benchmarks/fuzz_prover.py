@@ -1,6 +1,6 @@
 """The prover against the checker and float64: random pairs of programs, changes of programs, mutants of candidates.
 
-Run: .venv/bin/python benchmarks/fuzz_prover.py [--pairs N] [--graphs N] [--mutants N] [--seed S] [--jobs J]
+Run: .venv/bin/python -m benchmarks.fuzz_prover [--pairs N] [--graphs N] [--mutants N] [--seed S] [--jobs J]
 
 Every pair is decided as ``verify`` does: proved, or refuted by a counterexample. The checker's kernel replays every
 proof, and the reference confirms every counterexample. float64 decides each pair too; the tables count verdicts against
@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from time import process_time
 from types import FrameType
 
@@ -34,13 +33,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 # The generators stand with the tests.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-import grown
-from decisions import Decision, differs
-from fuzz import Truth, pairs
-from mutants import mutants
-
 from mirage_formal.check.proof.replay import ProofError, replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.refutation.refute import CLEAR, confirm
@@ -48,6 +40,10 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.run.verify.decide import decide
+from tests.kit.fuzz.fuzz import Truth, pairs
+from tests.kit.graphs import grown
+from tests.kit.graphs.decisions import Decision, differs
+from tests.kit.graphs.mutants import mutants
 
 #: Pairs in one task; each task of random pairs has a seed of its own.
 CHUNK = 200

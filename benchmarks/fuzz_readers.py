@@ -2,9 +2,9 @@
 
 Each trial changes one file of a small run with kernels: its bytes, or the JSON in it. Counted are crashes (an
 exception, a traceback), hangs, control characters in what is printed, and wrong accepts: an edit that check accepts
-although more than the fields of tests/check/edited_runs.py differ.
+although more than the fields of tests/kit/runs/edited_runs.py differ.
 
-    python benchmarks/fuzz_readers.py --trials 20000
+    python -m benchmarks.fuzz_readers --trials 20000
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.derive import command
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from tests.check.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
-from tests.check.small_run import make
-from tests.hostile import CLAIM, obeyed
+from tests.kit.runs.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
+from tests.kit.runs.hostile import CLAIM, obeyed
+from tests.kit.runs.small_run import make
 
 HANG_S = 60
 

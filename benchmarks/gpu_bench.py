@@ -1,6 +1,6 @@
 """Kernels of runs beside their peers on a GPU, in one table.
 
-    python benchmarks/gpu_bench.py RUN_DIR... [--top N] [--out DIR] [--no-peers] [--markdown FILE]
+    python -m benchmarks.gpu_bench RUN_DIR... [--top N] [--out DIR] [--no-peers] [--markdown FILE]
 
 RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built). Of its
 first N candidates the fastest counts whose numerics are within tolerance at all scales. Everything is timed by the one
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_table import PEERS, markdown, show, table
+from benchmarks.gpu_table import PEERS, markdown, show, table
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seconds without a word after which a process counts as hung.
@@ -169,7 +169,7 @@ def supervise(jobs: list[dict[str, Any]], deadline: float) -> Iterator[tuple[dic
     left = list(jobs)
     while left:
         process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", json.dumps(left)],
+            [sys.executable, "-m", "benchmarks.gpu_bench", "--worker", json.dumps(left)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
@@ -230,7 +230,6 @@ def plan(runs: list[Path], top: int, peers: bool) -> list[dict[str, Any]]:
 def main() -> int:
     """The command line."""
     if len(sys.argv) == 3 and sys.argv[1] == "--worker":
-        sys.path.insert(0, str(Path(__file__).resolve().parent))
         return work(json.loads(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
@@ -240,7 +239,6 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="where the table goes as Markdown")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds in all [default: 1800]")
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     given.runs.sort(key=lambda run: (run.name.rpartition("-b")[0], int(run.name.rpartition("-b")[2])))
     deadline = time.monotonic() + given.limit
     results: list[dict[str, Any]] = []

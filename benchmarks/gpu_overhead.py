@@ -1,6 +1,8 @@
 """Host time of a call of the kernels in a directory, beside bare launches of CuPy, as many as there are kernels.
 
-Run on a GPU, with the kernels of tests/device_kernels.py: python benchmarks/gpu_overhead.py runs/gpu/fixtures
+Run on a GPU, with the kernels of tests/kit/kernels/device_kernels.py:
+
+    python -m benchmarks.gpu_overhead runs/gpu/fixtures
 
 Exit code 1 if a call takes more than 20 microseconds beyond its bare launches.
 """

@@ -1,6 +1,6 @@
 """Runs of the examples with kernels, for benchmarks/gpu_bench.py: directories <example>-b<batch>.
 
-    .venv/bin/python benchmarks/gpu_runs.py --out runs/gpu [--batches 1 8 16] [--count 8]
+    .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
 built anew, and what a device has said about earlier ones goes with them.

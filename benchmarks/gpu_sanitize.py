@@ -1,6 +1,6 @@
 """compute-sanitizer over the kernels of runs: memcheck and racecheck of one candidate of each.
 
-    python benchmarks/gpu_sanitize.py RUN_DIR... [--bench gpu_bench.json] [--jobs 8] [--out DIR]
+    python -m benchmarks.gpu_sanitize RUN_DIR... [--bench gpu_bench.json] [--jobs 8] [--out DIR]
 
 The candidate is the fastest within tolerance in the results of benchmarks/gpu_bench.py, or else the first with kernels.
 Only generated kernels are instrumented, not those of CuPy that make the inputs. racecheck fails inside of cuBLAS, for a
@@ -64,7 +64,7 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
     host = products and tool == "racecheck"
     filters = [x for name in names for x in ("--kernel-name", f"kernel_name={name}")]
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
-    command += [sys.executable, "-m", "mirage_formal.device", "run", str(directory)]
+    command += [sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)]
     command += ["--without-library"] if host else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     begin = time.perf_counter()

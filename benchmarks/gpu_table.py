@@ -1,6 +1,6 @@
 """The table of benchmarks/gpu_bench.py, from its results.
 
-python benchmarks/gpu_table.py gpu_bench.json RUN_DIR... > results.md
+python -m benchmarks.gpu_table gpu_bench.json RUN_DIR... > results.md
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ def main() -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     results = json.loads(given.results.read_text())
     sys.stdout.write(markdown(table(results, given.runs), results))
     return 0

@@ -1,6 +1,6 @@
 """What proofs cost: seconds of proving and of replaying, and bytes, for the candidates of runs, as a Markdown table.
 
-Run: .venv/bin/python benchmarks/proof_times.py [--repeat N] RUN_DIR...
+Run: .venv/bin/python -m benchmarks.proof_times [--repeat N] RUN_DIR...
 
 Single process, processor time, the least of the repetitions. Proving is all that `prove` does; replaying is what the
 checker's kernel does, the obligations of the solvers left out.

@@ -1,6 +1,6 @@
 """Whether the examples still give what they gave, byte for byte: for changes that must not change any result.
 
-    .venv/bin/python benchmarks/replay.py [--update] [--out DIR] [--only attn ...]
+    .venv/bin/python -m benchmarks.replay [--update] [--out DIR] [--only attn ...]
 
 Every example is searched at batch 1 and seed 0, and kernels of its best candidates are built, without machine code.
 The SHA-256 of every µGraph, proof object, plan and CUDA text, and of all certificates of a candidate together, is

@@ -1,8 +1,8 @@
 """How a search would scale to many workers: measured tasks, replayed in a simulation.
 
-Run: .venv/bin/python benchmarks/scaling.py measure FILE.json PROGRAM.py [--program NAME] [--set FIELD=VALUE ...]
-     .venv/bin/python benchmarks/scaling.py overhead FILE.json
-     .venv/bin/python benchmarks/scaling.py table OVERHEAD.json FILE.json ...
+Run: .venv/bin/python -m benchmarks.scaling measure FILE.json PROGRAM.py [--program NAME] [--set FIELD=VALUE ...]
+     .venv/bin/python -m benchmarks.scaling overhead FILE.json
+     .venv/bin/python -m benchmarks.scaling table OVERHEAD.json FILE.json ...
 
 ``measure`` searches with one worker and writes the processor seconds of every task, phase by phase, and those of the
 supervisor between the phases. ``overhead`` measures on a local dask cluster what a task that does nothing costs the
@@ -248,5 +248,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     main()

@@ -1,6 +1,6 @@
 """Wall-clock of the example searches, certificates and fingerprints included, as a Markdown table.
 
-Run: .venv/bin/python benchmarks/search_times.py [--repeat N] [--workers N]
+Run: .venv/bin/python -m benchmarks.search_times [--repeat N] [--workers N]
 """
 
 from __future__ import annotations

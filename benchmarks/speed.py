@@ -1,6 +1,6 @@
 """What tests bound by counting calls, timed: two checkouts, in turns, as ratios.
 
-Run: .venv/bin/python benchmarks/speed.py OLD NEW [--rounds N] [CASE ...]
+Run: .venv/bin/python -m benchmarks.speed OLD NEW [--rounds N] [CASE ...]
 
 OLD and NEW are checkouts of this repository. Every round starts a fresh process of each, the first one changing, which
 does one case until it has taken half a second, and tells its shortest processor time. Printed are medians over rounds.
@@ -33,9 +33,8 @@ def block_cost() -> Work:
 
 def counterexample() -> Work:
     """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
-    from claims import load
-
     from mirage_formal.claims.refutation.refute import find
+    from tests.kit.proofs.claims import load
 
     made = [claim.tiny() for claim in load("refute")]
     return lambda: [find(*one, seed=7) for one in made]
@@ -43,9 +42,8 @@ def counterexample() -> Work:
 
 def safety() -> Work:
     """The obligations of a large matrix product."""
-    import safety_programs
-
     from mirage_formal.claims.safety.safety import discharge_safety
+    from tests.kit.kernels import safety_programs
 
     program = safety_programs.gemm(16, 6144, 4096)
     return lambda: discharge_safety(program)
@@ -62,9 +60,8 @@ def towers() -> Work:
 
 def replay() -> Work:
     """The checker's kernel on all proofs written by hand."""
-    from hand_proofs import PAIRS, text
-
     from mirage_formal.check.proof.replay import replay as again
+    from tests.kit.proofs.hand_proofs import PAIRS, text
 
     proofs = [(pair, text(name)) for name, pair in PAIRS.items()]
     return lambda: [again(*pair, proof) for pair, proof in proofs]
@@ -88,8 +85,8 @@ def shortest(name: str) -> float:
 
 def measured(checkout: Path, name: str) -> float:
     """The same in a process of its own, with the package and the tests of a checkout."""
-    path = os.pathsep.join((str(checkout), str(checkout / "tests")))
-    command = [sys.executable, __file__, "--case", name]
+    path = str(checkout)
+    command = [sys.executable, "-m", "benchmarks.speed", "--case", name]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, cwd=checkout, check=True, stdout=subprocess.PIPE, text=True
     )

@@ -1,6 +1,6 @@
 """From the start of a search's process to its first state, its first finished unit and its end: two checkouts, paired.
 
-Run: .venv/bin/python benchmarks/start_times.py OLD NEW [--pairs N] [--program FILE] [--workers N]
+Run: .venv/bin/python -m benchmarks.start_times OLD NEW [--pairs N] [--program FILE] [--workers N]
 
 OLD and NEW are directories that contain ``mirage_formal``. Runs of one and the other take turns, the first one of each
 pair changing, on the same machine and with the same Python. Printed are medians of seconds of time and of processor

@@ -1,16 +1,11 @@
-"""Hypothesis profile of the test suite, and the place of the strategies that several tests share."""
+"""Hypothesis profile of the test suite."""
 
 from __future__ import annotations
 
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-# tests/strategies.py is shared; importlib mode does not put it on the path.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,7 +13,7 @@ import mirage_formal as mf
 from mirage_formal import api
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
-from tests.clock import clock_of
+from tests.kit.runs.clock import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.kit.paths import REPOSITORY
+
 PACKAGE = REPOSITORY / "mirage_formal"
 HEAVY = {
     "z3",

@@ -14,9 +14,8 @@ import pytest
 
 from mirage_formal import cli, records
 from mirage_formal.run.user_file import load_programs
-from tests.clock import HUNG_S
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.clock import HUNG_S
 
 ONE = """
 import mirage_formal as mf
@@ -37,7 +36,7 @@ other.mark_output(other.exp(other.matmul(Y, Y)))
 """
 TWO = ONE + OTHER
 
-FAKE = ("--engine", "tests.fake_engine:FakeEngine", "--config", "tiny", "--keep", "3", "--workers", "2")
+FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny", "--keep", "3", "--workers", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +91,7 @@ def test_a_failed_unit_makes_the_exit_code_1(
 ) -> None:
     name = f"P{os.getpid()}"
     Path("one.py").write_text(ONE.replace("X = ", f"{name} = X = "))
-    arguments = ("one.py", "--engine", "tests.fake_engine:Poison", *FAKE[2:])
+    arguments = ("one.py", "--engine", "tests.kit.runs.fake_engine:Poison", *FAKE[2:])
     assert search(*arguments, monkeypatch=monkeypatch) == 1
     assert "INCOMPLETE: 1 units" in capsys.readouterr().out
 
@@ -104,7 +103,7 @@ def test_a_cluster_is_an_option_for_all_programs_and_its_failures_count_too(
     second = "other = mf.new_kernel_graph()\nY = other.new_input(dims=(8, 8))\nZ = other.new_input(dims=(8, 8))\n"
     mark = "other.mark_output(other.exp(other.matmul(Y, Z)))\n"
     Path("two.py").write_text(ONE.replace("X = ", f"{name} = X = ") + second.replace("Y = ", f"{name}y = Y = ") + mark)
-    arguments = ("two.py", "--engine", "tests.fake_engine:Poison", "--config", "tiny", "--keep", "3")
+    arguments = ("two.py", "--engine", "tests.kit.runs.fake_engine:Poison", "--config", "tiny", "--keep", "3")
     assert search(*arguments, "--cluster", "local:2", monkeypatch=monkeypatch) == 1
     assert capsys.readouterr().out.count("INCOMPLETE: 1 units") == 2
     summaries = [records.unsealed(path.read_bytes(), records.SummaryRecord, "") for path in Path("runs").rglob("summ*")]
@@ -131,7 +130,15 @@ def test_only_finished_graphs_are_programs_and_each_once() -> None:
 def test_ctrl_c_ends_with_what_was_found_and_code_130(tmp_path: Path) -> None:
     name = f"S{os.getpid()}"
     Path("one.py").write_text(ONE.replace("X = ", f"{name} = ").replace("X, W", f"{name}, W"))
-    command = [sys.executable, "-m", "mirage_formal.search", "one.py", "--engine", "tests.fake_engine:Slow", *FAKE[2:]]
+    command = [
+        sys.executable,
+        "-m",
+        "mirage_formal.search",
+        "one.py",
+        "--engine",
+        "tests.kit.runs.fake_engine:Slow",
+        *FAKE[2:],
+    ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment

@@ -20,8 +20,7 @@ from mirage_formal import guard
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
 from mirage_formal.guard import Stopped, guarded, orderly
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.kit.paths import REPOSITORY
 
 PROGRAM = """
 import mirage_formal as mf
@@ -31,7 +30,7 @@ X = graph.new_input(dims=(8, 8), dtype=mf.float16)
 W = graph.new_input(dims=(8, 8), dtype=mf.float16)
 graph.mark_output(graph.exp(graph.matmul(X, W)))
 """
-FAKE = ("--engine", "tests.fake_engine:FakeEngine", "--config", "tiny", "--keep", "1", "--workers", "1")
+FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny", "--keep", "1", "--workers", "1")
 
 # --- what went wrong, in this process ---------------------------------------------------------------------------------
 
@@ -328,7 +327,7 @@ def test_a_signal_to_the_command_alone_ends_its_workers_too(number: signal.Signa
     """As ``kill`` and a batch system send it: what was found is written, and nobody is left behind."""
     name = f"G{os.getpid()}{number.name}"
     (tmp_path / "one.py").write_text(PROGRAM.replace("X = ", f"{name} = ").replace("X, W", f"{name}, W"))
-    arguments = ["one.py", "--engine", "tests.fake_engine:Slow", *FAKE[2:]]
+    arguments = ["one.py", "--engine", "tests.kit.runs.fake_engine:Slow", *FAKE[2:]]
     with subprocess.Popen(
         [sys.executable, "-m", "mirage_formal.search", *arguments],
         cwd=tmp_path,

@@ -13,8 +13,7 @@ import pytest
 
 import mirage_formal
 from mirage_formal.cli import app as cli
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.kit.paths import REPOSITORY
 
 #: Commands of mirage-formal, with the module that is the same command, and the arguments that it takes.
 COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clock import HUNG_S
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.clock import HUNG_S
 
 PROBE = """
 import mirage_formal

@@ -25,7 +25,9 @@ CLAIMS: Final[Mapping[str, str]] = {
     "everything that `check` says": "mirage_formal.derive.command",
 }
 #: The rules of the kernel, which stay small.
-RULES: Final = tuple(f"mirage_formal.check.proof.{name}" for name in ("ring", "moves", "laws", "tensor_steps", "replay"))
+RULES: Final = tuple(
+    f"mirage_formal.check.proof.{name}" for name in ("ring", "moves", "laws", "tensor_steps", "replay")
+)
 
 
 def modules(entry: str) -> tuple[str, ...]:

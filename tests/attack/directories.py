@@ -28,8 +28,8 @@ from mirage_formal.graph.wire import SCHEMA
 from tests.attack import seals
 from tests.attack.texts import STRINGS, spoiled
 from tests.attack.trial import Breach
-from tests.check.small_run import make
-from tests.check.tampering import InProcess
+from tests.kit.runs.small_run import make
+from tests.kit.runs.tampering import InProcess
 
 #: Fields that docs/run-directory.md calls the author's word, by file: times, names, versions, what was measured on a
 #: device that is not here, how a search was asked for. A check may pass over a change of these, and of nothing else.

@@ -6,14 +6,6 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-import safety_oracle
-import safety_programs as programs
-from decisions import Decision, differs
-from mutations import single_mutants
-from proof_judge import accepts
-from safety_mutants import mutants
-from written_proofs import true_proofs
-
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import faults, kernel_types
@@ -22,6 +14,13 @@ from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.run.verify.decide import decide
 from tests.attack.trial import Breach
+from tests.kit.graphs.decisions import Decision, differs
+from tests.kit.graphs.mutations import single_mutants
+from tests.kit.kernels import safety_oracle
+from tests.kit.kernels import safety_programs as programs
+from tests.kit.kernels.safety_mutants import mutants
+from tests.kit.proofs.proof_judge import accepts
+from tests.kit.proofs.written_proofs import true_proofs
 
 
 @cache

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-import mirage_files
-from written_proofs import true_proofs
-
 from mirage_formal import records
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
@@ -22,6 +19,8 @@ from mirage_formal.graph.graph import KernelGraph
 from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach
+from tests.kit.graphs import mirage_files
+from tests.kit.proofs.written_proofs import true_proofs
 
 #: Longest message of a refusal.
 MESSAGE: Final = 4000

@@ -12,16 +12,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from proof_edits import Proof, edited
-from proof_judge import Pair, accepts, kind, lines_are_true
-from prover_faults import CASES
-from written_proofs import false_proofs, true_proofs
 
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.reader import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.lemmas import evaluated
 from tests.attack.trial import Breach
+from tests.kit.proofs.proof_edits import Proof, edited
+from tests.kit.proofs.proof_judge import Pair, accepts, kind, lines_are_true
+from tests.kit.proofs.prover_faults import CASES
+from tests.kit.proofs.written_proofs import false_proofs, true_proofs
 
 
 def _edits(proof: Proof, count: int, rng: random.Random) -> tuple[str, Proof]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,9 @@ from mirage_formal.check.proof import laws, moves, replay
 from tests.attack import lemmas, proofs
 from tests.attack.families import FAMILIES
 from tests.attack.trial import Family, campaign
+from tests.kit.paths import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = REPOSITORY
 TRIALS = 1500
 
 

@@ -18,8 +18,9 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.check.known_engine import PROGRAMS
-from tests.check.tampering import (
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.tampering import (
     copy,
     demote,
     edit,
@@ -31,13 +32,13 @@ from tests.check.tampering import (
     write_lines,
 )
 
-CHECK = Path(__file__).resolve().parents[2] / "mirage_formal" / "check"
+CHECK = REPOSITORY / "mirage_formal" / "check"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("runs")
-    settings = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
+    settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name in ("attention", "rms_norm", "polynomial"):
         run(PROGRAMS[name]()[0], settings, root / name, name=name)
     return {path.name: path for path in root.iterdir()}

@@ -18,9 +18,9 @@ from mirage_formal.check.timed import Within
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.check.known_engine import PROGRAMS
-from tests.check.tampering import copy, demote, edit, read_lines, sign_candidate, sign_proof, write_lines
-from tests.fake_engine import largest, nowhere, roots
+from tests.kit.runs.fake_engine import largest, nowhere, roots
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.tampering import copy, demote, edit, read_lines, sign_candidate, sign_proof, write_lines
 
 TRIVIAL = "(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"
 
@@ -29,14 +29,14 @@ TRIVIAL = "(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs with proofs, one with a candidate that is only probable, and one without fingerprints."""
     root = tmp_path_factory.mktemp("runs")
-    known = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
+    known = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name in ("attention", "rms_norm"):
         run(PROGRAMS[name]()[0], known, root / name, name=name)
     fake = {"config": "tiny", "keep": 2, "workers": 1}
-    probable = Settings(engine="tests.fake_engine:Unproved", accept="probable", **fake)  # type: ignore[arg-type]
+    probable = Settings(engine="tests.kit.runs.fake_engine:Unproved", accept="probable", **fake)  # type: ignore[arg-type]
     run(roots(), probable, root / "roots")
-    run(largest(), Settings(engine="tests.fake_engine:Eager", **fake), root / "largest")  # type: ignore[arg-type]
-    run(nowhere(), Settings(engine="tests.fake_engine:Eager", **fake), root / "nowhere")  # type: ignore[arg-type]
+    run(largest(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "largest")  # type: ignore[arg-type]
+    run(nowhere(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "nowhere")  # type: ignore[arg-type]
     return {path.name: path for path in root.iterdir()}
 
 

@@ -20,15 +20,15 @@ from mirage_formal.logic.script import Script, parse
 from mirage_formal.run.built.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.check.known_engine import PROGRAMS
-from tests.check.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with kernels of one candidate."""
     root = tmp_path_factory.mktemp("made") / "run"
-    settings = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=2, workers=1)
+    settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=2, workers=1)
     run(PROGRAMS["rms_norm"]()[0], settings, root, name="rms_norm")
     assert build_run(root, count=1)[0][1] == "built"
     return root

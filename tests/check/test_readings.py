@@ -22,9 +22,9 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
-from tests.check.known_engine import PROGRAMS, given
-from tests.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
-from tests.strategies import FIELD_KINDS, kernel_graphs
+from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
+from tests.kit.graphs.strategies import FIELD_KINDS, kernel_graphs
+from tests.kit.runs.known_engine import PROGRAMS, given
 
 P = 2147024879
 Q = 1073512439

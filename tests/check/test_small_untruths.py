@@ -20,7 +20,8 @@ from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.check.edited_runs import (
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.edited_runs import (
     SAID,
     differences,
     edit_bytes,
@@ -31,13 +32,13 @@ from tests.check.edited_runs import (
     value_of,
     write,
 )
-from tests.check.known_engine import PROGRAMS
-from tests.check.small_run import make
-from tests.check.tampering import sign_candidate, sign_kernels, sign_proof
-from tests.fake_engine import program
-from tests.hostile import obeyed
+from tests.kit.runs.fake_engine import program
+from tests.kit.runs.hostile import obeyed
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.small_run import make
+from tests.kit.runs.tampering import sign_candidate, sign_kernels, sign_proof
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "run-directory.md"
+DOCUMENT = REPOSITORY / "docs" / "run-directory.md"
 Change = Callable[[Any], Any]
 
 
@@ -236,7 +237,7 @@ def test_kernels_of_nobody_are_refused_even_if_empty(root: Path, capsys: pytest.
 
 
 def test_a_run_that_found_nothing_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = Settings(engine="tests.fake_engine:Foreign", config="tiny", keep=1, workers=1)
+    settings = Settings(engine="tests.kit.runs.fake_engine:Foreign", config="tiny", keep=1, workers=1)
     report = run(program(), settings, tmp_path / "run")
     for path in sorted((tmp_path / "run" / "candidates").iterdir()):
         shutil.rmtree(path)
@@ -248,7 +249,7 @@ def test_a_run_that_found_nothing_is_a_run(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
-    settings = {"engine": "tests.fake_engine:FakeEngine", "config": "tiny", "keep": 1, "workers": 1}
+    settings = {"engine": "tests.kit.runs.fake_engine:FakeEngine", "config": "tiny", "keep": 1, "workers": 1}
     run(program(), Settings(**settings), tmp_path / "run")  # type: ignore[arg-type]
     path = tmp_path / "run" / "run.json"
     write(path, {**value_of(path), "versions": {**value_of(path)["versions"], "z3-solver": "4.12.0.0"}})

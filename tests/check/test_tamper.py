@@ -18,8 +18,8 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.meaning.reference import run as evaluate
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.check.known_engine import PROGRAMS
-from tests.check.tampering import (
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.tampering import (
     INFORMATION,
     RUN_INFORMATION,
     copy,
@@ -45,7 +45,7 @@ EDITS = 200
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Finished runs of small programs of every class."""
     root = tmp_path_factory.mktemp("runs")
-    settings = Settings(engine="tests.check.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
+    settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name, build in PROGRAMS.items():
         report = run(build()[0], settings, root / name, name=name)
         assert len(report.results) >= 2

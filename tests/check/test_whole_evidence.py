@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_programs import TINY, layers
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
@@ -19,8 +18,9 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.whole.whole import run_whole
-from tests.check.edited_runs import seal_file, write
-from tests.check.tampering import copy, edit, flip, sign_candidate, sign_run
+from tests.kit.graphs.whole_programs import TINY, layers
+from tests.kit.runs.edited_runs import seal_file, write
+from tests.kit.runs.tampering import copy, edit, flip, sign_candidate, sign_run
 
 Record = dict[str, Any]
 

@@ -1,8 +1,7 @@
 """Attention in one, two and more kernels, with heads shared, masked, scaled and projected."""
 
-from claims import claim, kernel, on, pair
-
 from mirage_formal.search.thread import fuse_threads
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def qkv(b, m, d, n, e):

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def squares(count, n):

@@ -1,8 +1,7 @@
 """Identities of fields, exp, roots and activations, element by element."""
 
-from claims import claim, kernel, on, pair
-
 from mirage_formal.search.thread import fuse_threads
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 A = 96
 N = 11008

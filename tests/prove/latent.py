@@ -1,6 +1,6 @@
 """Latent attention: keys and values are products of a small cache, and projections are absorbed."""
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def shapes(h, m, d, n, c):

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 @claim(a=2, b=3, c=2)

@@ -1,8 +1,7 @@
 """Low-rank adapters, and linear layers fused side by side."""
 
-from claims import claim, kernel, on, pair
-
 from mirage_formal.search.thread import fuse_threads
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def shapes(b, k, n, r):

@@ -2,9 +2,8 @@
 
 from fractions import Fraction
 
-from claims import claim, kernel, on, pair
-
 from mirage_formal.search.thread import fuse_threads
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def gated_inputs(b, k, n):

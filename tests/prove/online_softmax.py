@@ -1,6 +1,6 @@
 """Softmax with a running maximum: rescaled sums, and partial results (m, l, o) over split blocks."""
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def qkv(b, m, d, n, e):

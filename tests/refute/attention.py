@@ -1,6 +1,6 @@
 """Wrong attention: axes, denominators, scales, parts of keys, masks."""
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def qkv(b, m, d, n, e):

@@ -1,6 +1,6 @@
 """Wrong products, adapters and latent projections."""
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def adapter_inputs(m, k, n, r):

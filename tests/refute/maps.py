@@ -1,6 +1,6 @@
 """Products and copies whose kernels read or write the wrong part: imap, fmap, omap, loop, slab."""
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 
 def square(n):

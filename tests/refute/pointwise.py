@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import claim, kernel, on, pair
 
 A = 96
 N = 11008

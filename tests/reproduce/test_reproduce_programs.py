@@ -14,8 +14,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
 from mirage_formal.run.user_file import load_programs
+from tests.kit.paths import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = REPOSITORY
 
 
 def nameless(program: KernelGraph) -> str:

@@ -10,7 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from differential_kit import (
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.text import to_text
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.rules import device_results
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.omissions import Reason, reason
+from mirage_formal.search.space import SearchSpace
+from tests.kit.runs.differential_kit import (
     K,
     attention,
     compare,
@@ -26,19 +39,6 @@ from differential_kit import (
     tensor,
     tiny,
 )
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
-
-from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.text import to_text
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import Attrs
-from mirage_formal.graph.rules import device_results
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.omissions import Reason, reason
-from mirage_formal.search.space import SearchSpace
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
 NARROW: dict[str, Any] = {"griddims": [(2, 1, 1)], "imaps": ROWS_AND_COLUMNS, "fmaps": [-1]}

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from differential_kit import latent
 
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import digest
@@ -20,6 +19,7 @@ from mirage_formal.meaning.reference import run
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
+from tests.kit.runs.differential_kit import latent
 
 
 def _input(name: str, *shape: int) -> Input:

@@ -1,0 +1,272 @@
+"""The ring engine, replacement of digits and binders, against plain evaluation."""
+
+from __future__ import annotations
+
+import cmath
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mirage_formal.check.proof.moves import Move, folding
+from mirage_formal.check.proof.ring import ProofError, Ring
+from tests.kit.proofs.kernel_values import Values
+
+EXTENTS = (2, 3, 6, 2, 3, 6)
+BASES = (2, 3, 5, 7)
+#: Input 0 is positive, input 1 has both signs.
+NUMBERS = np.random.default_rng(3)
+ARRAYS = [NUMBERS.uniform(0.4, 1.7, (6, 6)), NUMBERS.uniform(0.4, 1.7, (6, 6)) * NUMBERS.choice([-1, 1], (6, 6))]
+
+
+def element(ring, source, *digits):
+    indices = tuple((0, ((d, 1),)) for d in digits)
+    return ring.intern("in", (source, indices))
+
+
+def one(f, e=2):
+    return {((f, e),): 1}
+
+
+class Maker:
+    """Random polynomials over digits 0 and 1, built by the engine itself from everything it knows."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.ring = Ring(EXTENTS, BASES)
+
+    def poly(self, depth, digits=(0, 1)):
+        rng, ring = self.rng, self.ring
+        if depth == 0 or rng.random() < 0.15:
+            return one(element(ring, rng.randrange(2), rng.choice(digits), rng.choice(digits)))
+        a = self.poly(depth - 1, digits)
+        match rng.randrange(11):
+            case 10:
+                return ring.top((a, self.poly(depth - 1, digits), self.poly(depth - 2 if depth > 1 else 0, digits)))
+            case 0:
+                return ring.add(a, self.poly(depth - 1, digits), rng.choice([1, -1, Fraction(2, 3)]))
+            case 1 | 2:
+                return ring.mul(a, self.poly(depth - 1, digits))
+            case 3:
+                small = ring.mul({(): Fraction(1, 4)}, a)
+                return ring.prod([(ring.intern("exp", frozenset(small.items())), 2)])
+            case 4:
+                return ring.total(frozenset({3}), self.poly(depth - 1, (*digits, 3)))
+            case 5:
+                return ring.maximum(frozenset({4}), self.poly(depth - 1, (*digits, 4)))
+            case 6:
+                return ring.mul(a, a)
+            case 7:
+                return one(ring.intern("fn", ("relu", frozenset(a.items()))))
+            case 8:
+                return ring.mul(one(ring.intern("surd", 6), 1), a)
+            case _:
+                return ring.power(ring.add(ring.mul(a, a), {(): 1}), rng.choice([-2, 1, -1, -4, 3]))
+
+
+def close(a, b):
+    return abs(a - b) <= 1e-7 * (1 + abs(a) + abs(b))
+
+
+def environments():
+    return [{0: i, 1: j} for i in range(2) for j in range(3)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_and_products_have_their_values(seed: int) -> None:
+    maker = Maker(seed)
+    ring, values = maker.ring, Values(maker.ring, ARRAYS)
+    a, b = maker.poly(4), maker.poly(4)
+    for env in environments():
+        x, y = values.poly(a, env), values.poly(b, env)
+        assert close(values.poly(ring.add(a, b, -1), env), x - y)
+        assert close(values.poly(ring.mul(a, b), env), x * y)
+
+
+@pytest.mark.parametrize("e", [-5, -4, -3, -2, -1, 1, 2, 3, 4])
+def test_powers_have_their_values_whatever_the_signs(e: int) -> None:
+    checked = 0
+    for seed in range(80):
+        maker = Maker(seed)
+        ring, values = maker.ring, Values(maker.ring, ARRAYS)
+        base = maker.poly(3)
+        if seed % 2:
+            base = ring.mul(base, base)
+        try:
+            found = ring.power(base, e)
+        except ProofError:
+            continue
+        for env in environments():
+            x = values.poly(base, env)
+            if abs(x) > 1e-6 and (e % 2 == 0 or x.real > 0):
+                assert close(values.poly(found, env), cmath.sqrt(x) ** e), (seed, env)
+                checked += 1
+    assert checked > 150
+
+
+def test_the_root_of_a_square_is_not_the_base() -> None:
+    ring = Ring(EXTENTS, BASES)
+    x, y = (element(ring, 1, d, d) for d in (0, 1))
+    e = ring.intern("exp", frozenset(one(x).items()))
+    assert ring.power({((x, 4),): 1}, 1) != one(x)
+    assert ring.power({((x, 8),): 1}, 1) == {((x, 4),): 1}
+    assert ring.power({((x, 12),): 1}, 1) != {((x, 6),): 1}
+    assert ring.power({tuple(sorted([(x, 2), (y, 2)])): 1}, 1) != {((x, 1), (y, 1)): 1}
+    outside = ring.power({tuple(sorted([(e, 2), (y, 2)])): Fraction(8, 3)}, 1)
+    ((mono, coef),) = outside.items()
+    half = ring.intern("exp", frozenset({(((x, 2),), Fraction(1, 2))}))
+    assert coef == Fraction(2, 3)
+    assert set(mono) == {(half, 2), (y, 1), (ring.intern("surd", 6), 1)}
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "r"), [(1, 1, 1), (2, 1, 2), (12, 2, 3), (49, 7, 1), (2 * 3 * 5 * 7 * 11, 1, 2310), (101**2 * 6, 101, 6)]
+)
+def test_squares_are_found(n: int, k: int, r: int) -> None:
+    assert Ring((), (2, 3, 5, 7)).squares(n) == (k, r)
+
+
+PRIMES = tuple(p for p in range(2, 60) if all(p % q for q in range(2, p)))
+
+
+def test_squares_of_all_small_numbers() -> None:
+    ring = Ring((), PRIMES)
+    for n in range(1, 3000):
+        k, r = ring.squares(n)
+        assert k * k * r == n
+        assert all(r % (p * p) for p in range(2, 60))
+
+
+@pytest.mark.parametrize("bases", [(), (2, 2), (4, 6), (6, 4, 10, 15), (12, 1000, 2), PRIMES])
+def test_a_root_has_its_value_whatever_the_bases_are(bases: tuple[int, ...]) -> None:
+    ring, rng = Ring(EXTENTS, bases), random.Random(3)
+    values = Values(ring, ARRAYS)
+    for _ in range(300):
+        n, m = rng.randrange(1, 5000), rng.randrange(1, 5000)
+        k, r = ring.squares(n)
+        assert k * k * r == n
+        root = ring.power({(): Fraction(n, m)}, 1)
+        assert close(values.poly(root, {}), (n / m) ** 0.5)
+        assert close(values.poly(ring.mul(root, ring.power({(): m}, -1)), {}), n**0.5 / m)
+        assert ring.mul(root, root) == {(): Fraction(n, m)}
+
+
+def test_roots_of_large_numbers_need_no_factoring() -> None:
+    """Products of primes of 60 digits: a square is seen, and one that the proof names is taken out."""
+    p, q = 10**60 + 7, 10**60 + 49
+    assert Ring(()).squares(p * p) == (p, 1)
+    assert Ring(()).squares(p * p * q) == (1, p * p * q)
+    assert Ring((), (p,)).squares(p * p * q) == (p, q)
+    assert Ring((), (2, p, q)).squares(8 * p**3 * q**2) == (2 * p * q, 2 * p)
+
+
+def test_the_largest_of_some_is_a_set() -> None:
+    ring = Ring(EXTENTS)
+    x, y, z = (one(element(ring, 1, d, d)) for d in (0, 1, 2))
+    assert ring.top((x, ring.top((y, z)))) == ring.top((ring.top((z, x)), y)) == ring.top((z, y, x, y))
+    assert ring.top((x, x)) == x
+    assert ring.top((x, y)) != ring.top((x, z))
+    assert ring.maximum(frozenset({0}), ring.top((x, y))) == ring.top((ring.maximum(frozenset({0}), x), y))
+
+
+def test_a_running_maximum_of_what_does_not_depend_on_the_iteration_is_it() -> None:
+    ring = Ring(EXTENTS)
+    x = one(element(ring, 1, 1, 1))
+    assert ring.running_maximum("pmax", (0, ((0, 1),)), 3, frozenset(), x) == x
+    assert ring.running_maximum("pmax", (0, ((0, 1),)), 3, frozenset({1}), x) == ring.maximum(frozenset({1}), x)
+    assert ring.running_maximum("carry", (0, ((0, 1),)), 3, frozenset(), x) != x
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_replacing_digits_replaces_them_in_the_value(seed: int) -> None:
+    maker = Maker(seed)
+    ring, values = maker.ring, Values(maker.ring, ARRAYS)
+    poly = maker.poly(5, (2, 0))
+    split = Move(ring, [((2,), (0, ((0, 3), (1, 1)))), ((0,), (1, ()))])
+    for i in range(2):
+        for j in range(3):
+            moved = values.poly(split.polynomial(poly), {0: i, 1: j})
+            assert close(moved, values.poly(poly, {2: 3 * i + j, 0: 1}))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_folding_keeps_the_value(seed: int) -> None:
+    maker = Maker(seed)
+    ring, values = maker.ring, Values(maker.ring, ARRAYS)
+    poly = Move(ring, [((2,), (0, ((0, 3), (1, 1))))]).polynomial(maker.poly(5, (2,)))
+    folded = folding(ring, [(5, (0, 1))], ring.free_in(poly)).polynomial(poly)
+    assert ring.free_in(folded) <= {5}
+    for i in range(2):
+        for j in range(3):
+            assert close(values.poly(folded, {5: 3 * i + j}), values.poly(poly, {0: i, 1: j}))
+
+
+def refused(what, call):
+    with pytest.raises(ProofError, match=what):
+        call()
+
+
+def test_a_chain_is_folded_only_where_it_stands_whole_and_in_order() -> None:
+    ring = Ring(EXTENTS)
+    both = ring.intern("in", (0, ((0, ((0, 3), (1, 1))), (0, ()))))
+    swapped = ring.intern("in", (0, ((0, ((0, 1), (1, 2))), (0, ()))))
+    part = element(ring, 0, 0, 0)
+    bare = ring.intern("in", (0, ((0, ((0, 3), (1, 1))), (0, ((1, 1),)))))
+    chains = [(5, (0, 1))]
+    assert folding(ring, chains, frozenset({0, 1})).polynomial(one(both)) == one(element_at(ring, 5))
+    for f in (swapped, part, bare):
+        refused("all as one number", lambda f=f: folding(ring, chains, frozenset({0, 1})).polynomial(one(f)))
+    refused("extents", lambda: folding(ring, [(4, (0, 1))], frozenset()))
+    refused("one chain", lambda: folding(ring, [(5, (0, 1)), (3, (0,))], frozenset()))
+    refused("occur already", lambda: folding(ring, chains, frozenset({0, 1, 5})))
+
+
+def element_at(ring, digit):
+    return ring.intern("in", (0, ((0, ((digit, 1),)), (0, ()))))
+
+
+def test_what_is_put_in_is_not_captured() -> None:
+    ring = Ring(EXTENTS)
+    body = ((element(ring, 0, 0, 3), 2),)
+    whole = one(ring.intern("sum", (frozenset({3}), body)))
+    largest = one(ring.intern("max", (frozenset({3}), frozenset({(body, 1)}))))
+    running = one(ring.intern("pmax", ((0, ()), 3, frozenset(), frozenset({(body, 1)}))))
+    move = Move(ring, [((0,), (0, ((3, 1),)))])
+    for poly in (whole, largest, running):
+        refused("captured", lambda poly=poly: move.polynomial(poly))
+    elsewhere = Move(ring, [((3,), (0, ((0, 1),)))])
+    assert elsewhere.polynomial(whole) == whole
+    mixed = ring.mul(whole, one(element(ring, 0, 3, 3)))
+    assert elsewhere.polynomial(mixed) == ring.mul(whole, one(element(ring, 0, 0, 0)))
+
+
+def test_hostile_growth_ends_soon() -> None:
+    ring = Ring(EXTENTS)
+    poly = {(): 1}
+    for d in range(3):
+        for source in range(2):
+            poly = ring.add(poly, one(element(ring, source, d, d)))
+    refused("work", lambda: repeated(lambda p: ring.mul(p, p), poly))
+    ring = Ring(EXTENTS)
+    refused("bits", lambda: repeated(lambda p: ring.mul(p, p), {(): 3}))
+    ring = Ring(EXTENTS)
+    deep = one(element(ring, 0, 0, 0))
+    refused("deep", lambda: repeated(lambda p: one(ring.intern("exp", frozenset(p.items()))), deep))
+
+
+def repeated(law, poly):
+    for _ in range(100):
+        poly = law(poly)
+
+
+def test_division_by_nothing_and_roots_of_negatives_are_refused() -> None:
+    ring = Ring(EXTENTS)
+    x = one(element(ring, 0, 0, 0))
+    refused("divisor", lambda: ring.power({}, -2))
+    assert ring.power({}, 1) == {}
+    refused("positive", lambda: ring.power(ring.add({}, x, -1), 1))
+    refused("exponents", lambda: ring.power(x, 130))
+    surds = [(ring.intern("surd", 2**14_000 + n), 1) for n in (1, 3)]
+    refused("roots of numbers", lambda: ring.prod(surds))
+    refused("bits", lambda: ring.mul({(): 2**20_000 + 1}, {(): 2**20_000}))

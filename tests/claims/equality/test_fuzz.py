@@ -1,0 +1,53 @@
+"""The fuzz generator: pairs are well-formed, right rewrites are right, wrong ones mostly wrong, every rule occurs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+from mirage_formal.graph.check import faults, kernel_types
+from tests.kit.fuzz.fuzz import FuzzPair, Truth, pairs
+from tests.kit.fuzz.fuzz_faults import RIGHT, WRONG
+from tests.kit.graphs.decisions import Decision, differs
+
+COUNT = 6000
+
+
+@cache
+def _pairs() -> tuple[FuzzPair, ...]:
+    return tuple(pairs(2, COUNT))
+
+
+def test_pairs_are_well_formed_and_have_one_interface():
+    for item in _pairs():
+        assert faults(item.program) + faults(item.candidate) == [], item.name
+        assert item.program.inputs == item.candidate.inputs
+        shapes = [kernel_types(graph)[graph.outputs[0]].shape for graph in (item.program, item.candidate)]
+        assert shapes[0] == shapes[1], item.name
+
+
+def test_right_rewrites_change_nothing_and_wrong_ones_most_often_do():
+    found = Counter()
+    for item in _pairs():
+        decision = differs(item.program, item.candidate)
+        found[item.truth, decision] += 1
+        assert (item.truth, decision) != (Truth.RIGHT, Decision.DIFFERENT), item
+    assert found[Truth.RIGHT, Decision.SAME] > 0.4 * COUNT
+    assert found[Truth.WRONG, Decision.DIFFERENT] > 0.3 * COUNT
+    assert found[Truth.RIGHT, Decision.UNCLEAR] + found[Truth.WRONG, Decision.UNCLEAR] < 0.1 * COUNT
+
+
+def test_every_rule_occurs():
+    used = {name for item in _pairs() for name in item.name.split(" + ")}
+    rules = {rule.__name__ for table in (RIGHT, WRONG) for group in table.values() for rule in group}
+    assert len(rules) >= 80
+    assert rules - used == set()
+
+
+def test_the_seed_decides():
+    assert list(pairs(7, 50)) == list(pairs(7, 50))
+    assert list(pairs(7, 50)) != list(pairs(8, 50))
+
+
+def test_pairs_hardly_repeat():
+    assert len({(item.program, item.candidate) for item in _pairs()}) > 0.95 * COUNT

@@ -1,0 +1,60 @@
+"""Faults seeded into the prover: each makes it prove something false, and no such proof gets past the checker."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from mirage_formal.check.proof.replay import ProofError, replay
+from mirage_formal.graph.graph import KernelGraph
+from tests.kit.fuzz.fuzz import pairs
+from tests.kit.graphs.decisions import Decision, differs
+from tests.kit.graphs.mutants import mutants
+from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
+
+#: Random pairs, and as many mutants of found candidates.
+COUNT = 300
+Case = tuple[str, KernelGraph, KernelGraph]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Case]:
+    """Those that float64 tells apart; a faulty prover may prove the others."""
+    cases = [(x.name, x.program, x.candidate) for x in pairs(9, COUNT)]
+    cases += [(x.name, x.program, x.graph) for x in mutants(9, COUNT)]
+    return [item for item in cases if differs(*item[1:]) is Decision.DIFFERENT]
+
+
+def refused(name: str, cases: list[Case]) -> int:
+    """How many false proofs the prover writes with a fault, all of which the checker refuses."""
+    count = 0
+    with faulty(name) as proof:
+        for label, program, candidate in cases:
+            text = proof(program, candidate)
+            if text is None:
+                continue
+            count += 1
+            try:
+                replay(program, candidate, text)
+            except ProofError:
+                continue
+            pytest.fail(f"accepted: {label}")
+    return count
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_false_proof_gets_past_the_checker(name):
+    assert refused(name, CASES), "the fault never led to a false proof, so nothing was tested"
+
+
+@pytest.mark.slow
+def test_no_false_proof_of_a_random_pair_or_a_mutant_gets_past_the_checker(drawn):
+    assert len(drawn) >= 250
+    false = Counter({name: refused(name, drawn) for name in FAULTS})
+    assert false["outputs_not_compared"] >= 250
+    assert len(+false) >= 7, false
+
+
+def test_there_are_enough_faults():
+    assert len(FAULTS) >= 10

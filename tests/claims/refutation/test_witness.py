@@ -1,0 +1,155 @@
+"""Conditions of proofs: those that hold at no input, and which of them are the candidate's alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_formal.check.equivalence import Replayed, replayed
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.refutation import witness
+from mirage_formal.claims.refutation.witness import NEVER, unmet
+from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.run.verify.certify import Policy, Refused, Verified, certify
+from tests.kit.proofs.claims import load, pair
+
+SHAPES = {"X": (4, 6), "Y": (4, 6)}
+
+
+def never_zero_divisor(g, x, y):
+    d = g.relu(g.scale(g.exp(x), -1))
+    return y * d / d
+
+
+def hidden_zero(g, x, y):
+    """exp(x) exp(-x) - 1 is 0, and hardly ever in float64."""
+    d = g.sub(g.exp(x) * g.exp(g.scale(x, -1)), g.exp(g.scale(x, 0)))
+    return y / d * d
+
+
+def negative_radicand(g, x, y):
+    d = g.sqrt(g.sub(g.scale(g.relu(x), -1), g.exp(x)))
+    return g.sub(y + d, d)
+
+
+def shown(left, right, shapes=None) -> tuple[Replayed, object]:
+    program, candidate = pair(shapes or SHAPES, left, right)
+    verdict = prove(program, candidate)
+    assert isinstance(verdict, Equivalent), verdict
+    found = replayed(program, candidate, verdict.proof)
+    return found, unmet(program, candidate, found.doubtful)
+
+
+@pytest.mark.parametrize("candidate", [never_zero_divisor, negative_radicand])
+def test_a_proof_that_holds_nowhere_is_no_proof(candidate) -> None:
+    found, answer = shown(lambda g, x, y: g.scale(y, 1), candidate)
+    assert found.conditions
+    assert answer == Unknown(NEVER)
+
+
+def test_rounding_is_no_witness() -> None:
+    """The divisor is 0 and not 0 in float64; whatever the prover says, no point counts."""
+    program, candidate = pair(SHAPES, lambda g, x, y: g.scale(y, 1), hidden_zero)
+    assert not isinstance(prove(program, candidate), Equivalent)
+    assert unmet(program, candidate, True) == Unknown(NEVER)
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        lambda g, x, y: y * x / x,
+        lambda g, x, y: g.sub(y + g.sqrt(x), g.sqrt(x)),
+        lambda g, x, y: g.sub(y + g.sqrt(g.sub(x, y)), g.sqrt(g.sub(x, y))),
+        lambda g, x, y: y * g.relu(x) / g.relu(x),
+        lambda g, x, y: (
+            y * g.relu(g.sub(g.exp(x), g.exp(g.scale(x, 3)))) / g.relu(g.sub(g.exp(x), g.exp(g.scale(x, 3))))
+        ),
+    ],
+)
+def test_a_condition_that_holds_somewhere_is_no_obstacle_and_is_reported_as_added(candidate) -> None:
+    found, answer = shown(lambda g, x, y: g.scale(y, 1), candidate)
+    assert answer is None
+    assert set(found.added) == set(found.conditions)
+
+
+def test_every_right_pair_is_defined_somewhere_at_real_extents_and_adds_nothing() -> None:
+    for claim in load("prove"):
+        program, candidate = claim.real()
+        verdict = prove(program, candidate)
+        if isinstance(verdict, Equivalent):
+            found = replayed(program, candidate, verdict.proof)
+            assert found.added == (), claim.name
+            assert unmet(program, candidate, found.doubtful) is None, claim.name
+
+
+def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a search pays for one evaluation and not for two hundred."""
+    tried = []
+    run = witness.run_grouped
+    monkeypatch.setattr(witness, "run_grouped", lambda *given: tried.append(1) or run(*given))
+    made = [claim.real() for claim in load("prove") if claim.name.startswith("norm.")]
+    for sides in made:
+        assert unmet(*sides, True) is None
+    assert len(tried) <= 2 * len(made) + 10
+
+
+def test_conditions_that_hold_by_their_form_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "run_grouped", lambda *given: pytest.fail("nothing is doubtful"))
+    found, answer = shown(lambda g, x, y: g.softmax(x, 1) + y, lambda g, x, y: y + g.softmax(x, 1))
+    assert found.conditions
+    assert not found.doubtful
+    assert answer is None
+
+
+def rms(g, x):
+    return g.sqrt(g.mean(g.square(x), 1))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "added"),
+    [
+        (lambda g, x, y: y / x, lambda g, x, y: g.scale(y, 2) / g.scale(x, 2), 0),
+        (lambda g, x, y: g.rms_norm(x), lambda g, x, y: x / rms(g, x), 0),
+        (lambda g, x, y: y / rms(g, x), lambda g, x, y: y / g.rms_norm(x) * g.rms_norm(x) / rms(g, x), 1),
+        (lambda g, x, y: g.scale(x, 1), lambda g, x, y: x * g.exp(y) / g.exp(y), 0),
+        (lambda g, x, y: x / y, lambda g, x, y: x * x / y / x, 1),
+        (lambda g, x, y: g.sqrt(x), lambda g, x, y: g.sqrt(g.scale(x, 4)) / g.exp(y) * g.scale(g.exp(y), 0.5), 0),
+        (lambda g, x, y: g.scale(y, 1), lambda g, x, y: g.sub(y + g.sqrt(x), g.sqrt(x)), 2),
+        # The square of a row's norm is not 0 where the norm is not; an element of it may be.
+        (lambda g, x, y: y / g.reduction(g.square(x), 1), lambda g, x, y: y * x / x / g.reduction(g.square(x), 1), 1),
+    ],
+)
+def test_what_a_candidate_adds_is_told_by_meaning(left, right, added) -> None:
+    found, _ = shown(left, right)
+    assert len(found.added) == added, found.added
+    assert all(one.startswith("candidate, ") for one in found.added)
+
+
+def test_another_row_is_another_condition() -> None:
+    """Divisors x[i, j] and x[j, i] range over the same values; x[0, j] + x[1, j] and x[i, 0] + x[i, 1] do not."""
+    shapes = {"X": (6, 6), "Y": (6, 6)}
+    turned, _ = shown(
+        lambda g, x, y: y / x, lambda g, x, y: g.transpose(g.transpose(y, 0, 1) / g.transpose(x, 0, 1), 0, 1), shapes
+    )
+    assert turned.added == ()
+    rows, _ = shown(
+        lambda g, x, y: y / g.reduction(x, 0),
+        lambda g, x, y: y * g.reduction(x, 1) / g.reduction(x, 1) / g.reduction(x, 0),
+        shapes,
+    )
+    assert len(rows.added) == 1
+
+
+@pytest.mark.parametrize("accept", list(Policy))
+def test_no_policy_accepts_what_holds_nowhere(accept: Policy) -> None:
+    for candidate, good in ((never_zero_divisor, False), (lambda g, x, y: y * x / x, True)):
+        program, graph = pair(SHAPES, lambda g, x, y: g.scale(y, 1), candidate)
+        session = FingerprintSession(program, FingerprintSettings(seed=3, rounds=1))
+        judged = certify(session, graph, accept, replayed)
+        if good:
+            assert isinstance(judged, Verified)
+            assert isinstance(judged.verdict, Equivalent)
+            assert judged.verdict.added == ("candidate, kernel operator 1: divisor nonzero",)
+        else:
+            assert isinstance(judged, Refused)
+            assert (judged.kind, judged.reason) == ("unknown", NEVER)

@@ -1,0 +1,277 @@
+"""The running-maximum form: it is proved, it does not overflow, and what is almost it is not proved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.graph.canonical import canonical
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.graph import GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
+from mirage_formal.meaning import reference
+from mirage_formal.meaning.reference import FloatDomain
+from mirage_formal.meaning.walk import evaluate
+from mirage_formal.search.thread import fuse_threads
+from tests.kit.graphs.softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
+from tests.kit.kernels import program_interpreter
+from tests.kit.kernels.lowering_kit import alone, laid_out, planned, stored
+from tests.kit.proofs.claims import kernel, on, program
+
+
+def operators(graph):
+    for op in graph.ops:
+        if isinstance(op, Op):
+            yield op
+        else:
+            for inner in op.graph.ops:
+                yield from inner.graph.ops if isinstance(inner, ThreadDefined) else (inner,)
+
+
+def stable(graph):
+    found = stabilize(graph)
+    assert isinstance(found, KernelGraph), found
+    return found
+
+
+def proved(left, right):
+    verdict = prove(left, right)
+    return verdict.proof if isinstance(verdict, Equivalent) else None
+
+
+@pytest.mark.parametrize("b", [1, 8, 16])
+def test_every_form_of_attention_has_a_stable_form_that_is_proved(b):
+    count = 0
+    for name, inputs, norms, body in candidates(b):
+        wanted, graph = built(inputs, norms, body)
+        found = stable(graph)
+        assert found != graph, name
+        assert faults(found) == [], name
+        assert stabilize(found) == found, name
+        proof = proved(wanted, found)
+        assert proof is not None, name
+        assert replay(wanted, found, proof).closings, name
+        if b == 1:
+            fused = fuse_threads(found)
+            proof = proved(wanted, fused)
+            assert proof is not None, name
+            assert stabilize(fused) == fused, name
+            assert from_json(to_json(found)) == found, name
+            assert proved(wanted, canonical(found)) is not None, name
+        count += 1
+    assert count == 57
+
+
+def test_partial_maxima_lie_beside_the_parts_they_belong_to():
+    _, graph = built(attention_inputs(), "", split())
+    first, second = stable(graph).ops
+    assert isinstance(first, GraphDefined)
+    assert isinstance(second, GraphDefined)
+    assert first.graph.grid == (2, 2, 32)
+    assert [saver.omap for saver in first.graph.outputs] == [(0, 1, 0)] * 3
+    kinds = [op.kind for op in first.graph.ops]
+    assert kinds.count(OpKind.RUNNING_MAX) == 1
+    assert {OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST} <= set(kinds)
+    assert OpKind.ACCUM_SUM not in kinds
+    assert [op.kind for op in second.graph.ops].count(OpKind.MAX) == 1
+    # Written in float16, a maximum would not be the number that was subtracted.
+    last = first.graph.ops[first.graph.outputs[2].operand - len(first.graph.inputs) - 1]
+    assert last == Op(OpKind.CAST, last.operands, Attrs(dtype=mf.float32))
+
+
+def test_one_kernel_needs_no_further_result():
+    _, graph = built(attention_inputs(), "", one())
+    (op,) = stable(graph).ops
+    assert isinstance(op, GraphDefined)
+    assert len(op.graph.outputs) == 1
+    assert OpKind.ACCUM_MAX not in {inner.kind for inner in op.graph.ops}
+
+
+def large(inputs, seed, level=100):
+    """Inputs whose logits are whole numbers around a level: exact in float32."""
+    draw = np.random.default_rng(seed)
+    q, k, v = (draw.integers(-2, 3, size=shape).astype(np.float64) for shape in inputs.values())
+    q[..., 0] = 10.0
+    k[:, 0, :] = level // 10 + draw.integers(-1, 2, size=k[:, 0, :].shape)
+    return [q, k, v + 0.5]
+
+
+@pytest.mark.parametrize("level", [100, -200])
+@pytest.mark.parametrize("case", TINY)
+def test_it_does_not_overflow_in_float32(case, level):
+    inputs, body = tiny(case)
+    wanted, graph = built(inputs, "", body)
+    found = stable(graph)
+    assert proved(wanted, found) is not None
+    for seed in range(3):
+        arrays = large(inputs, seed, level)
+        (exact,) = reference.run(wanted, arrays)
+        narrow = [array.astype(np.float32) for array in arrays]
+        with np.errstate(all="ignore"):
+            (before,) = evaluate(graph, narrow, FloatDomain())
+        with np.errstate(all="raise", under="ignore"):
+            (after,) = evaluate(found, narrow, FloatDomain())
+        assert before.dtype == after.dtype == np.float32
+        assert not np.isfinite(before).all()
+        assert np.allclose(after, exact, rtol=1e-6, atol=1e-6)
+
+
+def lowered(graph, arrays):
+    """What the kernels' Programs compute, with device tensors of the graph's element types."""
+    types = kernel_types(graph)
+    values = [stored(array, item.tensor.dtype) for array, item in zip(arrays, graph.inputs, strict=True)]
+    for op in graph.ops:
+        alike = alone(op, [types[n] for n in op.operands])
+        _, made = planned(alike)
+        given = [laid_out(values[n], item) for n, item in zip(op.operands, alike.inputs, strict=True)]
+        for found in program_interpreter.run(made, given):
+            tensor = types[len(values)]
+            values.append(stored(np.asarray(found, np.float64).reshape(tensor.shape), tensor.dtype))
+    return [values[n] for n in graph.outputs]
+
+
+@pytest.mark.parametrize(
+    ("rows", "body"),
+    [(32, one(loop=2, columns=1, rows=2)), (32, split(parts=4)), (1, parts_in_rows(parts=4, loop=2, second=2))],
+)
+def test_lowered_it_stays_right_beyond_the_range_of_float16(rows, body):
+    inputs = {"Q": (2, rows, 16), "K": (2, 16, 128), "V": (2, 128, 16)}
+    wanted, graph = built(inputs, "", body)
+    draw = np.random.default_rng(0)
+    arrays = [stored(draw.standard_normal(shape) * 4, mf.float16) for shape in inputs.values()]
+    assert np.abs(arrays[0] @ arrays[1]).max() > 100
+    (exact,) = reference.run(wanted, arrays)
+    (found,) = lowered(stable(graph), arrays)
+    assert np.abs(found - exact).max() < 2e-3 * np.abs(exact).max()
+
+
+def changed(graph, kernel_index, block):
+    ops = list(graph.ops)
+    ops[kernel_index] = replace(ops[kernel_index], graph=block)
+    return replace(graph, ops=tuple(ops))
+
+
+def wrong_operators(op, operands):
+    """Operators that somebody could have written instead."""
+    plain = {OpKind.ACCUM_RESCALED_SUM: OpKind.ACCUM_SUM, OpKind.ACCUM_RESCALED_SUM_LAST: OpKind.ACCUM_SUM_LAST}
+    if op.kind in plain:
+        yield Op(plain[op.kind], op.operands[:1])
+    if op.kind in (OpKind.RUNNING_MAX, OpKind.MAX):
+        yield from (Op(op.kind, op.operands, Attrs(dim=dim)) for dim in range(3) if dim != op.attrs.dim)
+    if op.kind is OpKind.ACCUM_MAX:
+        yield Op(OpKind.ACCUM_SUM, op.operands)
+    for place, _ in enumerate(op.operands):
+        for other in range(operands):
+            yield replace(op, operands=(*op.operands[:place], other, *op.operands[place + 1 :]))
+
+
+def mutants(graph):
+    """Every well-formed graph with one operator, operand or map changed, or with a factor used twice."""
+    for index, op in enumerate(graph.ops):
+        if not isinstance(op, GraphDefined):
+            continue
+        block, count = op.graph, len(op.graph.inputs)
+        for place, inner in enumerate(block.ops):
+            for wrong in wrong_operators(inner, count):
+                if wrong != inner:
+                    ops = (*block.ops[:place], wrong, *block.ops[place + 1 :])
+                    yield changed(graph, index, replace(block, ops=ops))
+            if inner.kind is OpKind.ACCUM_RESCALED_SUM:
+                squared = Op(OpKind.SQUARE, (inner.operands[1],))
+                twice = replace(inner, operands=(inner.operands[0], count))
+                later = [
+                    replace(o, operands=tuple(n + (n >= count) for n in o.operands)) for o in block.ops[place + 1 :]
+                ]
+                ops = (*block.ops[:place], squared, twice, *later)
+                savers = tuple(replace(s, operand=s.operand + (s.operand >= count)) for s in block.outputs)
+                yield changed(graph, index, replace(block, ops=ops, outputs=savers))
+            count += inner.results
+        for place, iterator in enumerate(block.inputs):
+            for axis in range(3):
+                for dim in (None, 0, 1, 2):
+                    imap = tuple(dim if a == axis else d for a, d in enumerate(iterator.imap))
+                    inputs = (*block.inputs[:place], InputIterator(imap, iterator.fmap), *block.inputs[place + 1 :])
+                    if imap != iterator.imap:
+                        yield changed(graph, index, replace(block, inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    ("case", "least"), [("one", 30), ("split", 60), ("parts in rows", 60), ("a loop over the parts", 60)]
+)
+def test_what_is_almost_it_is_not_proved(case, least):
+    inputs, body = tiny(case)
+    wanted, graph = built(inputs, "", body)
+    arrays = large(inputs, 1, 0)
+    (exact,) = reference.run(wanted, arrays)
+    different = 0
+    for mutant in mutants(stable(graph)):
+        if faults(mutant):
+            continue
+        (got,) = reference.run(mutant, arrays)
+        if not (got.shape == exact.shape and np.allclose(got, exact, rtol=1e-9, atol=1e-12)):
+            different += 1
+            assert got.shape != exact.shape or proved(wanted, mutant) is None
+    assert different >= least
+
+
+def test_exponentials_that_are_not_summed_stay():
+    gated = program({"X": (8, 64), "W": (64, 32), "U": (64, 32)}, lambda g, x, w, u: g.silu(x @ w) * (x @ u))
+    plain = program({"X": (8, 64)}, lambda g, x: g.exp(x) / (g.exp(g.scale(x, 2)) + g.exp(x)))
+    assert stabilize(gated) is gated
+    assert stabilize(plain) is plain
+
+
+def test_thread_graphs_of_other_kernels_are_kept():
+    def body(g, q, k, v):
+        def twice(t, q):
+            return t.scale(t.square(t.forloop_accum(q)), 2), on(0)
+
+        q = kernel(g, (q.shape[0],), [(q, on(0))], twice)
+        return one(loop=2, columns=2, rows=2)(g, q, k, v)
+
+    inputs = {"Q": (2, 4, 2), "K": (2, 2, 8), "V": (2, 8, 2)}
+    graph = fuse_threads(program(inputs, body))
+    assert any(isinstance(op, ThreadDefined) for op in graph.ops[0].graph.ops)
+    assert stable(graph).ops[0] == graph.ops[0]
+
+
+def test_a_thread_graph_around_the_exponential_is_dissolved():
+    def body(g, q, k, v):
+        def inner(t, q, k, v):
+            p = t.exp(t.scale(q @ k, 0.125))
+            return t.forloop_accum(p @ v) / t.forloop_accum(p, "sum"), on(0)
+
+        return kernel(g, (q.shape[0],), [(q, on(0)), (k, on(0), 2), (v, on(0), 1)], inner, 2)
+
+    inputs = {"Q": (2, 4, 2), "K": (2, 2, 8), "V": (2, 8, 2)}
+    graph = fuse_threads(program(inputs, body))
+    assert any(isinstance(op, ThreadDefined) for op in graph.ops[0].graph.ops)
+    found = stable(graph)
+    assert OpKind.RUNNING_MAX in {op.kind for op in operators(found)}
+    assert proved(graph, found) is not None
+    assert proved(graph, fuse_threads(found)) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (lambda g, x: g.reduction(g.exp(x), 1), "result of the program"),
+        (lambda g, x: g.sqrt(g.reduction(g.exp(x), 1)), "sqrt"),
+        (lambda g, x: g.reduction(g.exp(x), 1) / g.reduction(g.exp(g.scale(x, 2)), 1), "same exponentials"),
+        (lambda g, x: x / g.reduction(g.exp(x), 1), "same exponentials"),
+        (lambda g, x: g.reduction(g.exp(x), 1) + g.reduction(x, 1), "add"),
+        (lambda g, x: g.reduction(g.reshape(g.exp(x), 16, 4), 1), "rearranged"),
+    ],
+)
+def test_what_has_no_stable_form_is_said(body, reason):
+    found = stabilize(program({"X": (8, 8)}, body))
+    assert isinstance(found, NotStable)
+    assert reason in found.reason

@@ -1,0 +1,315 @@
+"""The cost model: facts that any roofline must respect, and rough agreement with measured kernels on an H200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    GraphDefined,
+    Input,
+    InputIterator,
+    KernelGraph,
+    Op,
+    OutputSaver,
+    ThreadDefined,
+    ThreadGraph,
+)
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.kernels.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
+from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.search.thread import fuse_threads
+from tests.kit.runs.effort import calls
+
+H200 = load_target("h200")
+X, Y, XY, NONE = (0, None, None), (None, 0, None), (0, 1, None), (None, None, None)
+
+
+def t(*shape: int) -> DTensor:
+    return DTensor(tuple(shape), DType.FLOAT16)
+
+
+def inputs(*shapes: Shape) -> tuple[Input, ...]:
+    return tuple(Input(f"t{i}", t(*shape), row_major(shape)) for i, shape in enumerate(shapes))
+
+
+def block(grid, loop, iterators, ops, savers) -> BlockGraph:  # type: ignore[no-untyped-def]
+    return BlockGraph(
+        grid,
+        (128, 1, 1),
+        loop,
+        64,
+        tuple(InputIterator(*i) for i in iterators),
+        tuple(ops),
+        tuple(OutputSaver(*o) for o in savers),
+    )
+
+
+def one_kernel(shapes: list[Shape], graph: BlockGraph) -> KernelGraph:
+    first = len(shapes)
+    op = GraphDefined(tuple(range(first)), graph)
+    return KernelGraph(inputs(*shapes), (op,), tuple(range(first, first + len(graph.outputs))))
+
+
+def rms_norm(b: int, blocks: int = 96, loop: int = 32) -> KernelGraph:
+    """Division after the product, one kernel."""
+    graph = block(
+        (blocks, 1, 1),
+        loop,
+        [(NONE, 1), ((1, None, None), 0)],
+        [
+            Op(OpKind.MATMUL, (0, 1)),
+            Op(OpKind.ACCUM_SUM, (2,)),
+            Op(OpKind.ACCUM_RMS_LAST, (0,)),
+            Op(OpKind.DIV, (3, 4)),
+        ],
+        [(5, (1, None, None))],
+    )
+    return one_kernel([(2 * b, 4096), (4096, 6144)], graph)
+
+
+def rms_norm_unfused(b: int) -> KernelGraph:
+    ops = (Op(OpKind.RMS_NORM, (0,), Attrs(dim=1)), Op(OpKind.MATMUL, (2, 1)))
+    return KernelGraph(inputs((2 * b, 4096), (4096, 6144)), ops, (3,))
+
+
+def gated_mlp(b: int, blocks: int = 64, loop: int = 64) -> KernelGraph:
+    graph = block(
+        (blocks, 1, 1),
+        loop,
+        [(NONE, 1), ((1, None, None), 0), ((1, None, None), 0)],
+        [
+            Op(OpKind.MATMUL, (0, 1)),
+            Op(OpKind.MATMUL, (0, 2)),
+            Op(OpKind.ACCUM_SUM, (3,)),
+            Op(OpKind.ACCUM_SUM, (4,)),
+            Op(OpKind.SILU, (5,)),
+            Op(OpKind.MUL, (7, 6)),
+        ],
+        [(8, (1, None, None))],
+    )
+    return one_kernel([(8 * b, 4096), (4096, 4096), (4096, 4096)], graph)
+
+
+def lora(b: int) -> KernelGraph:
+    graph = block(
+        (128, 1, 1),
+        1,
+        [(NONE, None), ((1, None, None), None), (NONE, None), ((1, None, None), None)],
+        [
+            Op(OpKind.MATMUL, (0, 1)),
+            Op(OpKind.MATMUL, (0, 2)),
+            Op(OpKind.MATMUL, (5, 3)),
+            Op(OpKind.ADD, (4, 6)),
+            Op(OpKind.ACCUM_SUM, (7,)),
+        ],
+        [(8, (1, None, None))],
+    )
+    return one_kernel([(16 * b, 256), (256, 4096), (256, 16), (16, 4096)], graph)
+
+
+def ntrans(b: int) -> KernelGraph:
+    graph = block(
+        (8 * b, 1, 1),
+        1,
+        [(X, None)] * 3,
+        [
+            Op(OpKind.RMS_NORM, (0,), Attrs(dim=1)),
+            Op(OpKind.ADD, (3, 1)),
+            Op(OpKind.MUL, (4, 2)),
+            Op(OpKind.ADD, (5, 1)),
+            Op(OpKind.RMS_NORM, (6,), Attrs(dim=1)),
+            Op(OpKind.ACCUM_SUM, (7,)),
+        ],
+        [(8, X)],
+    )
+    return one_kernel([(8 * b, 4096)] * 3, graph)
+
+
+def gqa(b: int, splits: int, queries: int = 4, loop: int = 4) -> KernelGraph:
+    """Keys split over ``splits`` blocks, exp(QK) in shared memory, combined by a second kernel."""
+    q, k, v = (2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)
+    first = block(
+        (2 * b, queries, splits),
+        loop,
+        [((0, 1, None), None), ((0, None, 2), 2), ((0, None, 1), 1)],
+        [
+            Op(OpKind.MATMUL, (0, 1)),
+            Op(OpKind.EXP, (3,)),
+            Op(OpKind.MATMUL, (4, 2)),
+            Op(OpKind.ACCUM_SUM, (5,)),
+            Op(OpKind.ACCUM_SUM_LAST, (4,)),
+        ],
+        [(6, (0, 1, 2)), (7, (0, 1, 2))],
+    )
+    second = block(
+        (2 * b, 16, 1),
+        1,
+        [((0, 1, None), None), ((0, 1, None), None)],
+        [
+            Op(OpKind.ACCUM_SUM_TO_DIMX, (0,)),
+            Op(OpKind.ACCUM_SUM_LAST, (1,)),
+            Op(OpKind.DIV, (2, 3)),
+        ],
+        [(4, (0, 1, None))],
+    )
+    return KernelGraph(inputs(q, k, v), (GraphDefined((0, 1, 2), first), GraphDefined((3, 4), second)), (5,))
+
+
+def gqa_unfused(b: int) -> KernelGraph:
+    ops = (
+        Op(OpKind.MATMUL, (0, 1)),
+        Op(OpKind.EXP, (3,)),
+        Op(OpKind.SUM, (4,), Attrs(dim=2)),
+        Op(OpKind.DIV, (4, 5)),
+        Op(OpKind.MATMUL, (6, 2)),
+    )
+    return KernelGraph(inputs((2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)), ops, (7,))
+
+
+MEASURED = [
+    (rms_norm(1), 16.7),
+    (rms_norm(8), 17.6),
+    (rms_norm(16), 18.4),
+    (rms_norm(1, loop=64), 27.2),
+    (gated_mlp(1, loop=32), 21.2),
+    (gated_mlp(16, loop=32), 24.6),
+    (lora(1), 3.55),
+    (lora(8), 4.47),
+    (ntrans(1), 1.9),
+    (ntrans(16), 2.9),
+    (gqa(1, 16), 6.6),
+    (gqa(8, 4, queries=2, loop=8), 15.9),
+    (gqa(16, 4, loop=16), 25.5),
+]
+
+
+@pytest.mark.parametrize(("graph", "measured"), MEASURED)
+def test_it_is_near_measured_kernels_of_the_same_form(graph: KernelGraph, measured: float) -> None:
+    assert 0.65 * measured <= estimate(graph, H200).us <= 1.6 * measured
+
+
+@pytest.mark.parametrize("b", [1, 8, 16])
+def test_fused_forms_beat_library_operators(b: int) -> None:
+    assert estimate(rms_norm(b), H200).us < estimate(rms_norm_unfused(b), H200).us
+    assert estimate(gqa(b, 16 if b == 1 else 4), H200).us < 0.6 * estimate(gqa_unfused(b), H200).us
+
+
+def test_splitting_the_keys_pays_when_there_are_few_blocks() -> None:
+    assert estimate(gqa(1, 16, loop=4), H200).us < estimate(gqa(1, 2, loop=32), H200).us
+
+
+def test_too_few_blocks_cannot_saturate_the_bandwidth() -> None:
+    few, many = (estimate(rms_norm(1, blocks, 16), H200).kernels[0] for blocks in (8, 96))
+    assert few.memory_us > 4 * many.memory_us
+    assert few.device_bytes == many.device_bytes
+
+
+def test_a_chain_of_rounds_waits_for_memory() -> None:
+    long = estimate(rms_norm(1, 96, 2048), H200)
+    assert long.us > 5 * estimate(rms_norm(1, 96, 16), H200).us
+
+
+def test_bytes_and_operations_are_counted() -> None:
+    (kernel,) = estimate(rms_norm(8), H200).kernels
+    assert kernel.device_bytes == 2 * (16 * 4096 + 4096 * 6144 + 16 * 6144)
+    assert kernel.l2_bytes == 2 * (96 * 16 * 4096 + 4096 * 6144 + 16 * 6144)
+    assert kernel.tensor_flops == 2 * 16 * 4096 * 6144  # 16 rows turned: 64 columns fill the rows of a tile
+    assert kernel.blocks == 96
+    assert kernel.waves == 1
+    assert kernel.shared_bytes == 2 * (16 * 128 + 128 * 64 + 16 * 64 + 16 + 16 * 64)
+
+
+def test_results_of_earlier_kernels_come_from_l2() -> None:
+    first, second = estimate(gqa(1, 16), H200).kernels
+    assert second.device_bytes == 2 * 2 * 256 * 64  # only what it writes
+    alone, _ = block_cost(
+        gqa(1, 16).ops[1].graph,  # type: ignore[union-attr]
+        [t(2, 256, 1024), t(2, 256, 16)],
+        H200,
+    )
+    assert alone.device_bytes == second.device_bytes + 2 * 2 * 256 * (1024 + 16)
+    assert first.device_bytes > 2 * 2 * (256 * 64 + 2 * 64 * 4096)
+
+
+def test_replicas_of_a_tensor_beyond_the_cache_are_read_once_per_wave() -> None:
+    small = replace(H200, l2_bytes=1 << 20)
+    graph = rms_norm(16, blocks=1536, loop=4)
+    (kernel,) = estimate(graph, small).kernels
+    assert kernel.waves >= 2
+    weights, outputs, x = 2 * 4096 * 6144, 2 * 32 * 6144, 2 * 32 * 4096
+    assert kernel.device_bytes == weights + outputs + x  # X fits the half
+    tiny = replace(H200, l2_bytes=1 << 16)
+    (kernel,) = estimate(graph, tiny).kernels
+    assert kernel.device_bytes == weights + outputs + x * kernel.waves
+
+
+def test_a_block_that_fits_nowhere_ranks_last_and_stays_finite() -> None:
+    rtx = load_target("rtx4090")
+    assert estimate(lora(16), rtx).us >= CANNOT_LAUNCH_US
+    assert estimate(lora(1), rtx).us < 1000
+
+
+def test_thread_fusion_saves_shared_memory() -> None:
+    plain = block(
+        (32, 1, 1),
+        1,
+        [(X, None), (X, None)],
+        [Op(OpKind.SIGMOID, (0,)), Op(OpKind.MUL, (2, 1)), Op(OpKind.ADD, (3, 1)), Op(OpKind.ACCUM_SUM, (4,))],
+        [(5, X)],
+    )
+    inner = ThreadGraph(2, (Op(OpKind.SIGMOID, (0,)), Op(OpKind.MUL, (2, 1)), Op(OpKind.ADD, (3, 1))), (4,))
+    fused = replace(plain, ops=(ThreadDefined((0, 1), inner), Op(OpKind.ACCUM_SUM, (2,))), outputs=(OutputSaver(3, X),))
+    before, after = (block_cost(graph, [t(32, 4096), t(32, 4096)], H200)[0] for graph in (plain, fused))
+    assert before.shared_bytes == 4 * 8192
+    assert after.shared_bytes == 3 * 8192
+    assert after.other_flops == before.other_flops
+    assert after.path_us < before.path_us
+    assert after.compute_us <= before.compute_us
+
+
+def test_shared_memory_is_counted_as_the_checker_of_graphs_counts_it() -> None:
+    for graph, _ in MEASURED:
+        types = kernel_types(graph)
+        for op, cost in zip(graph.ops, estimate(graph, H200).kernels, strict=True):
+            assert isinstance(op, GraphDefined)
+            assert cost.shared_bytes == shared_bytes(op.graph, tuple(types[i] for i in op.operands))
+        fused = fuse_threads(graph)
+        for op, cost in zip(fused.ops, estimate(fused, H200).kernels, strict=True):
+            assert isinstance(op, GraphDefined)
+            assert cost.shared_bytes == shared_bytes(op.graph, tuple(types[i] for i in op.operands))
+
+
+def test_it_is_a_sum_over_kernels_and_deterministic() -> None:
+    cost = estimate(gqa_unfused(8), H200)
+    assert isinstance(cost, Cost)
+    assert len(cost.kernels) == 5
+    assert cost.us == pytest.approx(sum(kernel.us for kernel in cost.kernels))
+    assert cost == estimate(gqa_unfused(8), H200)
+
+
+def test_more_bandwidth_is_never_slower() -> None:
+    slow: Target = replace(H200, bandwidth_gbs=1000.0)
+    for graph, _ in MEASURED:
+        assert estimate(graph, slow).us >= estimate(graph, H200).us
+    assert estimate(rms_norm(1), slow).us > 2 * estimate(rms_norm(1), H200).us
+
+
+def test_shapes_that_do_not_fit_are_a_mistake() -> None:
+    graph = KernelGraph(inputs((4, 8), (4, 8)), (Op(OpKind.MATMUL, (0, 1)),), (2,))
+    with pytest.raises(GraphError, match="matmul"):
+        estimate(graph, H200)
+
+
+def test_it_is_fast_enough_for_thousands_of_extents() -> None:
+    graph = gqa(1, 16)
+    kernel = graph.ops[0]
+    assert isinstance(kernel, GraphDefined)
+    types = [given.tensor for given in graph.inputs]
+    # 178 calls; benchmarks/speed.py has the time, about 22 us.
+    assert calls(lambda: block_cost(kernel.graph, types, H200), 1_000) < 400

@@ -1,0 +1,307 @@
+"""The text of kernels: right C++ expressions and literals, stable, and malformed programs are refused."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from dataclasses import replace
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from mirage_formal.kernels.cuda import emit, real
+from mirage_formal.kernels.program.program import (
+    Apply,
+    Barrier,
+    BinaryFn,
+    Combine,
+    CopyAsync,
+    For,
+    GlobalRead,
+    GlobalVector,
+    GlobalWrite,
+    If,
+    Int,
+    IntBin,
+    IntExpr,
+    IntOp,
+    LoadMatrix,
+    Mma,
+    Real,
+    Reg,
+    Registers,
+    Select,
+    SetReg,
+    SharedBuffer,
+    SharedRead,
+    SharedWrite,
+    ShuffleReduce,
+    Stmt,
+    UnaryFn,
+    Value,
+    Var,
+    WaitGroups,
+)
+from tests.kit.kernels.emulated_programs import (
+    BFLOAT,
+    FLOAT,
+    HALF,
+    I,
+    at,
+    bx,
+    elementwise,
+    every_kernel,
+    gemm,
+    ix,
+    masked_copy,
+    program,
+    reads,
+    softmax,
+    tid,
+    writes,
+)
+
+
+def with_body(*body: Stmt, **changes: object) -> str:
+    kernel = program("k", [reads("X", 64, HALF), writes("Y", 64)], [SharedBuffer("tile", HALF, 64, 0)], list(body))
+    return emit(replace(kernel, **changes))
+
+
+def expression(value: Value) -> str:
+    """How a value is printed where nothing surrounds it."""
+    return re.search(r"MARK\[0\] = (.*);", with_body(Registers("MARK", 3), SetReg("MARK", Int(0), value)))[1]
+
+
+def index(expr: IntExpr) -> str:
+    return re.search(r"MARK\[(.*)\] =", with_body(Registers("MARK", 3), SetReg("MARK", expr, Real(0.0))))[1]
+
+
+# --- expressions -----------------------------------------------------------------------------------------------------
+
+
+def random_index(rng: random.Random, depth: int) -> IntExpr:
+    if depth == 0 or rng.random() < 0.15:
+        return rng.choice([Int(rng.randrange(9)), Var("tid"), Var("bx")])
+    return IntBin(rng.choice(list(IntOp)), random_index(rng, depth - 1), random_index(rng, depth - 1))
+
+
+def meaning(expr: IntExpr, names: dict[str, int]) -> int:
+    """Its value in C++; ZeroDivisionError if it has none."""
+    match expr:
+        case Int(value):
+            return value
+        case Var(name):
+            return names[name]
+        case IntBin(op, left, right):
+            a, b = meaning(left, names), meaning(right, names)
+            if op in (IntOp.DIV, IntOp.MOD):
+                quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+                return quotient if op is IntOp.DIV else a - quotient * b
+            results = {
+                IntOp.ADD: a + b,
+                IntOp.SUB: a - b,
+                IntOp.MUL: a * b,
+                IntOp.XOR: a ^ b,
+                IntOp.LT: int(a < b),
+                IntOp.EQ: int(a == b),
+                IntOp.AND: int(bool(a) and bool(b)),
+            }
+            return results[op]
+
+
+def test_parentheses_keep_the_meaning_of_indices(tmp_path: Path) -> None:
+    """g++ evaluates two hundred random expressions as printed."""
+    rng = random.Random(7)
+    lines, expected = [], []
+    while len(lines) < 200:
+        expr, names = random_index(rng, 4), {"tid": rng.randrange(40), "bx": rng.randrange(5)}
+        try:
+            value = meaning(expr, names)
+        except ZeroDivisionError:
+            continue
+        if abs(value) < 1 << 30:
+            expected.append(value)
+            lines.append(
+                f"{{ volatile int tid = {names['tid']}, bx = {names['bx']}; int v = {index(expr)}; show(v); }}"
+            )
+    source = tmp_path / "expressions.cpp"
+    text = '#include <stdio.h>\nstatic void show(int v) { printf("%d\\n", v); }\nint main() {\n'
+    source.write_text(text + "\n".join(lines) + "\n}\n")
+    run(["g++", "-O0", "-w", "-fwrapv", str(source), "-o", str(source.with_suffix(""))], check=True)
+    out = run([str(source.with_suffix(""))], capture_output=True, text=True, check=True).stdout
+    assert [int(line) for line in out.split()] == expected
+
+
+def test_readable_indices() -> None:
+    assert index(ix(tid * 4 + 1)) == "tid * 4 + 1"
+    assert index(ix((tid + 1) * 4)) == "(tid + 1) * 4"
+    assert index(ix(tid % 4 * 2)) == "(tid % 4) * 2"
+    assert index(ix(tid - (bx - 1))) == "tid - (bx - 1)"
+    assert index(ix(tid // 4 ^ bx)) == "(tid / 4) ^ bx"
+    assert index(ix((tid < 3).both(bx.equals(0)))) == "tid < 3 && bx == 0"
+
+
+def test_readable_values() -> None:
+    a, b = Reg("MARK", Int(1)), Reg("MARK", Int(2))
+    add, sub, mul = (lambda x, y, fn=fn: Combine(fn, x, y) for fn in (BinaryFn.ADD, BinaryFn.SUB, BinaryFn.MUL))
+    assert expression(add(a, mul(a, b))) == "MARK[1] + MARK[1] * MARK[2]"
+    assert expression(mul(add(a, b), b)) == "(MARK[1] + MARK[2]) * MARK[2]"
+    assert expression(sub(a, sub(a, b))) == "MARK[1] - (MARK[1] - MARK[2])"
+    assert expression(add(a, add(a, b))) == "MARK[1] + (MARK[1] + MARK[2])"
+    assert expression(Apply(UnaryFn.NEG, Apply(UnaryFn.NEG, a))) == "-(-MARK[1])"
+    assert expression(sub(a, Real(-1.0))) == "MARK[1] - (-1.0f)"
+    assert expression(Apply(UnaryFn.EXP, sub(a, b))) == "mf::exp(MARK[1] - MARK[2])"
+    assert expression(Combine(BinaryFn.MAX, a, Real(0.0))) == "mf::max(MARK[1], 0.0f)"
+    assert expression(mul(Select(ix(tid < 3), a, b), b)) == "(tid < 3 ? MARK[1] : MARK[2]) * MARK[2]"
+    assert expression(SharedRead("tile", ix(tid))) == "mf::load(tile, tid)"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0.0f"),
+        (-0.0, "-0.0f"),
+        (1.0, "1.0f"),
+        (0.1, "0.1f"),
+        (1e-5, "1e-05f"),
+        (1 / 3, "0.33333334f"),
+        (float("inf"), "mf::infinity()"),
+        (float("-inf"), "-mf::infinity()"),
+        (1e39, "mf::infinity()"),
+        (16777217.0, "16777216.0f"),
+    ],
+)
+def test_literals(number: float, text: str) -> None:
+    assert real(number) == text
+
+
+def test_literals_read_back_as_the_same_float() -> None:
+    rng = random.Random(3)
+    for _ in range(2000):
+        bits = rng.getrandbits(32)
+        (number,) = struct.unpack("f", struct.pack("I", bits))
+        if number == number and abs(number) != float("inf"):
+            assert struct.pack("f", float(real(number)[:-1])) == struct.pack("I", bits)
+
+
+def test_not_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        real(float("nan"))
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_of_a_kernel() -> None:
+    assert (
+        emit(masked_copy())
+        == """\
+// masked_copy: 1 x 1 x 1 blocks of 32 threads,
+// 128 bytes of dynamic shared memory.
+//   X: 24 x float16, read, aligned to 16 bytes
+//   Y: 64 x float16, written, aligned to 16 bytes
+#include "mirage_formal/device.cuh"
+
+extern "C" __global__ void __launch_bounds__(32) masked_copy(MF_INPUT(mf::half) X, MF_OUTPUT(mf::half) Y) {
+  MF_SHARED_MEMORY(128);
+  MF_SHARED(mf::half, tile, 64, 0);  // bytes 0..127
+  const int tid = mf::below<32>(threadIdx.x);
+  if (tid < 8) {
+    mf::copy_async(tile, tid * 8, X, tid * 8, tid < 3);
+  }
+  mf::commit();
+  mf::wait_groups<0>();
+  mf::barrier();
+  for (int i = 0; i < 2; ++i) {
+    mf::store(Y, tid + i * 32, mf::load(tile, tid + i * 32));
+  }
+}
+"""
+    )
+
+
+def test_equal_programs_give_equal_text_and_only_they() -> None:
+    texts = [emit(kernel) for kernel in every_kernel()]
+    assert texts == [emit(kernel) for kernel in every_kernel()]
+    assert len(set(texts)) == len(texts)
+
+
+def test_loops_unroll_as_planned() -> None:
+    text = emit(gemm())
+    assert re.findall(r"#pragma unroll.*\n *for \(int (\w+)", text) == ["step", "kk", "j", "j", "h"]
+    assert re.findall(r"#pragma unroll 1\n *for \(int (\w+)", text) == ["step"]
+    assert "#pragma" not in emit(masked_copy())
+
+
+def test_long_statements_are_wrapped() -> None:
+    for kernel in (gemm(), softmax()):
+        assert max(len(line) for line in emit(kernel).splitlines()) < 180
+    vector = GlobalWrite("Y", ix(tid), tuple(Real(0.1 * i) for i in range(4)))
+    assert "mf::store_vector(Y, tid, {0.0f, 0.1f, 0.2f, 0.3f});" in with_body(vector)
+
+
+def test_a_scope_ends_with_its_body() -> None:
+    inner = If(ix(tid < 3), (Registers("r", 1, initial=1.0), SetReg("r", Int(0), Real(2.0))))
+    assert with_body(inner, inner).count("MF_FLOATS(r, 1)") == 2
+    with pytest.raises(ValueError, match="'r'"):
+        with_body(inner, SetReg("r", Int(0), Real(2.0)))
+
+
+R, W = Registers("r", 4), Registers("w", 4, words=True)
+ZERO = Int(0)
+
+MALFORMED: dict[str, tuple[tuple[Stmt, ...], str]] = {
+    "unknown variable": ((R, SetReg("r", Var("i"), Real(0.0))), "'i' is not in scope"),
+    "loop variable taken": ((For("i", 2, (For("i", 2, ()),)),), "'i' is taken"),
+    "loop variable that is a parameter": ((For("X", 2, ()),), "'X' is taken"),
+    "array declared twice": ((R, R), "'r' is taken"),
+    "keyword": ((Registers("float", 1),), "identifier"),
+    "not an identifier": ((Registers("r-1", 1),), "identifier"),
+    "floats taken as words": ((R, LoadMatrix("r", ZERO, "tile", ZERO, 1)), "words"),
+    "words taken as floats": ((W, SetReg("w", ZERO, Real(0.0))), "floats"),
+    "unknown buffer": ((R, SetReg("r", ZERO, SharedRead("other", ZERO))), "'other'"),
+    "read of an output": ((R, SetReg("r", ZERO, GlobalRead("Y", ZERO))), "'Y' that is read"),
+    "write of an input": ((GlobalWrite("X", ZERO, (Real(0.0),)),), "'X' that is written"),
+    "vector of three": ((R, GlobalVector("r", ZERO, "X", ZERO, 3)), "4, 8 or 16 bytes"),
+    "vector of 32 bytes": ((SharedWrite("tile", ZERO, (Real(0.0),) * 16),), "4, 8 or 16 bytes"),
+    "no values": ((SharedWrite("tile", ZERO, ()),), "4, 8 or 16 bytes"),
+    "three matrices": ((W, LoadMatrix("w", ZERO, "tile", ZERO, 3)), "1, 2 or 4"),
+    "mma of float32": ((R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)), "16-bit"),
+    "shuffle by subtraction": ((R, ShuffleReduce("r", ZERO, BinaryFn.SUB, 1)), "ADD or MAX"),
+    "shuffle beyond a warp": ((R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 32)), "1..31"),
+    "division by zero": ((R, SetReg("r", ix(tid % 0), Real(0.0))), "division by zero"),
+    "negative wait": ((WaitGroups(-1),), "left >= 0"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_statements_are_refused(name: str) -> None:
+    body, message = MALFORMED[name]
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        with_body(If(ix(tid < 3), body))
+    assert f"kernel k, statement {type(body[-1]).__name__}" in str(error.value) or "For(" in str(error.value)
+
+
+def test_malformed_kernels_are_refused() -> None:
+    with pytest.raises(ValueError, match="different names"):
+        with_body(params=(reads("X", 1), writes("X", 1)))
+    with pytest.raises(ValueError, match="different names"):
+        with_body(params=(reads("tid", 1),))
+    with pytest.raises(ValueError, match="positive"):
+        with_body(threads=0)
+    with pytest.raises(ValueError, match="identifier"):
+        with_body(name="2k")
+    with pytest.raises(ValueError, match="whole warps"):
+        with_body(R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 1), threads=48)
+    with pytest.raises(ValueError, match="cannot convert"):
+        with_body(CopyAsync("tile", ZERO, "X", ZERO), shared=(SharedBuffer("tile", BFLOAT, 64, 0),))
+
+
+def test_coordinates_are_declared_when_used() -> None:
+    assert "blockIdx" not in with_body(Barrier())
+    text = emit(elementwise(at("A")))
+    assert "const int bx = mf::below<2>(blockIdx.x);" in text
+    assert "blockIdx.y" not in text
+    assert I(3).expr == Int(3)

@@ -1,0 +1,109 @@
+"""The generated kernels of every example: proved, safe, compiled without spills, and run on the emulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import emulate_examples
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.device import compile as nvrtc
+from mirage_formal.device import emulate
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
+from mirage_formal.run.built.build import ARCHS
+from mirage_formal.run.built.values import Built
+from tests.kit.kernels import example_kernels as kit
+
+COMPILED = ARCHS if nvrtc.available() else ()
+
+
+def spills(made: Built) -> dict[str, list[int]]:
+    """Bytes that each generated kernel spills, for every architecture."""
+    launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
+    return {launch.name: [launch.cubins[arch].spill_bytes for arch in COMPILED] for launch in launches}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(kit.EXAMPLES))
+def test_what_a_search_finds_runs_within_tolerance(name: str) -> None:
+    """At reduced extents: the best candidates, and the best of every other number of kernels, at all three scales."""
+    program = kit.reduced(name)
+    candidates = kit.searched(name)
+    assert len(candidates) >= 2
+    for candidate in candidates:
+        made = kit.built(candidate, program, COMPILED)
+        assert all(not any(found) for found in spills(made).values())
+        # Without a running maximum numerics decide: exponentials leave float16 at larger scales.
+        scales = (0.1,) if made.stable.note else kit.numerics.SCALES
+        record = kit.checked(made, scales=scales)
+        assert record.answer == "within", (candidate, record)
+
+
+@pytest.mark.parametrize("row", list(kit.fastest()))
+def test_the_fastest_candidates_at_real_extents(row: str) -> None:
+    """Proved equal to the example; obligations hold and nothing spills at real extents; real tiles run right."""
+    name, batch = row.rsplit("-b", 1)
+    program, candidate = kit.real(name, int(batch)), kit.fastest()[row]
+    assert isinstance(prove(program, candidate), Equivalent)
+    made = kit.built(candidate, program, COMPILED)
+    assert made.stable.note == ""
+    assert all(not any(found) for found in spills(made).values())
+    for position, kernel in enumerate(kit.kernels(made.stable.graph)):
+        assert kit.run_alone(kernel, position) <= 1
+
+
+def test_every_example_is_there() -> None:
+    files = {path.stem for path in kit.EXAMPLE_FILES.glob("*.py")}
+    assert {example.file for example in kit.EXAMPLES.values()} <= files
+    assert {row.rsplit("-b", 1)[0] for row in kit.fastest()} == set(kit.EXAMPLES)
+    assert len(kit.fastest()) == 3 * len(kit.EXAMPLES)
+
+
+# --- sanitizers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel of an example: loads that leave their parameter, and text that leaves an array."""
+    row = "ntrans-b1"
+    (kernel,) = kit.kernels(kit.fastest()[row])
+    (clean,) = emulate_examples.alone(row, 0, kernel)
+    assert (clean.result, clean.failed) == ("clean", False)
+    real_lower, real_emit = kit.lower, emulate.emit
+
+    def beyond(plan: Plan) -> Program:
+        right = real_lower(plan)
+        return replace(right, body=_moved(right.body, 8))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kit, "lower", beyond)
+        (found,) = emulate_examples.alone(row, 0, kernel)
+        assert found.failed
+        assert ": out of bounds of in0_x0[8192] by thread 511" in found.result
+    with monkeypatch.context() as patch:
+        raw = "\n  float a[4] = {1, 2, 3, 4};\n  volatile int i = 5;\n  a[0] = a[i];\n"
+        patch.setattr(emulate, "emit", lambda p: real_emit(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
+        (found,) = emulate_examples.alone(row, 0, kernel)
+        assert found.failed
+        assert "sanitizer: " in found.result
+        assert "out of bounds" in found.result
+    assert emulate_examples.report([clean]) == 0
+    assert emulate_examples.report([clean, found]) == 1
+    assert emulate_examples.report([]) == 1
+
+
+def _moved(body: tuple[Stmt, ...], by: int) -> tuple[Stmt, ...]:
+    """The statements with every vector load moved."""
+    out: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case For() | If():
+                out.append(replace(stmt, body=_moved(stmt.body, by)))
+            case GlobalVector():
+                out.append(replace(stmt, index=IntBin(IntOp.ADD, stmt.index, Int(by))))
+            case _:
+                out.append(stmt)
+    return tuple(out)

@@ -1,0 +1,360 @@
+"""Rewrites of one term of a table (``fuzz.Terms``): right ones here and in ``fuzz_layout``, wrong in ``fuzz_faults``.
+
+A rule takes the table, a term and a random source, and returns the term that takes its place, or None; a Mismatch of
+shapes means that it does not apply. ``RIGHT`` and ``WRONG`` map an operator to its rules, None to those of all terms;
+they are complete once ``fuzz_faults``, which stands last, is imported.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+
+from mirage_formal.graph.ops import Attrs, OpKind
+from tests.kit.fuzz.fuzz import Mismatch, Sign, Terms
+
+K = OpKind
+Rule = Callable[[Terms, int, random.Random], int | None]
+HALF = Fraction(1, 2)
+
+RIGHT: dict[OpKind | None, list[Rule]] = defaultdict(list)
+WRONG: dict[OpKind | None, list[Rule]] = defaultdict(list)
+
+
+def right(*kinds: OpKind | None) -> Callable[[Rule], Rule]:
+    """Registers a rewrite that changes nothing wherever both sides are defined."""
+
+    def put(rule: Rule) -> Rule:
+        for kind in kinds:
+            RIGHT[kind].append(rule)
+        return rule
+
+    return put
+
+
+def wrong(*kinds: OpKind | None) -> Callable[[Rule], Rule]:
+    """Registers a rewrite that changes the result, but on special operands."""
+
+    def put(rule: Rule) -> Rule:
+        for kind in kinds:
+            WRONG[kind].append(rule)
+        return rule
+
+    return put
+
+
+def parts(t: Terms, i: int, kind: OpKind) -> tuple[int, ...]:
+    """The operands of a term of this kind."""
+    if t.rows[i].kind is not kind:
+        raise Mismatch(kind.value)
+    return t.rows[i].operands
+
+
+def scaled(t: Terms, a: int, factor: Fraction | int) -> int:
+    return t.op(K.SCALE, a, factor=Fraction(factor))
+
+
+def turned(t: Terms, a: int) -> int:
+    """The last two dims exchanged."""
+    rank = len(t.shapes[a])
+    if rank < 2:
+        raise Mismatch("a vector")
+    return t.op(K.TRANSPOSE, a, perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
+@right(K.ADD, K.MUL)
+def operands_exchanged(t, i, rng):
+    a, b = t.rows[i].operands
+    return t.op(t.rows[i].kind, b, a)
+
+
+@right(K.ADD, K.MUL)
+def associated(t, i, rng):
+    kind = t.rows[i].kind
+    a, b = t.rows[i].operands
+    c, d = parts(t, a, kind)
+    return t.op(kind, c, t.op(kind, d, b))
+
+
+@right(K.SUB)
+def difference_as_a_sum(t, i, rng):
+    a, b = t.rows[i].operands
+    return t.op(K.ADD, a, scaled(t, b, -1))
+
+
+@right(K.SUB)
+def difference_negated(t, i, rng):
+    a, b = t.rows[i].operands
+    return scaled(t, t.op(K.SUB, b, a), -1)
+
+
+@right(K.MUL, K.MATMUL)
+def distributed(t, i, rng):
+    kind = t.rows[i].kind
+    a, b = t.rows[i].operands
+    if t.rows[a].kind in (K.ADD, K.SUB):
+        c, d = t.rows[a].operands
+        return t.op(t.rows[a].kind, t.op(kind, c, b), t.op(kind, d, b))
+    c, d = parts(t, b, K.ADD)
+    return t.op(K.ADD, t.op(kind, a, c), t.op(kind, a, d))
+
+
+@right(K.MUL)
+def product_of_exponentials(t, i, rng):
+    a, b = t.rows[i].operands
+    return t.op(K.EXP, t.op(K.ADD, parts(t, a, K.EXP)[0], parts(t, b, K.EXP)[0]))
+
+
+@right(K.MUL)
+def product_as_a_difference_of_squares(t, i, rng):
+    a, b = t.rows[i].operands
+    first, second = t.op(K.SQUARE, t.op(K.ADD, a, b)), t.op(K.SQUARE, t.op(K.SUB, a, b))
+    return scaled(t, t.op(K.SUB, first, second), Fraction(1, 4))
+
+
+@right(K.DIV)
+def division_of_a_sum(t, i, rng):
+    a, b = t.rows[i].operands
+    kind = t.rows[a].kind
+    if kind not in (K.ADD, K.SUB):
+        return None
+    c, d = t.rows[a].operands
+    return t.op(kind, t.op(K.DIV, c, b), t.op(K.DIV, d, b))
+
+
+@right(K.DIV)
+def division_as_a_reciprocal(t, i, rng):
+    a, b = t.rows[i].operands
+    return t.op(K.MUL, t.op(K.DIV, t.one(b), b), a)
+
+
+@right(K.DIV)
+def division_by_an_exponential(t, i, rng):
+    a, b = t.rows[i].operands
+    return t.op(K.MUL, a, t.op(K.EXP, scaled(t, parts(t, b, K.EXP)[0], -1)))
+
+
+@right(K.DIV)
+def division_twice(t, i, rng):
+    a, b = t.rows[i].operands
+    c, d = parts(t, a, K.DIV)
+    return t.op(K.DIV, c, t.op(K.MUL, d, b))
+
+
+@right(K.DIV)
+def rows_divided_before_the_product(t, i, rng):
+    a, b = t.rows[i].operands
+    c, d = parts(t, a, K.MATMUL)
+    if t.shapes[b][-1] != 1:
+        return None
+    return t.op(K.MATMUL, t.op(K.DIV, c, b), d)
+
+
+@right(K.EXP)
+def exponential_of_a_sum(t, i, rng):
+    (a,) = t.rows[i].operands
+    kind = {K.ADD: K.MUL, K.SUB: K.DIV}.get(t.rows[a].kind)
+    if kind is None:
+        return None
+    b, c = t.rows[a].operands
+    return t.op(kind, t.op(K.EXP, b), t.op(K.EXP, c))
+
+
+@right(K.EXP)
+def exponential_of_a_half_squared(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.SQUARE, t.op(K.EXP, scaled(t, a, HALF)))
+
+
+@right(K.EXP)
+def root_of_an_exponential(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.SQRT, t.op(K.EXP, scaled(t, a, 2)))
+
+
+@right(K.EXP)
+def exponential_below(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.DIV, t.one(a), t.op(K.EXP, scaled(t, a, -1)))
+
+
+@right(K.SQRT)
+def root_of_four_times(t, i, rng):
+    (a,) = t.rows[i].operands
+    return scaled(t, t.op(K.SQRT, scaled(t, a, 4)), HALF)
+
+
+@right(K.SQRT)
+def root_below(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.DIV, a, i) if t.signs[a] is Sign.POSITIVE else None
+
+
+@right(K.SQRT)
+def root_of_a_product(t, i, rng):
+    (a,) = t.rows[i].operands
+    b, c = parts(t, a, K.MUL)
+    if Sign.ANY in (t.signs[b], t.signs[c]):
+        return None
+    return t.op(K.MUL, t.op(K.SQRT, b), t.op(K.SQRT, c))
+
+
+@right(K.SQUARE)
+def square_as_a_product(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.MUL, a, a)
+
+
+@right(K.SQUARE)
+def square_of_a_sum(t, i, rng):
+    (a,) = t.rows[i].operands
+    b, c = parts(t, a, K.ADD)
+    cross = scaled(t, t.op(K.MUL, b, c), 2)
+    return t.op(K.ADD, t.op(K.ADD, t.op(K.SQUARE, b), cross), t.op(K.SQUARE, c))
+
+
+@right(K.SILU)
+def silu_by_sigmoid(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.MUL, a, t.op(K.SIGMOID, a))
+
+
+@right(K.SILU)
+def silu_by_exponentials(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.DIV, a, t.op(K.ADD, t.one(a), t.op(K.EXP, scaled(t, a, -1))))
+
+
+@right(K.SIGMOID)
+def sigmoid_by_exponentials(t, i, rng):
+    (a,) = t.rows[i].operands
+    e = t.op(K.EXP, a)
+    return t.op(K.DIV, e, t.op(K.ADD, t.one(a), e))
+
+
+@right(K.SIGMOID)
+def sigmoid_of_the_negative(t, i, rng):
+    (a,) = t.rows[i].operands
+    return t.op(K.SUB, t.one(a), t.op(K.SIGMOID, scaled(t, a, -1)))
+
+
+@right(K.SCALE)
+def factor_split(t, i, rng):
+    (a,) = t.rows[i].operands
+    factor = t.rows[i].attrs.factor
+    return scaled(t, scaled(t, a, Fraction(2, 3)), factor * Fraction(3, 2))
+
+
+@right(K.SCALE)
+def factor_moved_inside(t, i, rng):
+    (a,) = t.rows[i].operands
+    factor, kind = t.rows[i].attrs.factor, t.rows[a].kind
+    if kind in (K.ADD, K.SUB):
+        b, c = t.rows[a].operands
+        return t.op(kind, scaled(t, b, factor), scaled(t, c, factor))
+    if kind in (K.MUL, K.DIV, K.MATMUL):
+        b, c = t.rows[a].operands
+        return t.op(kind, scaled(t, b, factor), c)
+    return t.made(K.SUM, (scaled(t, parts(t, a, K.SUM)[0], factor),), t.rows[a].attrs)
+
+
+@right(K.MEAN)
+def mean_as_a_scaled_sum(t, i, rng):
+    (a,) = t.rows[i].operands
+    dim = t.rows[i].attrs.dim
+    return scaled(t, t.op(K.SUM, a, dim=dim), Fraction(1, t.shapes[a][dim]))
+
+
+@right(K.SUM)
+def sum_as_a_scaled_mean(t, i, rng):
+    (a,) = t.rows[i].operands
+    dim = t.rows[i].attrs.dim
+    return scaled(t, t.op(K.MEAN, a, dim=dim), t.shapes[a][dim])
+
+
+@right(K.SUM, K.MEAN)
+def sum_of_a_sum(t, i, rng):
+    (a,) = t.rows[i].operands
+    row = t.rows[i]
+    b, c = parts(t, a, K.ADD)
+    if t.shapes[b] != t.shapes[c]:
+        return None
+    return t.op(K.ADD, t.made(row.kind, (b,), row.attrs), t.made(row.kind, (c,), row.attrs))
+
+
+@right(K.SUM)
+def constant_factor_outside_the_sum(t, i, rng):
+    (a,) = t.rows[i].operands
+    dim, kind = t.rows[i].attrs.dim, t.rows[a].kind
+    if kind not in (K.MUL, K.DIV):
+        return None
+    b, c = t.rows[a].operands
+    if t.shapes[c][dim] != 1 or t.shapes[b] != t.shapes[a]:
+        return None
+    return t.op(kind, t.op(K.SUM, b, dim=dim), c)
+
+
+@right(K.SUM)
+def sum_of_a_product_by_a_sum_of_a_factor(t, i, rng):
+    (a,) = t.rows[i].operands
+    b, c = parts(t, a, K.MATMUL)
+    dim, rank = t.rows[i].attrs.dim, len(t.shapes[a])
+    if dim == rank - 1:
+        return t.op(K.MATMUL, b, t.op(K.SUM, c, dim=dim))
+    return t.op(K.MATMUL, t.op(K.SUM, b, dim=dim), c) if dim == rank - 2 else None
+
+
+@right(K.SUM, K.MAX)
+def reduction_in_two_stages(t, i, rng):
+    (a,) = t.rows[i].operands
+    kind, dim, shape = t.rows[i].kind, t.rows[i].attrs.dim, t.shapes[a]
+    cut = next((n for n in (2, 3) if shape[dim] % n == 0 and shape[dim] > n), 1)
+    split = t.op(K.RESHAPE, a, shape=(*shape[:dim], cut, shape[dim] // cut, *shape[dim + 1 :]))
+    stages = t.op(kind, t.op(kind, split, dim=dim), dim=dim + 1)
+    return t.op(K.RESHAPE, stages, shape=t.shapes[i])
+
+
+@right(K.SUM, K.MEAN, K.MAX, K.RMS_NORM, K.SOFTMAX)
+def reduction_of_a_transpose(t, i, rng):
+    row = t.rows[i]
+    rank, dim = len(t.shapes[i]), row.attrs.dim
+    if rank < 2 or dim < rank - 2 or len(row.operands) > 1:
+        return None
+    attrs = Attrs(dim=2 * rank - 3 - dim, eps=row.attrs.eps)
+    return turned(t, t.made(row.kind, (turned(t, row.operands[0]),), attrs))
+
+
+@right(K.MATMUL)
+def product_associated(t, i, rng):
+    a, b = t.rows[i].operands
+    if t.rows[a].kind is K.MATMUL:
+        c, d = t.rows[a].operands
+        return t.op(K.MATMUL, c, t.op(K.MATMUL, d, b))
+    c, d = parts(t, b, K.MATMUL)
+    return t.op(K.MATMUL, t.op(K.MATMUL, a, c), d)
+
+
+@right(K.MATMUL)
+def product_of_transposes(t, i, rng):
+    a, b = t.rows[i].operands
+    return turned(t, t.op(K.MATMUL, turned(t, b), turned(t, a)))
+
+
+@right(K.MATMUL)
+def product_as_a_sum(t, i, rng):
+    a, b = t.rows[i].operands
+    if len(t.shapes[a]) != 2:
+        return None
+    (m, k), n = t.shapes[a], t.shapes[b][1]
+    wide = t.op(K.MUL, t.op(K.RESHAPE, a, shape=(m, k, 1)), t.op(K.RESHAPE, b, shape=(1, k, n)))
+    return t.op(K.RESHAPE, t.op(K.SUM, wide, dim=1), shape=(m, n))
+
+
+@right(K.ADD)
+def two_products_as_one(t, i, rng):
+    a, b = t.rows[i].operands
+    (c, d), (e, f) = parts(t, a, K.MATMUL), parts(t, b, K.MATMUL)
+    rank = len(t.shapes[c])
+    return t.op(K.MATMUL, t.op(K.CONCAT, c, e, dim=rank - 1), t.op(K.CONCAT, d, f, dim=rank - 2))

@@ -1,0 +1,216 @@
+"""Generated kernels of the examples: found by a search at reduced extents, or given; run on the emulator."""
+
+from __future__ import annotations
+
+import runpy
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.claims.numerics import numerics
+from mirage_formal.device import emulate
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import from_value
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.target import load_target
+from mirage_formal.run.built.build import build
+from mirage_formal.run.built.values import Built
+from tests.kit.kernels.lowering_kit import ROUND, inputs_for, laid_out, shrunk
+from tests.kit.paths import REPOSITORY
+
+EXAMPLE_FILES = REPOSITORY / "examples"
+H200 = load_target("h200")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A program of examples/ and how it is searched at reduced extents.
+
+    Attributes:
+        file, program: Where it is.
+        extents: Reduced extents by real ones.
+        space: The options of the search that leave less to search.
+    """
+
+    file: str
+    program: str
+    extents: dict[int, int]
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+_HEADS: dict[str, Any] = {"config": "attention", "griddims": [(2, 4, 2), (2, 2, 1), (2, 1, 1)], "franges": [2, 4]}
+EXAMPLES: dict[str, Example] = {
+    "attn": Example("attn", "attn", {4096: 256, 256: 32}, {**_HEADS}),
+    "qk": Example("qknorm", "qk", {4096: 256, 256: 32}, {**_HEADS, "max_kernel_ops": 1}),
+    "qv": Example("qknorm", "qv", {4096: 256, 256: 32}, {**_HEADS, "max_kernel_ops": 1}),
+    "rmsnorm": Example(
+        "rmsnorm", "rmsnorm", {4096: 512, 6144: 384}, {"config": "norm", "griddims": [(4, 1, 1), (4, 2, 1)]}
+    ),
+    "lora": Example("lora", "lora", {4096: 256}, {"config": "lora", "griddims": [(4, 1, 1), (4, 2, 1)]}),
+    "gated_mlp": Example("gated_mlp", "gated_mlp", {4096: 256}, {"config": "mlp", "griddims": [(4, 1, 1), (4, 2, 1)]}),
+    "ntrans": Example("ntrans", "ntrans", {4096: 512}, {"config": "norm", "griddims": [(4, 1, 1), (8, 1, 1)]}),
+    "decode": Example(
+        "decode",
+        "decode",
+        {4096: 256, 64: 4},
+        {"config": "attention", "griddims": [(4, 4, 1), (4, 1, 1)], "franges": [2, 4]},
+    ),
+}
+
+
+@cache
+def real(name: str, batch: int = 1) -> KernelGraph:
+    """An example's program at its real extents."""
+    example = EXAMPLES[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_BATCH", str(batch))
+        graph: mf.Graph = runpy.run_path(str(EXAMPLE_FILES / f"{example.file}.py"))[example.program]
+    return graph.freeze()
+
+
+@cache
+def fastest() -> dict[str, KernelGraph]:
+    """Candidates at real extents, by example and batch ("attn-b8"): those that were fastest on an H200."""
+    text = Path(__file__).with_name("example_candidates.json").read_bytes()
+    return {name: from_value(value, name) for name, value in msgspec.json.decode(text).items()}
+
+
+def reduced(name: str) -> KernelGraph:
+    """The same program at reduced extents."""
+    extents = EXAMPLES[name].extents
+    inputs = []
+    for item in real(name).inputs:
+        shape = tuple(extents.get(extent, extent) for extent in item.tensor.shape)
+        inputs.append(replace(item, tensor=DTensor(shape, item.tensor.dtype), strides=row_major(shape)))
+    return replace(real(name), inputs=tuple(inputs))
+
+
+@cache
+def searched(name: str, keep: int = 2) -> tuple[KernelGraph, ...]:
+    """The best candidates of a search at reduced extents, and the best of every other number of kernels."""
+    with tempfile.TemporaryDirectory() as where:
+        found = mf.superoptimize(
+            reduced(name), **EXAMPLES[name].space, keep=keep, out=Path(where) / name, workers=1, measure=0
+        )
+        return tuple(result.graph for result in found)
+
+
+@cache
+def built(graph: KernelGraph, program: KernelGraph, archs: tuple[str, ...] = ()) -> Built:
+    """The kernels of a candidate; all of their obligations hold."""
+    return build(graph, program, H200, archs)
+
+
+def kernels(graph: KernelGraph) -> list[KernelGraph]:
+    """Each graph-defined kernel of a µGraph alone, with its own tiles, few blocks and few iterations."""
+    types = kernel_types(graph)
+    ops = [op for op in graph.ops if isinstance(op, GraphDefined)]
+    return [shrunk(op, tuple(types[n] for n in op.operands)) for op in ops]
+
+
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """An executable on the emulator; cuBLAS products are NumPy's with float32 sums.
+
+    Attributes:
+        made: What is run.
+        sanitize: Whether it is built with AddressSanitizer and UBSan.
+    """
+
+    made: Built
+    sanitize: bool = False
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
+
+        Raises:
+            EmulationFault: The emulator or a sanitizer found a fault.
+        """
+        executable = self.made.executable
+        values: dict[int, Any] = dict(enumerate(arrays))
+        types = executable.values
+        for launch in executable.launches:
+            if isinstance(launch, KernelLaunch):
+                self._kernel(launch, values, types)
+                continue
+            a, b = (values[i].astype(np.float32) for i in (launch.a, launch.b))
+            with np.errstate(over="ignore"):
+                values[launch.result] = _held(np.matmul(a, b), types[launch.result].dtype)
+        return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
+
+    def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
+        executable = self.made.executable
+        program = self.made.programs[launch.name]
+        given, written = [], []
+        for argument in launch.arguments:
+            if argument.written:
+                written.append(argument.value)
+                continue
+            array = values[argument.value]
+            inside = argument.value < len(executable.graph.inputs)
+            given.append(laid_out(array, executable.graph.inputs[argument.value]) if inside else array)
+        text = executable.files[launch.source].decode()
+        found = emulate.run_source(program, text, given, sanitize=self.sanitize)
+        for number, array in zip(written, found, strict=True):
+            values[number] = array.reshape(types[number].shape)
+
+
+def _held(array: Any, dtype: DType) -> Any:
+    assert dtype is DType.FLOAT16
+    return array.astype(np.float16)
+
+
+def checked(
+    made: Built, *, sanitize: bool = False, scales: Sequence[float] = numerics.SCALES
+) -> numerics.NumericsRecord:
+    """Results of an executable on the emulator beside the program's exact ones, with derived tolerances."""
+    executable = made.executable
+    run = Emulated(made, sanitize)
+    return numerics.check(
+        executable.program, executable.graph, digest(executable.graph), run, device="emulator", scales=scales
+    )
+
+
+def run_alone(kernel: KernelGraph, position: int, *, sanitize: bool = False) -> float:
+    """The largest error of one kernel over what is allowed; at most 1 is right.
+
+    Allowed is the derived tolerance, and 6 unit roundoffs of the largest value where that is more: the tolerance of a
+    candidate leaves out errors of maxima, which cancel only in a later kernel.
+
+    Args:
+        kernel: A program of one kernel.
+        position: Its position in its candidate; later kernels divide by sums of exponentials, so they get positive
+            inputs.
+        sanitize: Whether it is built with AddressSanitizer and UBSan.
+
+    Raises:
+        EmulationFault: The emulator or a sanitizer found a fault.
+    """
+    program = lower(make_plan(kernel, 0, H200))
+    arrays = [a.astype(np.float64) for a in inputs_for(kernel, low=0.1 if position else None)]
+    given = [laid_out(a, item) for a, item in zip(arrays, kernel.inputs, strict=True)]
+    found = emulate.run(program, given, sanitize=sanitize)
+    wanted = numerics.expected(kernel, kernel, arrays)
+    worst = 0.0
+    for result, value, tolerance in zip(found, wanted.values, wanted.tolerances, strict=True):
+        least = 6 * ROUND[kernel.inputs[0].tensor.dtype] * np.abs(value).max()
+        off = np.abs(result.reshape(value.shape).astype(np.float64) - value)
+        ratio = off / np.maximum(tolerance, least)
+        worst = max(worst, float(np.where(np.isnan(ratio), np.inf, ratio).max()))
+    return worst
+
+
+__all__ = ["EXAMPLES", "Emulated", "built", "checked", "fastest", "kernels", "real", "reduced", "run_alone", "searched"]

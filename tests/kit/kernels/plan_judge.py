@@ -1,0 +1,269 @@
+"""What finds a fault in a Plan or Program, in the order of the product; and when a change is no fault at all."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mirage_formal.claims.numerics import numerics
+from mirage_formal.claims.safety.safety import Safe, Unknown, discharge_safety
+from mirage_formal.device import emulate
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import (
+    Barrier,
+    CopyAsync,
+    Program,
+    SharedBuffer,
+    Stmt,
+    WaitGroups,
+)
+from mirage_formal.meaning.reference import run as reference
+from tests.kit.kernels.lowering_kit import laid_out, stored
+from tests.kit.kernels.plan_bases import Base, bases
+from tests.kit.kernels.plan_mutants import Mutant
+from tests.kit.kernels.program_interpreter import Fault, Machine
+
+
+class By(StrEnum):
+    """What found a fault, or what became of it instead."""
+
+    #: Lowering or printing refuses it.
+    VALIDATION = "validation"
+    #: An obligation is broken.
+    OBLIGATION = "obligation"
+    #: An obligation is undecided, so that the kernel is refused.
+    UNDECIDED = "undecided obligation"
+    #: All obligations hold and the emulator reports a fault.
+    EMULATOR = "emulator"
+    #: It runs without a fault, to results outside of their tolerance.
+    VALUES = "values"
+    #: It does what the kernel without it does, by an argument that was checked.
+    EQUIVALENT = "equivalent"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What found a mutant, and what it said."""
+
+    by: By
+    detail: str = ""
+
+
+@cache
+def inputs(name: str, seed: int = 1, scale: float = 1.0) -> tuple[Any, ...]:
+    """Seeded inputs of a kernel; a second kernel's are what the first one computes."""
+    base = bases()[name]
+    op = base.candidate.ops[base.position]
+    before = KernelGraph(base.candidate.inputs, base.candidate.ops[: base.position], op.operands)
+    exact = reference(before, numerics.draw_all(before, seed, scale))
+    items = base.graph.inputs
+    return tuple(stored(a, item.tensor.dtype).astype(np.float64) for a, item in zip(exact, items, strict=True))
+
+
+def given(base: Base, seed: int = 1, scale: float = 1.0) -> list[Any]:
+    """The same as the kernel's parameters hold them."""
+    return [laid_out(a, item) for a, item in zip(inputs(base.name, seed, scale), base.graph.inputs, strict=True)]
+
+
+@cache
+def expected(name: str, scale: float) -> numerics.Expected:
+    """Exact results of the program in float64, and the candidate's tolerances."""
+    base = bases()[name]
+    return numerics.expected(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))
+
+
+def results(base: Base, program: Program, source: str, launched: int | None = None) -> list[numerics.OutputRecord]:
+    """The candidate's results on the emulator, with this kernel in it, beside what is expected, at every scale.
+
+    Raises:
+        EmulationFault: The emulator found a fault.
+    """
+    if launched is not None:
+        # The text stays as it is; the launch asks for other bytes.
+        program = replace(program, shared=(SharedBuffer("all", DType.FLOAT16, launched // 2, 0),))
+        assert program.shared_bytes == launched
+    out: list[numerics.OutputRecord] = []
+    for scale in numerics.SCALES:
+        found = emulate.run_source(program, source, given(base, scale=scale))
+        for later in following(base):
+            found = emulate.run(later.program, found)
+        wanted = expected(base.name, scale)
+        types = kernel_types(base.computed)
+        for a, b, tolerance, number in zip(found, wanted.values, wanted.tolerances, base.computed.outputs, strict=True):
+            out.append(numerics.compare(a.astype(np.float64), b, tolerance, types[number].dtype))
+    return out
+
+
+def following(base: Base) -> list[Base]:
+    """The candidate's later kernels, each of which reads just what the one before it writes."""
+    later = [b for b in bases().values() if b.candidate is base.candidate and b.position > base.position]
+    first = len(base.candidate.inputs)
+    for op in base.candidate.ops[1:]:
+        assert op.operands == tuple(range(first, first + len(op.operands)))
+    return later
+
+
+def judge(mutant: Mutant) -> Found:
+    """What finds a mutant, asked in the order of the product: validation, obligations, emulator, values."""
+    base = bases()[mutant.base]
+    try:
+        program = lower(mutant.faulty) if isinstance(mutant.faulty, Plan) else mutant.faulty
+        source = emit(program)
+    except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
+        return Found(By.VALIDATION, f"{type(error).__name__}: {error}")
+    if mutant.launched is None and (why := equivalent(base, program)):
+        return Found(By.EQUIVALENT, why)
+    verdict = discharge_safety(program).verdict
+    if isinstance(verdict, Unknown):
+        return Found(By.UNDECIDED, verdict.reason)
+    if not isinstance(verdict, Safe):
+        return Found(By.OBLIGATION, str(verdict.obligation.kind))
+    try:
+        records = results(base, program, source, mutant.launched)
+    except emulate.EmulationFault as fault:
+        return Found(By.EMULATOR, fault.kind.value)
+    wrong = [record for record in records if record.answer != "within"]
+    if wrong:
+        return Found(By.VALUES, wrong[0].reason)
+    same = mutant.launched is None and same_bits(base, program)
+    return Found(By.EQUIVALENT, "same bits") if same else Found(By.NOTHING)
+
+
+# --- changes that are no faults --------------------------------------------------------------------------------------
+
+
+def equivalent(base: Base, program: Program) -> str:
+    """Why a Program does what the kernel without a fault does, or "".
+
+    Sound: "same text" is the same kernel. Otherwise every thread executes the same statements on the same elements in
+    the same order, apart from synchronisation; shared memory is accessed, copied, waited for and met over in the same
+    order; and no two buffers share bytes that are used and were not shared before, nor is one less aligned.
+    """
+    if emit(program) == emit(base.program):
+        return "same text"
+    if program.params != base.program.params or program.grid != base.program.grid:
+        return ""
+    if not _placed_as_well(base.program, program, _trace(base.name).touched):
+        return ""
+    try:
+        found = Tracer(program, given(base))
+        found.run()
+    except (Fault, IndexError, KeyError, ValueError, AssertionError, ZeroDivisionError):
+        return ""
+    return "same accesses in the same order" if found.traced() == _trace(base.name).traced() else ""
+
+
+def _placed_as_well(old: Program, new: Program, touched: dict[str, Any]) -> bool:
+    """Whether no buffers share used bytes that did not before, and offsets are as aligned as before."""
+    if [b.name for b in old.shared] != [b.name for b in new.shared]:
+        return False
+    if any(b.offset % 16 > a.offset % 16 for a, b in zip(old.shared, new.shared, strict=True)):
+        return False
+
+    def meet(program: Program) -> set[tuple[str, str]]:
+        used = {
+            b.name: set((touched[b.name][:, None] * b.dtype.bytes + np.arange(b.dtype.bytes) + b.offset).flat)
+            for b in program.shared
+        }
+        return {(a, b) for a in used for b in used if a < b and used[a] & used[b]}
+
+    return meet(new) <= meet(old)
+
+
+def same_bits(base: Base, program: Program) -> bool:
+    """Whether a Program that is safe computes what the right kernel does, bit for bit, on nine random inputs.
+
+    Sound but for chance: which statements are executed and what they address does not depend on values, so both are
+    fixed sequences of operations on the inputs; two that differ in what is written do so on random values. (Lanes that
+    hold copies of one value, and rows that nobody stores, make no difference.)
+    """
+    for seed in (1, 2, 3):
+        for scale in numerics.SCALES:
+            arrays = given(base, seed, scale)
+            both = [emulate.run(p, arrays) for p in (base.program, program)]
+            if any(a.tobytes() != b.tobytes() for a, b in zip(*both, strict=True)):
+                return False
+    return True
+
+
+@cache
+def _trace(name: str) -> Tracer:
+    base = bases()[name]
+    tracer = Tracer(base.program, given(base))
+    tracer.run()
+    return tracer
+
+
+class Tracer(Machine):  # type: ignore[misc]
+    """Runs a Program and digests what its threads do, in order: all of it, and what concerns shared memory.
+
+    A wait counts as the copies that are complete behind it; one that completes none, and a barrier behind another one
+    with nothing between them, do not count.
+    """
+
+    def __init__(self, program: Program, arrays: list[Any]) -> None:
+        super().__init__(program, arrays)
+        self.done, self.ordered = hashlib.sha256(), hashlib.sha256()
+        self.last = b""
+        self.used = {b.name: np.zeros(b.elements, bool) for b in program.shared}
+
+    @property
+    def touched(self) -> dict[str, Any]:
+        """The elements of each buffer that are accessed."""
+        return {name: np.flatnonzero(used) for name, used in self.used.items()}
+
+    def traced(self) -> tuple[bytes, bytes]:
+        """The two digests."""
+        return self.done.digest(), self.ordered.digest()
+
+    def order(self, event: bytes) -> None:
+        if not (event == self.last == b"barrier"):
+            self.ordered.update(event)
+        self.last = event
+
+    def statement(self, s: Stmt, mask: Any) -> None:
+        match s:
+            case Barrier():
+                self.order(b"barrier")
+            case WaitGroups(left) if len(self.groups) > left:
+                complete = sum(len(group) for group in self.groups[: len(self.groups) - left])
+                if complete:
+                    self.order(f"wait {complete}".encode())
+            case _:
+                name = type(s).__name__
+                if name not in ("Commit", "WaitGroups", "For", "If"):
+                    self.done.update(name.encode() + np.packbits(mask).tobytes())
+        super().statement(s, mask)
+
+    def units(self, name: str, index: Any, count: int, mask: Any) -> Any:
+        found = super().units(name, index, count, mask)
+        self.used[name][(index[mask][:, None] + np.arange(count)).reshape(-1)] = True
+        event = f"{name} {count}".encode() + np.where(mask, index, -1).tobytes()
+        self.done.update(event)
+        self.order(event)
+        return found
+
+    def global_positions(self, name: str, index: Any, count: int, mask: Any) -> Any:
+        self.done.update(f"{name} {count}".encode() + np.where(mask, index, -1).tobytes())
+        return super().global_positions(name, index, count, mask)
+
+    def slot(self, array: str, index: Any) -> int:
+        found: int = super().slot(array, index)
+        self.done.update(f"{array} {found}".encode())
+        return found
+
+    def copy(self, s: CopyAsync, mask: Any) -> None:
+        self.order(b"copy")
+        super().copy(s, mask)

@@ -1,0 +1,150 @@
+"""The kit of the corpora tests/prove and tests/refute: pairs of a program and a candidate, each built by one function.
+
+A claim is a function whose keyword defaults are real extents; the decorator takes the extents that make it small, so
+that float64 decides the small pair in a millisecond.
+
+    @claim(b=2, k=4, n=6)
+    def the_division_comes_last(b=16, k=4096, n=6144):
+        return pair(
+            {"X": (b, k), "W": (k, n)},
+            lambda g, x, w: g.rms_norm(x) @ w,
+            lambda g, x, w: (x @ w) / g.sqrt(g.mean(g.square(x), 1)),
+        )
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+
+import mirage_formal as mf
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.meaning import reference
+from tests.kit.paths import REPOSITORY
+
+HERE = REPOSITORY / "tests"
+BLOCK = (128, 1, 1)
+
+Pair = tuple[KernelGraph, KernelGraph]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A pair at real extents, and at small ones.
+
+    Attributes:
+        name: Module and function, as in ``norm.gamma_folded_into_the_weight``.
+        build: The function; every parameter has a default.
+        small: Arguments that make it small.
+        positive: Whether inputs must be positive for both sides to be defined.
+    """
+
+    name: str
+    build: Callable[..., Pair]
+    small: Mapping[str, object]
+    positive: bool
+
+    def real(self) -> Pair:
+        """The pair at real extents."""
+        return self.build()
+
+    def tiny(self) -> Pair:
+        """The pair at small extents."""
+        return self.build(**self.small)
+
+
+def claim(*, positive: bool = False, **small: object) -> Callable[[Callable[..., Pair]], Claim]:
+    """Makes a claim of a function; the keywords are its small extents."""
+
+    def made(build: Callable[..., Pair]) -> Claim:
+        family = build.__module__.rpartition(".")[2]
+        return Claim(f"{family}.{build.__name__}", build, dict(small), positive)
+
+    return made
+
+
+def program(inputs: Mapping[str, Sequence[int]], body: Callable[..., object]) -> KernelGraph:
+    """A frozen program: ``body`` takes the graph and one tensor per input and returns its output or outputs."""
+    graph = mf.new_kernel_graph()
+    tensors = [graph.new_input(dims=tuple(dims), name=name) for name, dims in inputs.items()]
+    found = body(graph, *tensors)
+    for output in found if isinstance(found, tuple | list) else (found,):
+        graph.mark_output(output)
+    return graph.freeze()
+
+
+def pair(inputs: Mapping[str, Sequence[int]], left: Callable[..., object], right: Callable[..., object]) -> Pair:
+    """A program and a candidate on the same inputs."""
+    return program(inputs, left), program(inputs, right)
+
+
+def on(x: int | None = None, y: int | None = None, z: int | None = None) -> tuple[int | None, int | None, int | None]:
+    """A map of grid axes to dims: ``on(x=1)`` splits dim 1 by x and replicates along the others."""
+    return (x, y, z)
+
+
+def kernel(graph, grid, reads, body, loop=1, dimx=64):
+    """A graph-defined kernel.
+
+    Args:
+        graph: The program under construction.
+        grid: Blocks along x, y, z; trailing ones may be left out.
+        reads: For each tensor read (tensor, imap) or (tensor, imap, fmap).
+        body: Takes the block graph and one tile per tensor; returns (tile, omap), or a list of them.
+        loop: Iterations.
+        dimx: Extent that sums to dimx keep.
+
+    Returns:
+        The tensor it writes, or a list of them.
+    """
+    block = mf.new_threadblock_graph(grid_dim=grid, block_dim=BLOCK, forloop_range=loop, reduction_dimx=dimx)
+    tiles = [block.new_input(item[0], item[1], item[2] if len(item) > 2 else None) for item in reads]
+    saved = body(block, *tiles)
+    many = isinstance(saved, list)
+    for tile, omap in saved if many else [saved]:
+        block.new_output(tile, omap)
+    made = graph.customized([item[0] for item in reads], block)
+    return made if many else made[0]
+
+
+def modules(corpus: str) -> list[ModuleType]:
+    """The modules of ``prove`` or ``refute``, which are no package: families of both have equal file names."""
+    found = []
+    for path in sorted((HERE / corpus).glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"{corpus}.{path.stem}", path)
+        assert spec is not None and spec.loader is not None  # noqa: PT018
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found.append(module)
+    return found
+
+
+@cache
+def load(corpus: str) -> tuple[Claim, ...]:
+    """All claims of ``prove`` or ``refute``, in the order of files and lines."""
+    return tuple(item for module in modules(corpus) for item in vars(module).values() if isinstance(item, Claim))
+
+
+def points(graph: KernelGraph, seed: int, count: int = 3, positive: bool = False) -> list[list[np.ndarray]]:
+    """Random inputs of moderate scale."""
+    numbers = np.random.default_rng(seed)
+    shapes = [source.tensor.shape for source in graph.inputs]
+    if positive:
+        return [[numbers.uniform(0.3, 1.6, shape) for shape in shapes] for _ in range(count)]
+    return [[numbers.normal(0, 0.8, shape) for shape in shapes] for _ in range(count)]
+
+
+def gap(left: KernelGraph, right: KernelGraph, inputs: Sequence[np.ndarray]) -> float:
+    """Largest relative difference of the outputs in float64; nan where a value is not finite."""
+    largest = 0.0
+    for a, b in zip(reference.run(left, inputs), reference.run(right, inputs), strict=True):
+        assert a.shape == b.shape
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            return float("nan")
+        largest = max(largest, float(np.abs(a - b).max() / max(1.0, np.abs(a).max())))
+    return largest

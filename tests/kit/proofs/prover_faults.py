@@ -1,0 +1,199 @@
+"""Faults seeded into the prover, each of which makes it prove something false; pairs on which it does so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mirage_formal.claims.equality import binders, polynomials, prove, tensor_terms
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
+from tests.kit.proofs import claims
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+FAULTS: dict[str, Patch] = {}
+
+
+def fault(patch: Patch) -> Patch:
+    FAULTS[patch.__name__] = patch
+    return patch
+
+
+@fault
+def a_lost_loop_factor(monkeypatch):
+    """A digit that does not occur no longer multiplies a sum by its extent."""
+    monkeypatch.setattr(binders, "prod", lambda values: 1)
+
+
+@fault
+def the_root_of_a_square_is_the_number(monkeypatch):
+    monkeypatch.setattr(polynomials.Terms, "nonnegative", lambda self, f, e2: True)
+
+
+@fault
+def a_wrong_power_of_exp(monkeypatch):
+    """exp(a)^-1 is taken for exp(a)."""
+    right = polynomials.Terms._special
+
+    def wrong(self, items, special, extra):
+        for f in special:
+            if self.kind[f] == polynomials.Kind.EXP and items[f] < 0:
+                items[f] = -items[f]
+        return right(self, items, special, extra)
+
+    monkeypatch.setattr(polynomials.Terms, "_special", wrong)
+
+
+@fault
+def an_exponent_overwritten(monkeypatch):
+    monkeypatch.setattr(polynomials.Terms, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
+
+
+@fault
+def a_split_with_its_digits_swapped(monkeypatch):
+    right = tensor_terms.Change
+
+    def wrong(affine=(), folds=()):
+        if len(affine) == 1 and len(affine[0][1][1]) == 2:
+            ((digit, (offset, ((stride, hi), (one, lo)))),) = affine
+            affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
+        return right(affine, folds)
+
+    monkeypatch.setattr(tensor_terms, "Change", wrong)
+
+
+@fault
+def the_other_residues_kept(monkeypatch):
+    """A fold to dimx keeps the high digits of the index instead of the low ones."""
+    right = tensor_terms.Tensors.fold
+
+    def wrong(self, a, axis, kept):
+        if kept > 1:
+            turned = self.cut(a, axis, (self.extent_of(a.strings[axis]) // kept,))
+            string = turned.strings[axis]
+            place = 0
+            while self.extent_of(string[:place]) < kept:
+                place += 1
+            strings = (*turned.strings[:axis], string[place:] + string[:place], *turned.strings[axis + 1 :])
+            a = tensor_terms.Tensor(turned.step, strings, turned.element)
+        return right(self, a, axis, kept)
+
+    monkeypatch.setattr(tensor_terms.Tensors, "fold", wrong)
+
+
+@fault
+def a_forgotten_constant(monkeypatch):
+    monkeypatch.setattr(
+        tensor_terms.Tensors, "offset", lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element)
+    )
+
+
+@fault
+def outputs_not_compared(monkeypatch):
+    monkeypatch.setattr(prove, "multiplier", lambda terms, p, q: ())
+
+
+@fault
+def nothing_left_after_any_multiplication(monkeypatch):
+    monkeypatch.setattr(polynomials.Terms, "times", lambda self, p, m: ())
+
+
+@fault
+def sums_of_two_terms_joined(monkeypatch):
+    """The sum of a sum of terms keeps only the first."""
+    right = binders.Binders.sum
+    monkeypatch.setattr(binders.Binders, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits))
+
+
+@fault
+def a_product_summed_factor_by_factor(monkeypatch):
+    """Factors that share a bound digit are taken for independent ones."""
+
+    def wrong(self, bound, m, outside):
+        groups = []
+        for f, e in m:
+            digits = set(self.free[f] & bound)
+            if digits:
+                groups.append((digits, {f: e}))
+            else:
+                outside[f] = e
+        return groups
+
+    monkeypatch.setattr(binders.Binders, "_components", wrong)
+
+
+@fault
+def a_rescaling_that_is_left_out(monkeypatch):
+    """The state of a rescaling accumulator is taken for the plain sum."""
+    right = tensor_terms.Tensors.exp
+
+    def rescaled(self, x, carry):
+        self.exp = lambda p: polynomials.constant(1)
+        try:
+            return rescaling(self, x, carry)
+        finally:
+            del self.exp
+
+    rescaling = tensor_terms.Tensors.rescaled
+    assert right
+    monkeypatch.setattr(tensor_terms.Tensors, "rescaled", rescaled)
+
+
+@fault
+def a_maximum_taken_for_a_sum(monkeypatch):
+    monkeypatch.setattr(binders.Binders, "max", binders.Binders.sum)
+
+
+@fault
+def a_slice_that_starts_at_the_beginning(monkeypatch):
+    right = tensor_terms.Tensors._slice
+    monkeypatch.setattr(
+        tensor_terms.Tensors, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length)
+    )
+
+
+def _rescaled(t, x):
+    _, moved = t.reduction_max(x, 1)
+    factor = t.exp(moved)
+    return t.forloop_accum_rescale(x, factor), claims.on()
+
+
+#: Wrong pairs that only one of the faults above mistakes for equal.
+AIMED = {
+    "division by exp": claims.pair(
+        {"X": (2, 3), "Y": (2, 3)}, lambda g, x, y: x / g.exp(y), lambda g, x, y: x * g.exp(y)
+    ),
+    "maximum": claims.pair({"X": (2, 3)}, lambda g, x: g.max(x, 1), lambda g, x: g.reduction(x, 1)),
+    "lost term": claims.pair(
+        {"X": (2, 3), "Y": (2, 3)}, lambda g, x, y: g.reduction(x + y, 1), lambda g, x, y: g.reduction(x, 1)
+    ),
+    "concatenated the other way round": claims.pair(
+        {"X": (2, 3), "Y": (2, 3), "W": (6, 4)},
+        lambda g, x, y, w: g.concat(x, y, 1) @ w,
+        lambda g, x, y, w: g.concat(y, x, 1) @ w,
+    ),
+    "rescaled": claims.pair(
+        {"X": (2, 6)},
+        lambda g, x: g.reduction(g.reshape(x, 2, 3, 2), 1),
+        lambda g, x: g.reshape(claims.kernel(g, (1,), [(x, claims.on(), 1)], _rescaled, loop=3), 2, 1, 2),
+    ),
+}
+CASES = [(c.name, *c.tiny()) for c in claims.load("refute")] + [(name, *pair) for name, pair in AIMED.items()]
+
+
+@contextmanager
+def faulty(name: str) -> Iterator[Callable[[KernelGraph, KernelGraph], bytes | None]]:
+    """The prover with a fault: what it says is a proof of a pair, or None if it claims none or crashes."""
+
+    def proof(program: KernelGraph, candidate: KernelGraph) -> bytes | None:
+        try:
+            verdict = prove.prove(program, candidate)
+        except (AssertionError, KeyError, ValueError, TypeError, IndexError, StopIteration):
+            return None
+        return verdict.proof if isinstance(verdict, Equivalent) else None
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        FAULTS[name](monkeypatch)
+        yield proof

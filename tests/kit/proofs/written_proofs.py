@@ -1,0 +1,39 @@
+"""Proofs that edits start from: what the prover writes about equal pairs, and a prover with faults about others."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.graph.verdict import Equivalent
+from tests.kit.proofs.claims import load
+from tests.kit.proofs.hand_proofs import PAIRS, text
+from tests.kit.proofs.proof_judge import Pair
+from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
+
+
+@cache
+def true_proofs(size: str = "small") -> tuple[tuple[Pair, str], ...]:
+    """The pairs of tests/prove, small or at real extents, with what the prover writes; small ones also by hand."""
+    found: list[tuple[Pair, str]] = []
+    for item in load("prove"):
+        program, candidate = item.tiny() if size == "small" else item.real()
+        verdict = prove(program, candidate)
+        assert isinstance(verdict, Equivalent), item.name
+        found.append(((item.name, program, candidate), verdict.proof.decode()))
+    if size == "small":
+        found += [((name, *pair), text(name)) for name, pair in PAIRS.items()]
+    return tuple(found)
+
+
+@cache
+def false_proofs() -> tuple[tuple[Pair, str], ...]:
+    """What a prover with a seeded fault writes about pairs that are not equal."""
+    found = []
+    for name in FAULTS:
+        with faulty(name) as proof:
+            for label, program, candidate in CASES:
+                made = proof(program, candidate)
+                if made is not None:
+                    found.append(((f"{label}, {name}", program, candidate), made.decode()))
+    return tuple(found)

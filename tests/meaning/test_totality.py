@@ -1,0 +1,93 @@
+"""Every operator has a meaning in every domain, or a stated reason why it has none."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.claims.fields.draw import field_point
+from mirage_formal.claims.fields.field import run
+from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
+from mirage_formal.graph.types import DType
+from mirage_formal.meaning import reference
+from mirage_formal.meaning.tape import NotLax, lax_class, needs, record
+from tests.kit.graphs import workloads as w
+
+ATTRS = {
+    "dim": 1,
+    "factor": Fraction(3, 7),
+    "shape": (6, 8),
+    "perm": (1, 0),
+    "times": 3,
+    "dtype": DType.FLOAT32,
+}
+
+
+def example(kind: OpKind) -> KernelGraph:
+    """The smallest program around one operator."""
+    spec = SPECS[kind]
+    attrs = Attrs(**{name: ATTRS[name] for name in spec.required})
+    shapes = [(4, 12)] * spec.max_arity
+    if kind is OpKind.MATMUL:
+        shapes = [(4, 12), (12, 4)]
+    elif kind is OpKind.REPEAT:
+        shapes = [(4, 1)]
+    elif "rescaled" in kind:
+        shapes = [(4, 12), (4, 2)]  # The loop of two leaves a factor of last extent 1.
+    inputs = tuple(w.tensor(f"t{i}", *shape) for i, shape in enumerate(shapes))
+    op = Op(kind, tuple(range(len(shapes))), attrs)
+    if Level.KERNEL in spec.levels:
+        return KernelGraph(inputs, (op,), (len(shapes),))
+    last = len(shapes) + spec.outputs - 1
+    ops = [op] if spec.accumulator else [op, Op(OpKind.ACCUM_SUM, (last,))]
+    last += not spec.accumulator
+    loads = [w.load((0, None, None), 1) for _ in shapes]
+    block = w.kernel(range(len(shapes)), (2, 1, 1), 2, loads, ops, [(last, (0, None, None))], dimx=2)
+    return KernelGraph(inputs, (block,), (len(shapes),))
+
+
+@pytest.mark.parametrize("kind", OpKind)
+def test_float64(kind):
+    graph = example(kind)
+    numbers = np.random.default_rng(1)
+    (out,) = reference.run(graph, [numbers.uniform(1, 2, source.tensor.shape) for source in graph.inputs])
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("kind", OpKind)
+def test_finite_fields(kind):
+    """A picture exactly where the operator table promises one, of the class that the table states."""
+    tape = record(example(kind))
+    wanted = needs(tape)
+    if SPECS[kind].lax is Lax.NONE:
+        assert isinstance(wanted, NotLax)
+        assert "order" in wanted.reason
+        return
+    assert not isinstance(wanted, NotLax)
+    assert lax_class(tape, wanted) is SPECS[kind].lax
+    point = field_point(3, 0, field_pair(20))
+    # Small integers are residues; sums of their squares are, every other time.
+    numbers = np.random.default_rng(1)
+    for _ in range(200):
+        values = [numbers.integers(1, 11, tape.steps[i].shape, dtype=np.uint64) for i in range(3) if i < _loads(tape)]
+        out = run(tape, wanted, point, lambda index, part, values=values: values[index])
+        if isinstance(out, tuple):
+            assert out[0].shape == tape.steps[tape.outputs[0]].shape
+            assert int(out[0].max()) < point.pair.p
+            return
+    pytest.fail("no point with a value in 200 draws")
+
+
+def _loads(tape):
+    return sum(type(step).__name__ == "Load" for step in tape.steps)
+
+
+@pytest.mark.parametrize("kind", OpKind)
+def test_abstract_expressions(kind):
+    graph = example(kind)
+    assert len(expressions(graph).outputs) == 1

@@ -1,0 +1,111 @@
+"""What a search loads, and when: the process that the user starts, and the processes that compute."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.kit.paths import REPOSITORY
+
+#: Libraries that a default search does not use: galois confirms primes that a table has, sympy is the checker's.
+UNUSED = {"galois", "numba", "llvmlite", "sympy", "scipy", "distributed", "egglog", "matplotlib", "torch", "cupy"}
+#: And what only computing takes, so that the user's own process does without it until it has results.
+COMPUTING = {
+    "numpy",
+    "z3",
+    "cvc5",
+    "mirage_formal.run.tasks",
+    "mirage_formal.run.built.build",
+    "mirage_formal.check.equivalence",
+    "mirage_formal.search.guided.engine",
+    "mirage_formal.claims.fields.fingerprint",
+}
+
+SEARCH = """
+import sys
+from pathlib import Path
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.whole.whole import run_any
+from mirage_formal.run.executors import make_executor
+from mirage_formal.run.user_file import load_programs
+from mirage_formal.workers.dispatch import Done
+from tests.run.test_start import loaded
+
+[program] = load_programs(Path({example!r})).values()
+settings = Settings(workers=1)
+seen = []
+
+def watch(progress):
+    if progress.phase == "searching":
+        seen.append(loaded(0))
+
+with make_executor(settings) as executor:
+    report = run_any(program, settings, Path({out!r}), watch=watch, executor=executor)
+    # The one worker has planned, searched, certified and proved by now, and is still there.
+    worker = next(o.value for o in executor.run(loaded, [0], limit_s=600) if isinstance(o, Done))
+print(len(report.results), report.results[0].directory)
+for names in (seen[0], loaded(0), worker):
+    print(*sorted(names))
+"""
+
+
+def loaded(_: int) -> set[str]:
+    """What the process that computes this has loaded of the above."""
+    return {name for name in (*UNUSED, *COMPUTING) if name in sys.modules}
+
+
+def _python(script: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engine(tmp_path: Path) -> None:
+    example = REPOSITORY / "examples" / "rmsnorm.py"
+    found, searching, parent, worker = _python(SEARCH.format(example=str(example), out=str(tmp_path / "run")))
+    assert int(found.split()[0]) > 0
+    assert set(searching.split()) == set()
+    assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
+    assert set(worker.split()) & UNUSED == set()
+    # The worker has proved: the confirmation of its fields is in the log, and came from the table.
+    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.claims.fields.fingerprint"} <= set(worker.split())
+    log = Path(found.split(maxsplit=1)[1]) / "verification.json"
+    assert '"galois"' in log.read_text()
+
+
+def test_workers_start_before_the_pipeline_is_loaded(tmp_path: Path) -> None:
+    """The server that workers are forked from loads what they need while the user's process loads its own."""
+    script = f"""
+import sys
+from mirage_formal.workers import pool
+from mirage_formal.errors import MirageError
+
+start = pool._start_server
+def started(threads):
+    print(threads, *sorted({{"mirage_formal.run.driver", "mirage_formal.run.whole.whole"}} & set(sys.modules)))
+    start(threads)
+pool._start_server = started
+sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]
+from mirage_formal.cli.app import search_command, _alone
+try:
+    _alone()
+except MirageError as error:
+    print("mistake", error.where)
+"""
+    first, *rest = _python(script)
+    assert len(first.split()) == 1
+    assert any(line.startswith("mistake") for line in rest)
+
+
+def test_only_what_can_be_used_is_started() -> None:
+    """A cluster has workers of its own, and a mistake is said by whoever reads the settings."""
+    script = """
+from mirage_formal.run.preload import start_workers
+from mirage_formal.workers import pool
+
+pool._start_server = lambda threads: print("started", threads)
+for workers, cluster in ((0, None), (-1, None), ("2", None), (None, "local:2"), (1, None)):
+    start_workers(workers, cluster)
+"""
+    assert len(_python(script)) == 1

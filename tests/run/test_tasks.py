@@ -1,0 +1,97 @@
+"""What worker processes do, in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
+from mirage_formal.records import VerdictRecord
+from mirage_formal.run.tasks import Gate, load_engine, replay_proof, verdict_record
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.fake_engine import fused, program
+
+
+def test_unknown_engines_are_refused() -> None:
+    for name in ("no.such.module:Engine", "tests.kit.runs.fake_engine:None_", "guided2"):
+        with pytest.raises(UnsupportedError, match="expected an engine"):
+            load_engine(name)
+
+
+def test_the_gate_tests_every_pair_once_and_refuses_wrong_graphs() -> None:
+    gate = Gate(program(), 0)
+    right, wrong = fused(program(), 2, 2, 1), fused(program(), 2, 2, 1, wrong=True)
+    assert isinstance(gate(Candidate(right, "fake")), Probable)
+    assert isinstance(gate(Candidate(wrong, "fake")), Different)
+    assert isinstance(gate(Candidate(right, "fake", scaled=(program(), wrong))), Different)
+    assert gate.tests == 2
+
+
+def test_the_gate_asks_the_prover_where_the_fingerprint_says_nothing() -> None:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6))
+    graph.mark_output(graph.max(graph.exp(x), 1))
+    other = mf.new_kernel_graph()
+    y = other.new_input(dims=(4, 6))
+    other.mark_output(other.max(y, 1))
+    gate = Gate(graph.freeze(), 0)
+    assert isinstance(gate(Candidate(graph.freeze(), "fake")), Equivalent)
+    assert isinstance(gate(Candidate(other.freeze(), "fake")), Unknown)
+
+
+def test_the_gate_refuses_outputs_of_other_element_types() -> None:
+    def scaled(dtype: mf.DType) -> KernelGraph:
+        graph = mf.new_kernel_graph()
+        x = graph.new_input(dims=(4, 6), dtype=mf.float16)
+        graph.mark_output(graph.cast(graph.exp(x), dtype))
+        return graph.freeze()
+
+    gate = Gate(scaled(mf.float32), 0)
+    assert isinstance(gate(Candidate(scaled(mf.float32), "fake")), Probable)
+    assert isinstance(gate(Candidate(scaled(mf.float16), "fake")), Unknown)
+
+
+def test_verdicts_as_data() -> None:
+    assert verdict_record(Equivalent(b"{}", ("a",))) == VerdictRecord(kind="equivalent", conditions=("a",))
+    assert verdict_record(Probable(2, -20.5, "")).bound_log2 == -20.5
+    assert verdict_record(Unknown("why")).reason == "why"
+    assert "expected 3, got 4" in verdict_record(Different(1, 0, (2, 2), 3, 4)).reason
+
+
+def test_proving_and_replaying_load_neither_sympy_nor_solvers() -> None:
+    """sympy is the checker's second opinion; a search does not pay for it."""
+    script = """
+import sys
+from mirage_formal.run.tasks import replay_proof
+from mirage_formal.claims.equality.prove import prove
+from tests.kit.runs.fake_engine import fused, program
+proved = prove(program(), fused(program(), 2, 4, 2))
+print(replay_proof(program(), fused(program(), 2, 4, 2), proved.proof).theorem.steps)
+print({"sympy", "z3", "cvc5", "galois"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    steps, loaded = done.stdout.splitlines()
+    assert int(steps) > 0
+    assert loaded == "set()"
+
+
+def test_what_the_kernel_refuses_is_unknown_and_names_the_place() -> None:
+    right = fused(program(), 2, 2, 1)
+    proved = prove(program(), right)
+    assert isinstance(proved, Equivalent)
+    assert not isinstance(replay_proof(program(), right, proved.proof), Unknown)
+    for candidate, proof in (
+        (fused(program(), 2, 2, 1, wrong=True), proved.proof),
+        (right, proved.proof.replace(b'"exp"', b'"sqrt"', 1)),
+        (right, b"{}"),
+        (right, b""),
+    ):
+        refused = replay_proof(program(), candidate, proof)
+        assert isinstance(refused, Unknown)
+        assert refused.reason

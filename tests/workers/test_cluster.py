@@ -1,0 +1,390 @@
+"""Searches on a dask cluster: what one process finds, whatever happens to the workers; mistakes are explained."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_formal.check.__main__ import main as check
+from mirage_formal.errors import ClusterError, MirageError, SpaceError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
+from mirage_formal.run.driver import Report, run
+from mirage_formal.run.executors import PRELOAD, make_executor
+from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.settings import ENGINES, Settings, environment
+from mirage_formal.run.show import notes, warnings
+from mirage_formal.workers import cluster as module
+from mirage_formal.workers import dispatch
+from mirage_formal.workers.cluster import Cluster
+from mirage_formal.workers.dispatch import Done, Slow
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.clock import HUNG_S, clock_of
+from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
+
+
+def first_try(path: str) -> bool:
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def identity(x: int) -> int:
+    return x
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def hang_first(path: str) -> str:
+    """The first call for a path that is one leaves its process id there and hangs."""
+    if path and first_try(path):
+        Path(path).write_text(str(os.getpid()))
+        time.sleep(600)
+    return path
+
+
+def process() -> dict[str, str]:
+    """An environment that no two processes share."""
+    return {"process": str(os.getpid())}
+
+
+def marked() -> dict[str, str]:
+    """An environment that differs on workers that are asked once the test has made a file."""
+    here = multiprocessing.parent_process() is None
+    return {"mark": "none" if here or not Path(os.environ["MIRAGE_TEST_MARK"]).exists() else "another"}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether processes end, in a time that is long on any machine."""
+    end = time.monotonic() + HUNG_S
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Cluster]:
+    """Two dask workers on this machine."""
+    with Cluster("local:2", PRELOAD, environment=environment) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def given() -> Iterator[KernelGraph]:
+    graph = program(fresh_name())
+    yield graph
+    shutil.rmtree(shared(graph), ignore_errors=True)
+
+
+def settings(engine: str = "FakeEngine", **more: object) -> Settings:
+    name = engine if engine in ENGINES else f"tests.kit.runs.fake_engine:{engine}"
+    return Settings(**{"engine": name, "config": "tiny", "keep": 100, **more})  # type: ignore[arg-type]
+
+
+def found(report: Report) -> list[tuple[str, float]]:
+    return [(item.digest, item.estimated_us) for item in report.summary.candidates]
+
+
+# The same as one process
+
+
+@pytest.mark.parametrize("engine", ["FakeEngine", "exhaustive", "guided"])
+def test_two_dask_workers_find_what_one_process_finds(two: Cluster, tmp_path: Path, engine: str) -> None:
+    chosen = settings(engine=engine, keep=6, max_kernel_ops=1, max_block_ops=3)
+    here = run(program(), replace(chosen, workers=1), tmp_path / "here")
+    there = run(program(), chosen, tmp_path / "there", executor=two)
+    assert len(here.results) >= 6
+    assert found(there) == found(here)
+    assert (there.summary.states, there.summary.pruned) == (here.summary.states, here.summary.pruned)
+    assert (there.summary.found, there.summary.rejected) == (here.summary.found, ())
+    assert check([str(tmp_path / "there")]) == 0
+
+
+class Killer:
+    """Kills a dask worker once the search has come so far."""
+
+    def __init__(self, cluster: Cluster, ready: Callable[[], bool]) -> None:
+        self.cluster = cluster
+        self.ready = ready
+        self.killed = 0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.phase is Phase.SEARCH and self.ready() and not self.killed:
+            self.killed = next(iter(self.cluster.pids().values()))
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def test_a_killed_dask_worker_loses_nothing(given: KernelGraph, tmp_path: Path) -> None:
+    whole = run(given, settings(workers=2), tmp_path / "whole")
+    with Cluster("local:2", PRELOAD, environment=environment) as cluster:
+        # Both workers are busy then: Slow's units wait for a file from the third one on.
+        killer = Killer(cluster, lambda: all((shared(given) / f"waiting{unit}").exists() for unit in (2, 3)))
+
+        def watch(progress: Progress) -> None:
+            killer(progress)
+            if killer.killed:
+                (shared(given) / "go").touch()
+
+        report = run(given, settings("Slow"), tmp_path / "run", executor=cluster, watch=watch)
+        assert killer.killed
+        assert gone([killer.killed])
+    assert found(report) == found(whole)
+    assert report.failed == ()
+    attempts = [r.attempts for r in journaled(tmp_path / "run")]
+    assert sorted(attempts) == [1] * (UNITS - 1) + [2]
+
+
+def journaled(root: Path) -> list[UnitRecord]:
+    return [decode(line, UnitRecord, "") for line in (root / SEARCH_FILE).read_bytes().splitlines()]
+
+
+def test_units_that_kill_their_process_once_are_tried_again(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
+    before = two.pids()
+    report = run(given, settings("KilledOnce"), tmp_path / "run", executor=two)
+    assert [(r.status, r.attempts) for r in journaled(tmp_path / "run")] == [("done", 2)] * UNITS
+    assert found(report) == found(run(given, settings(workers=2), tmp_path / "whole"))
+    assert two.pids() == before  # a task's crash is no crash of its dask worker
+
+
+def test_a_poison_unit_is_reported_and_the_run_completes(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
+    report = run(given, settings("Poison"), tmp_path / "run", executor=two)
+    assert [(record.unit, record.attempts) for record in report.failed] == [(1, 3)]
+    assert "exit code -9" in report.failed[0].error
+    assert (report.summary.status, report.summary.units_done) == ("complete", UNITS - 1)
+    assert report.results
+    assert any("INCOMPLETE" in text for text in warnings(report))
+
+
+def test_a_time_limit_ends_the_search_and_the_cluster_can_be_used_again(
+    two: Cluster, given: KernelGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        clock = clock_of(changed, dispatch)
+
+        def watch(progress: Progress) -> None:
+            if (progress.phase, progress.done) == (Phase.SEARCH, 2):
+                clock.ahead = 2 * HUNG_S
+
+        chosen = settings("Slow", time_limit_s=HUNG_S)
+        stopped = run(given, chosen, tmp_path / "run", executor=two, watch=watch)
+    assert (stopped.summary.status, stopped.summary.units_done) == ("time-limit", 2)
+    (shared(given) / "go").touch()
+    resumed = run(given, settings("Slow", resume=True), tmp_path / "run", executor=two)
+    assert resumed.summary.status == "complete"
+    assert found(resumed) == found(run(given, settings("Slow"), tmp_path / "whole", executor=two))
+
+
+def test_ctrl_c_keeps_what_was_found(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
+    def press(progress: Progress) -> None:
+        if (progress.phase, progress.done) == (Phase.SEARCH, 2) and not pressed:
+            pressed.append(1)
+            raise KeyboardInterrupt
+
+    pressed: list[int] = []
+    stopped = run(given, settings("Slow"), tmp_path / "run", executor=two, watch=press)
+    assert (stopped.summary.status, stopped.summary.units_done) == ("interrupted", 2)
+    assert stopped.results
+
+
+# Stragglers
+
+
+def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    with Cluster("local:2", slow_factor=2, slow_after_s=0.5) as cluster:
+        list(cluster.run(identity, range(4), limit_s=60))  # so that no start of a process counts as a task's time
+        outcomes = [o for o in cluster.run(hang_first, ["", "", "", path], limit_s=500) if o is not None]
+        slow = [o for o in outcomes if isinstance(o, Slow)]
+        assert slow[-1].again
+        assert {o.index for o in slow} == {3}
+        assert len(slow) <= 2
+        done = {o.index: o for o in outcomes if isinstance(o, Done)}
+        assert (done[3].value, done[3].attempts) == (path, 2)
+        assert gone([int(Path(path).read_text())])  # the slow one is not left behind
+        assert [o.value for o in cluster.run(identity, [7], limit_s=60) if isinstance(o, Done)] == [7]
+
+
+def test_a_straggling_unit_is_shown_with_its_label(given: KernelGraph, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress.remark)
+        if progress.remark.startswith("slow: unit 5") and progress.remark.endswith("as well"):
+            (shared(given) / "go").touch()
+
+    with Cluster("local:2", PRELOAD, slow_factor=2, slow_after_s=1.0) as cluster:
+        report = run(given, settings("Straggling"), tmp_path / "run", executor=cluster, watch=watch)
+    assert any(text.startswith("slow: unit 5 (unit 5): ") and "others" in text for text in report.remarks)
+    assert any(text in notes(report) for text in report.remarks)
+    assert report.remarks[-1] in seen
+    assert found(report) == found(run(given, settings(workers=2), tmp_path / "whole"))
+
+
+# The cluster's own end, and ours
+
+
+def test_processes_of_a_local_cluster_end_with_it() -> None:
+    cluster = Cluster("local:2")
+    own = [o.value for o in cluster.run(nap_and_tell, [0.5, 0.5], limit_s=60) if isinstance(o, Done)]
+    pids = [*cluster.pids().values(), *own]
+    assert len(set(pids)) == 4
+    assert all(map(alive, pids))
+    cluster.close()
+    assert gone(pids)
+
+
+def nap_and_tell(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+SCRIPT = """
+print("main", flush=True)
+from mirage_formal.workers.cluster import Cluster
+from tests.workers.test_cluster import hang_first
+cluster = Cluster("local:2")
+print(*cluster.pids().values(), flush=True)
+for outcome in cluster.run(hang_first, {paths!r}, limit_s=1000):
+    pass
+"""
+
+
+def test_everything_ends_when_the_client_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    hanging = [tmp_path / "a", tmp_path / "b"]
+    script.write_text(SCRIPT.format(paths=[str(path) for path in hanging]))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "main\n"
+        pids = [int(pid) for pid in client.stdout.readline().split()]  # not "main" again: no worker imported the script
+        end = time.monotonic() + HUNG_S
+        while not all(path.is_file() and path.read_text() for path in hanging) and time.monotonic() < end:
+            time.sleep(0.02)
+        pids += [int(path.read_text()) for path in hanging]
+        assert all(map(alive, pids))
+        client.kill()
+    assert len(set(pids)) == 4
+    assert gone(pids)
+
+
+def test_a_lost_scheduler_is_explained() -> None:
+    with Cluster("local:1") as cluster:
+        outcomes = cluster.run(nap, [0.0, 600.0], limit_s=1000)
+        assert isinstance(next(o for o in outcomes if o is not None), Done)
+        assert cluster._host is not None
+        os.killpg(cluster._host._process.pid, signal.SIGKILL)
+        with pytest.raises(ClusterError, match="lost the scheduler") as caught:
+            list(outcomes)
+    assert "--resume" in caught.value.hint
+
+
+# Mistakes
+
+
+def test_an_address_that_nobody_listens_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CONNECT_S", 1.0)
+    with pytest.raises(ClusterError, match="expected a dask scheduler, got none") as caught:
+        Cluster("tcp://127.0.0.1:9")
+    assert caught.value.where == "tcp://127.0.0.1:9"
+    assert "dask scheduler" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"cluster": "127.0.0.1:8786"}, "expected one of tcp://, tls://, local:"),
+        ({"cluster": "local:0"}, "expected local:N"),
+        ({"cluster": "local:x"}, "expected local:N"),
+        ({"cluster": "local:2", "workers": 2}, "expected workers or a cluster"),
+        ({"worker_memory_gib": 0.0}, "expected a positive finite number"),
+        ({"workers": -1}, "expected a whole number from 1 up"),
+    ],
+)
+def test_settings_that_make_no_sense(chosen: dict[str, object], said: str) -> None:
+    with pytest.raises((ClusterError, SpaceError), match=said) as caught:
+        make_executor(Settings(**chosen))  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_without_the_package_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ClusterError, match="not installed") as caught:
+        make_executor(Settings(cluster="local:2"))
+    assert "mirage_formal[distributed]" in caught.value.hint
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    with pytest.raises(ClusterError, match=r"worker tcp://.*: expected process \d+, got \d+") as caught:
+        Cluster("local:1", environment=process)
+    assert "same" in caught.value.hint
+
+
+def test_workers_without_the_package_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("def environment():\n    return {}\n")
+    command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as host:
+        assert host.stdout is not None
+        address = host.stdout.readline().decode().strip()
+        monkeypatch.syspath_prepend(str(tmp_path))
+        from only_here import environment as foreign  # type: ignore[import-not-found]
+
+        with pytest.raises(MirageError, match=r"expected mirage_formal to be installed, got .*ModuleNotFoundError"):
+            Cluster(address, environment=foreign)
+        host.communicate()
+
+
+def test_a_worker_of_another_version_that_joins_later_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("MIRAGE_TEST_MARK", str(mark))
+    with Cluster("local:2", environment=marked) as cluster:
+        mark.touch()
+        old = cluster.pids()
+        os.kill(next(iter(old.values())), signal.SIGKILL)  # its nanny starts another in its place
+        end = time.monotonic() + HUNG_S
+        done = 0
+        while not cluster.remarks and time.monotonic() < end:
+            done += sum(isinstance(o, Done) for o in cluster.run(nap, [0.1] * 4, limit_s=60))
+        [remark] = cluster.remarks
+        assert "expected mark none, got another" in remark
+        assert not any(address in remark for address in old)
+        assert done % 4 == 0
+        assert [o.value for o in cluster.run(identity, [1, 2], limit_s=60) if isinstance(o, Done)] == [1, 2]
+
+
+def test_the_environment_names_code_and_data() -> None:
+    ours = environment()
+    assert ours["mirage_formal"] == "0.1.0"
+    assert len(ours["code of mirage_formal"]) == len(ours["data files"]) == 64
+    assert ours == environment()
+
+
+def test_dask_is_loaded_only_for_a_cluster() -> None:
+    modules = "mirage_formal.cli.app, mirage_formal.run.driver"
+    script = f"import sys, {modules}; print({{'dask', 'distributed'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout == "set()\n"

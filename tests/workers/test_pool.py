@@ -1,0 +1,299 @@
+"""Workers, in processes here or on a dask cluster: nothing is lost when they die, hang, grow or raise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_formal.errors import ShapeError
+from mirage_formal.workers import dispatch
+from mirage_formal.workers.cluster import Cluster
+from mirage_formal.workers.dispatch import TRIES, Done, Executor, Failed, Slow
+from mirage_formal.workers.pool import Pool
+from tests.kit.paths import REPOSITORY
+from tests.kit.runs.clock import HUNG_S, clock_of
+
+#: Seconds after which a task counts as hung where one is made to hang.
+HANGS_S = 10
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def first_try(path: str) -> bool:
+    """Whether this is the first call for a path, over all processes."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def die_once(path: str) -> str:
+    if first_try(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+
+def hang_once(path: str) -> str:
+    if first_try(path):
+        time.sleep(600)
+    return path
+
+
+def die_on_odd(x: int) -> int:
+    if x % 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def fault(x: int) -> int:
+    raise ValueError(f"no {x}")
+
+
+def mistake(x: int) -> int:
+    raise ShapeError("expected 4, got 5", where="here", hint="do this")
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def wait_for(path: str) -> None:
+    while path and not Path(path).exists():
+        time.sleep(0.02)
+
+
+def grow(mebibytes: int) -> int:
+    """Use so much memory; hang if that is much, so that somebody else has to end it."""
+    block = bytearray(os.urandom(1 << 20) * mebibytes)
+    time.sleep(600 if mebibytes > 100 else 0)
+    return len(block) >> 20
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """Address of a dask scheduler with two workers."""
+    command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+        process.communicate()
+
+
+@pytest.fixture(scope="module", params=["pool", "cluster"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor[Any]]:
+    """Two workers of either kind."""
+    if request.param == "pool":
+        yield request.getfixturevalue("pool")
+    else:
+        with Cluster(request.getfixturevalue("scheduler")) as cluster:
+            yield cluster
+
+
+def outcomes(
+    executor: Executor[Any], function: Callable[[Any], Any], tasks: Sequence[Any], limit_s: float = 60
+) -> dict[int, Done[Any] | Failed]:
+    found = [o for o in executor.run(function, tasks, limit_s=limit_s) if isinstance(o, Done | Failed)]
+    assert len(found) == len({o.index for o in found}) == len(tasks)
+    return {o.index: o for o in found}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_task_is_computed(workers: int) -> None:
+    with Pool(workers) as own:
+        found = outcomes(own, square, list(range(20)))
+        assert [found[i].value for i in range(20)] == [i * i for i in range(20)]
+        assert all(o.attempts == 1 for o in found.values())
+        assert len(own.pids()) == workers
+
+
+def test_a_pool_needs_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Pool(0)
+
+
+def test_killed_workers_lose_nothing(executor: Executor[Any], tmp_path: Path) -> None:
+    found = outcomes(executor, die_once, [str(tmp_path / str(i)) for i in range(4)])
+    assert [o.attempts for o in found.values()] == [2, 2, 2, 2]
+    assert all(isinstance(o, Done) for o in found.values())
+
+
+def test_a_hanging_worker_is_killed_and_its_task_tried_again(executor: Executor[Any], tmp_path: Path) -> None:
+    # What is tried again is done in milliseconds: a limit of so many seconds is not reached twice.
+    found = outcomes(executor, hang_once, [str(tmp_path / "a"), str(tmp_path / "b")], limit_s=HANGS_S)
+    assert [(type(o), o.attempts) for o in found.values()] == [(Done, 2), (Done, 2)]
+
+
+def test_a_hanging_task_that_would_hang_again_is_given_up_at_once(executor: Executor[Any], tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    found = {o.index: o for o in executor.run(hang_once, paths, limit_s=3.0, once=True) if isinstance(o, Done | Failed)}
+    assert [(type(o), o.attempts) for o in found.values()] == [(Failed, 1), (Failed, 1)]
+    assert all(isinstance(o, Failed) and o.overdue for o in found.values())
+
+
+def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any]) -> None:
+    found = outcomes(executor, die_on_odd, [0, 1, 2, 4, 6])
+    poison = found.pop(1)
+    assert isinstance(poison, Failed)
+    assert poison.attempts == TRIES
+    assert "exit code -9" in poison.reason
+    assert [o.value for _, o in sorted(found.items())] == [0, 2, 4, 6]
+
+
+def test_an_exception_fails_after_all_tries_with_its_text(executor: Executor[Any]) -> None:
+    found = outcomes(executor, fault, [7])[0]
+    assert isinstance(found, Failed)
+    assert found.attempts == TRIES
+    assert "ValueError: no 7" in found.reason
+
+
+def test_a_users_mistake_comes_through_whole(executor: Executor[Any]) -> None:
+    with pytest.raises(ShapeError) as caught:
+        list(executor.run(mistake, [1], limit_s=60))
+    assert (caught.value.where, caught.value.what, caught.value.hint) == ("here", "expected 4, got 5", "do this")
+
+
+def test_workers_killed_while_idle_are_replaced(pool: Pool) -> None:
+    outcomes(pool, square, [1, 2])
+    pids = pool.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert gone(pids)
+    assert outcomes(pool, square, [3])[0].value == 9
+
+
+def test_the_deadline_stops_and_yields_what_is_done(executor: Executor[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = clock_of(monkeypatch, dispatch)
+    deadline = clock.monotonic() + HUNG_S
+    found = []
+    for outcome in executor.run(nap, [0.0, 0.0, 1e6], limit_s=1e6, deadline=deadline):
+        found += [outcome.index] if isinstance(outcome, Done) else []
+        if len(found) == 2:
+            assert clock.ahead == 0, "the deadline has passed"
+            clock.ahead = HUNG_S
+    assert sorted(found) == [0, 1]
+
+
+def test_leaving_the_iteration_kills_busy_workers(executor: Executor[Any]) -> None:
+    running = executor.run(nap, [0.0, 600.0, 600.0], limit_s=1000)
+    assert next(o for o in running if o is not None).index == 0
+    running.close()  # type: ignore[attr-defined]
+    assert outcomes(executor, square, [5])[0].value == 25
+
+
+class Pressed(Pool):
+    """Ctrl-C comes once, right after a task was sent."""
+
+    pressed = False
+
+    def _send(self, *arguments: Any) -> bool:
+        sent = super()._send(*arguments)
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return sent
+
+
+def test_an_interrupt_while_a_task_is_sent_leaves_no_worker_busy_with_it() -> None:
+    with Pressed(1) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            list(pool.run(nap, [1e6], limit_s=1e6))
+        found = outcomes(pool, square, [5], limit_s=HANGS_S)[0]
+        assert (found.value, found.attempts) == (25, 1)
+
+
+def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: str) -> None:
+    bound = 250 << 20
+    with Pool(2, memory=bound) as pool, Cluster(scheduler, memory=bound) as cluster:
+        for executor in (pool, cluster):
+            found = outcomes(executor, grow, [1, 400, 2])
+            assert [type(found[i]) for i in range(3)] == [Done, Failed, Done]
+            assert found[1].attempts == TRIES
+            assert "GiB of at most 0.24 and was killed" in found[1].reason
+
+
+def test_an_executor_is_used_again_after_all_that(executor: Executor[Any]) -> None:
+    assert [o.value for o in outcomes(executor, square, list(range(12))).values()]
+    assert executor.workers == 2
+    assert executor.remarks == []
+
+
+def test_a_slow_task_is_reported_once(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    found: list[object] = []
+    with Pool(1, slow_factor=2, slow_after_s=0.3) as pool:
+        for outcome in pool.run(wait_for, ["", "", "", str(go)], limit_s=HUNG_S):
+            found.append(outcome)
+            # Not at once: it is not reported again.
+            if found.count(None) > 5 and any(isinstance(o, Slow) for o in found[:-3]):
+                go.touch()
+    [slow] = [o for o in found if isinstance(o, Slow)]
+    assert (slow.index, slow.again) == (3, False)
+    assert slow.seconds >= max(0.3, 2 * slow.typical_s)
+    assert sum(isinstance(o, Done) for o in found) == 4
+
+
+SCRIPT = """
+import os, sys, time
+print("main", flush=True)
+from mirage_formal.workers.pool import Pool
+pool = Pool(2)
+for outcome in pool.run(time.sleep, {naps}, limit_s=1000, tick_s=0.05):
+    if outcome is None and len(pool.pids()) == 2:
+        print(*pool.pids(), flush=True)
+pool.close()
+print("end", flush=True)
+"""
+
+
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(naps=[0.1, 0.1]))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=HUNG_S, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n").count("main") == 1
+    assert done.stdout.endswith("end\n")
+
+
+def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(naps=[600, 600]))
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as supervisor:
+        assert supervisor.stdout is not None
+        lines = (line.split() for line in supervisor.stdout)
+        pids = [int(pid) for pid in next(words for words in lines if len(words) == 2)]
+        assert all(alive(pid) for pid in pids)
+        supervisor.kill()
+    assert gone(pids)
+
+
+def gone(pids: Sequence[int]) -> bool:
+    """Whether processes end, in a time that is long on any machine."""
+    end = time.monotonic() + HUNG_S
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
