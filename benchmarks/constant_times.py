@@ -4,8 +4,8 @@ Run: .venv/bin/python -m benchmarks.constant_times [--repeat N]
 
 For each form of tests/kit/proofs/constants.py (a scale, a norm's eps, a power): the median milliseconds of proving and
 of replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8, and with the
-24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural constants is more than
-twice that with 1/8.
+24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural constants is more
+than twice that with 1/8.
 """
 
 from __future__ import annotations
