@@ -221,9 +221,7 @@ def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:
     """
     found = whole(operator, "dim", dim)
     if not -rank <= found < rank:
-        raise fail(
-            ShapeError, f"{operator}: expected a dim in {-rank}..{rank - 1} of {tensor}, got {found}", "mend dim"
-        )
+        raise fail(ShapeError, f"{operator}: expected a dim in {-rank}..{rank - 1} of {tensor}, got {found}", "fix dim")
     return found % rank
 
 

@@ -199,7 +199,7 @@ class BlockBuilder(Operators[BlockTensor]):
         """
         if acc not in _ACCUMULATORS:
             raise fail(
-                UnsupportedError, f"forloop_accum: expected acc None, {_texts(_ACCUMULATORS)}, got {acc!r}", "mend acc"
+                UnsupportedError, f"forloop_accum: expected acc None, {_texts(_ACCUMULATORS)}, got {acc!r}", "fix acc"
             )
         return self._one(_ACCUMULATORS[acc], (self._own("forloop_accum", A),))
 
@@ -213,7 +213,7 @@ class BlockBuilder(Operators[BlockTensor]):
         """
         if acc not in _RESCALED:
             text = f"forloop_accum_rescale: expected acc None, {_texts(_RESCALED)}, got {acc!r}"
-            raise fail(UnsupportedError, text, "mend acc")
+            raise fail(UnsupportedError, text, "fix acc")
         name = "forloop_accum_rescale"
         return self._one(_RESCALED[acc], (self._own(name, A), self._own(name, B)))
 

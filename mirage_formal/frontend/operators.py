@@ -104,7 +104,7 @@ def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...]) -> MirageE
         given = ", ".join(f"{t!r} {t.dtype.value}" for t in operands)
         return fail(DTypeError, f"{kind.value}: expected operands of one element type, got {given}", "cast one operand")
     given = ", ".join(map(repr, operands))
-    return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "mend the shapes of the operands")
+    return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
 
 
 class Operators(ABC, Generic[H]):

@@ -167,7 +167,7 @@ def _raise(out: list[str]) -> None:
     if not out:
         return
     text = out[0] if len(out) == 1 else f"{len(out)} faults:" + "".join(f"\n  - {fault}" for fault in out)
-    raise GraphError(text, hint="every fault is listed; mend the first of each operator and check again")
+    raise GraphError(text, hint="every fault is listed; fix the first of each operator and check again")
 
 
 def _known(types: tuple[_T | None, ...]) -> tuple[_T, ...]:

@@ -271,8 +271,8 @@ def _arithmetic(
         rows, columns = left[-2], right[-1]
         if rows < columns and rows < tile[0]:  # few rows: the product is done transposed if that pads less
             straight = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
-            turned = -(-columns // tile[0]) * tile[0] * (-(-rows // tile[1]) * tile[1])
-            area = min(straight, turned)
+            transposed = -(-columns // tile[0]) * tile[0] * (-(-rows // tile[1]) * tile[1])
+            area = min(straight, transposed)
         else:
             area = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
         work.tensor += 2 * prod(left[:-2]) * area * (-(-left[-1] // tile[2]) * tile[2]) * repeat

@@ -94,9 +94,7 @@ def _execute(file: Path, where: str) -> dict[str, Any]:
     except SyntaxError as error:
         at = f"{where}:{error.lineno}" if error.filename == str(file) else f"{error.filename}:{error.lineno}"
         line = f"\n    {error.text.strip()[:200]}" if error.text else ""
-        raise ProgramError(
-            f"expected Python, got a syntax error: {error.msg}{line}", where=at, hint="mend it"
-        ) from None
+        raise ProgramError(f"expected Python, got a syntax error: {error.msg}{line}", where=at, hint="fix it") from None
     except SystemExit as error:
         hint = "put what only a script should do behind a main guard"
         raise ProgramError(f"expected definitions, got an exit ({error.code})", where=where, hint=hint) from None

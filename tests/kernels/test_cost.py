@@ -219,7 +219,7 @@ def test_bytes_and_operations_are_counted() -> None:
     (kernel,) = estimate(rms_norm(8), H200).kernels
     assert kernel.device_bytes == 2 * (16 * 4096 + 4096 * 6144 + 16 * 6144)
     assert kernel.l2_bytes == 2 * (96 * 16 * 4096 + 4096 * 6144 + 16 * 6144)
-    assert kernel.tensor_flops == 2 * 16 * 4096 * 6144  # 16 rows turned: 64 columns fill the rows of a tile
+    assert kernel.tensor_flops == 2 * 16 * 4096 * 6144  # 16 rows transposed: 64 columns fill the rows of a tile
     assert kernel.blocks == 96
     assert kernel.waves == 1
     assert kernel.shared_bytes == 2 * (16 * 128 + 128 * 64 + 16 * 64 + 16 + 16 * 64)

@@ -9,7 +9,7 @@ from mirage_formal.kernels.lowering import copies, generic, products, reductions
 from mirage_formal.kernels.lowering.context import Context
 from mirage_formal.kernels.program.flat import Product, Running, results_of
 from mirage_formal.kernels.program.index import ZERO
-from mirage_formal.kernels.program.plan import Ahead, Arrive, Bring, Close, Compute, Fetch, Meet, Part, Plan, Save, Step
+from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Plan, Prefetch, Save, Step
 from mirage_formal.kernels.program.program import (
     Barrier,
     Commit,
@@ -28,9 +28,9 @@ def lower(plan: Plan) -> Program:
     """The Program of a plan."""
     cx = Context(plan, plan.ops)
     body: list[Stmt] = [
-        Registers(registers.name(number), tensor.home.registers.count)
+        Registers(registers.name(number), tensor.placement.registers.count)
         for number, tensor in enumerate(plan.tensors)
-        if tensor.home.registers is not None
+        if tensor.placement.registers is not None
     ]
     body += [stmt for step in plan.before for stmt in _step(cx, step)]
     if plan.loop:
@@ -52,21 +52,17 @@ def lower(plan: Plan) -> Program:
 
 def _step(cx: Context, step: Step) -> Iterable[Stmt]:
     match step:
-        case Meet():
-            return (Barrier(),)
-        case Arrive():
-            return (WaitGroups(step.left),)
-        case Close():
-            return (Commit(),)
-        case Ahead():
+        case Barrier() | WaitGroups() | Commit():
+            return (step,)
+        case Prefetch():
             at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
-            return (*copies.ahead(cx, cx.plan.ring, at), Commit())
+            return (*copies.prefetch(cx, cx.plan.ring, at), Commit())
         case Fetch():
             if step.asynchronous:
                 return copies.asynchronous(cx, step.tensor, cx.iteration)
             return copies.elementwise(cx, step.tensor)
-        case Bring():
-            return (*registers.bring(cx, step.tensor), *_mirrors(cx, (step.tensor,)))
+        case Load():
+            return (*registers.load(cx, step.tensor), *_mirrors(cx, (step.tensor,)))
         case Save():
             return _save(cx, step)
         case Compute():
@@ -77,7 +73,7 @@ def _step(cx: Context, step: Step) -> Iterable[Stmt]:
 
 def _save(cx: Context, step: Save) -> Iterable[Stmt]:
     tile = cx.plan.savers[step.saver]
-    if cx.tensor(tile.tensor).home.registers is not None:
+    if cx.tensor(tile.tensor).placement.registers is not None:
         return stores.save(cx, tile)
     return generic.save(cx, tile)
 
@@ -100,7 +96,7 @@ def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
     """Copies in shared memory of results in registers that are read there as well."""
     out: list[Stmt] = []
     for number in numbers:
-        home = cx.tensor(number).home
-        if home.registers is not None and home.shared is not None:
+        placement = cx.tensor(number).placement
+        if placement.registers is not None and placement.shared is not None:
             out += stores.mirror(cx, number)
     return tuple(out)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mirage_formal.graph.types import Shape
-from mirage_formal.kernels.program.flat import FlatOp, Map, Repeat, results_of
+from mirage_formal.kernels.program.flat import Elementwise, FlatOp, Repeat, results_of
 from mirage_formal.kernels.program.index import ONE, ZERO, Indices
-from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedHome, Tile
+from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedPlacement, Tile
 from mirage_formal.kernels.program.program import (
     Apply,
     BinaryFn,
@@ -84,21 +84,23 @@ class Context:
 
     # --- shared memory
 
-    def shared_index(self, home: SharedHome, row: IntExpr, col: IntExpr, iteration: IntExpr | None = None) -> IntExpr:
+    def shared_index(
+        self, placement: SharedPlacement, row: IntExpr, col: IntExpr, iteration: IntExpr | None = None
+    ) -> IntExpr:
         """Position in its buffer of an element of a matrix in shared memory."""
-        if home.turned:
+        if placement.transposed:
             row, col = col, row
         within = col
-        if home.mask:
-            key = self.ix.mod(self.ix.div(row, 1 << home.shift), home.mask + 1)
+        if placement.mask:
+            key = self.ix.mod(self.ix.div(row, 1 << placement.shift), placement.mask + 1)
             chunk = self.ix.xor(self.ix.div(col, 8), key)
             within = self.ix.add(self.ix.mul(chunk, 8), self.ix.mod(col, 8))
-        return self.ix.add(self.stage(home, iteration), self.ix.mul(row, home.pitch), within)
+        return self.ix.add(self.stage(placement, iteration), self.ix.mul(row, placement.pitch), within)
 
-    def stage(self, home: SharedHome, iteration: IntExpr | None = None) -> IntExpr:
+    def stage(self, placement: SharedPlacement, iteration: IntExpr | None = None) -> IntExpr:
         """Where the current iteration's copy begins."""
         step = self.iteration if iteration is None else iteration
-        return ZERO if home.stages == 1 else self.ix.mul(self.ix.mod(step, home.stages), home.elements)
+        return ZERO if placement.stages == 1 else self.ix.mul(self.ix.mod(step, placement.stages), placement.elements)
 
     def matrix_position(self, shape: Shape, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, IntExpr]:
         """(row, col) of an element: the last dim is the column, all others are the row."""
@@ -114,18 +116,18 @@ class Context:
     # --- values
 
     def element(self, number: int, coordinates: Sequence[IntExpr]) -> Value:
-        """One element of a tensor that is not in registers; tensors without a home are computed here."""
+        """One element of a tensor that is not in registers; tensors without a placement are computed here."""
         tensor = self.tensor(number)
-        home = tensor.home
-        if home.shared is not None:
+        placement = tensor.placement
+        if placement.shared is not None:
             row, col = self.matrix_position(tensor.shape, coordinates)
-            return SharedRead(home.shared.buffer, self.shared_index(home.shared, row, col))
-        if home.device:
+            return SharedRead(placement.shared.buffer, self.shared_index(placement.shared, row, col))
+        if placement.device:
             tile = self.input_tile(number)
             return GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
         op = self.definitions[number]
         match op:
-            case Map():
+            case Elementwise():
                 return apply(op, [self.element(n, self.broadcast(n, coordinates)) for n in op.operands])
             case Repeat():
                 return self.element(op.operand, self.broadcast(op.operand, coordinates))
@@ -138,7 +140,7 @@ class Context:
         return tuple(ZERO if extent == 1 else c for extent, c in zip(shape, coordinates, strict=True))
 
 
-def apply(op: Map, values: list[Value]) -> Value:
+def apply(op: Elementwise, values: list[Value]) -> Value:
     """The value of an elementwise operator."""
     if isinstance(op.fn, UnaryFn):
         return Apply(op.fn, values[0])

@@ -23,18 +23,18 @@ _UNROLL = 32
 def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
     """Starts the copies of an input's tile of one iteration; columns beyond the tile become zeros."""
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
-    home = tensor.home.shared
-    assert home is not None
+    placement = tensor.placement.shared
+    assert placement is not None
     width = _CHUNK_BYTES // tensor.dtype.bytes
-    chunks = home.cols // width
-    step, rounds, first, chunk, mine = _dealt(cx, home.rows, chunks)
+    chunks = placement.cols // width
+    step, rounds, first, chunk, mine = _dealt(cx, placement.rows, chunks)
     second = ix.mul(chunk, width)
-    row, col = (second, first) if home.turned else (first, second)
+    row, col = (second, first) if placement.transposed else (first, second)
     inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
     at = cx.coordinates(tensor.shape, row, col)
     copy = CopyAsync(
-        home.buffer,
-        cx.shared_index(home, row, col, iteration),
+        placement.buffer,
+        cx.shared_index(placement, row, col, iteration),
         cx.plan.params[tile.param].name,
         cx.device_index(tile, at, iteration),
         inside,
@@ -66,24 +66,24 @@ def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, 
 def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
     """Copies an input's tile element by element, zeros for padding."""
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
-    home = tensor.home.shared
-    assert home is not None
-    total = home.rows * home.cols
+    placement = tensor.placement.shared
+    assert placement is not None
+    total = placement.rows * placement.cols
     rounds = -(-total // cx.plan.threads)
     step = cx.iterator(rounds, "c")
     e = ix.add(TID, ix.mul(step, cx.plan.threads))
-    first, second = ix.div(e, home.cols), ix.mod(e, home.cols)
-    row, col = (second, first) if home.turned else (first, second)
+    first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
+    row, col = (second, first) if placement.transposed else (first, second)
     inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
     at = cx.coordinates(tensor.shape, row, col)
     value: Value = GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
     if inside != ONE:
         value = Select(inside, value, Real(0.0))
-    write = SharedWrite(home.buffer, cx.shared_index(home, row, col), (value,))
+    write = SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,))
     return loop(step, rounds, when(ix.less(e, total), (write,)))
 
 
-def ahead(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
+def prefetch(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
     """The copies of all pipelined inputs for one iteration, if there is such an iteration."""
     body = [stmt for number in numbers for stmt in asynchronous(cx, number, iteration)]
     return when(cx.ix.less(iteration, cx.plan.forloop_range), body, uniform=True)

@@ -11,7 +11,17 @@ from math import prod
 
 from mirage_formal.graph.types import Shape
 from mirage_formal.kernels.lowering.context import TID, Context, apply, identity, loop, when
-from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Gather, Join, Map, Product, Reduce, Repeat, Running
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    Concat,
+    Elementwise,
+    FlatOp,
+    LoopConcat,
+    Product,
+    Reduce,
+    Repeat,
+    Running,
+)
 from mirage_formal.kernels.program.index import ZERO
 from mirage_formal.kernels.program.plan import Compute, Part, Tile
 from mirage_formal.kernels.program.program import (
@@ -44,16 +54,16 @@ def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]
 def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
     """Writes one element of a tensor in shared memory."""
     tensor = cx.tensor(number)
-    assert tensor.home.shared is not None
+    assert tensor.placement.shared is not None
     row, col = cx.matrix_position(tensor.shape, coordinates)
-    return SharedWrite(tensor.home.shared.buffer, cx.shared_index(tensor.home.shared, row, col), (value,))
+    return SharedWrite(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col), (value,))
 
 
 def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
     """Statements of a step in the generic way."""
     op = step.op
     match op:
-        case Map():
+        case Elementwise():
             return over_elements(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
         case Repeat():
             return over_elements(
@@ -73,11 +83,11 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
                 cx.tensor(op.result).shape,
                 lambda at: _product(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
             )
-        case Join():
+        case Concat():
             return _join(cx, op)
         case Accumulate():
             return _accumulate(cx, op, step.part)
-        case Gather():
+        case LoopConcat():
             return _gather(cx, op)
         case Running():
             return _running(cx, op, step.part)
@@ -96,7 +106,7 @@ def _operand(cx: Context, number: int, at: Sequence[IntExpr]) -> Value:
     return cx.element(number, cx.broadcast(number, at))
 
 
-def _map(cx: Context, op: Map, at: Sequence[IntExpr]) -> Stmt:
+def _map(cx: Context, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
     return store(cx, op.result, at, apply(op, [_operand(cx, n, at) for n in op.operands]))
 
 
@@ -136,7 +146,7 @@ def _shifted(cx: Context, at: Sequence[IntExpr], dim: int, by: IntExpr) -> tuple
     return (*at[:dim], cx.ix.add(at[dim], by), *at[dim + 1 :])
 
 
-def _join(cx: Context, op: Join) -> tuple[Stmt, ...]:
+def _join(cx: Context, op: Concat) -> tuple[Stmt, ...]:
     first = cx.tensor(op.a).shape
     from mirage_formal.kernels.program.program import Int
 
@@ -165,7 +175,7 @@ def _accumulate(cx: Context, op: Accumulate, part: Part) -> tuple[Stmt, ...]:
         return (store(cx, op.result, at, Combine(op.fn, before, term)),)
 
     maker = cx.definitions.get(op.operand)
-    if isinstance(maker, Product) and cx.tensor(op.operand).home.inline:
+    if isinstance(maker, Product) and cx.tensor(op.operand).placement.inline:
         return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
     if op.dim is None:
         return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
@@ -173,7 +183,7 @@ def _accumulate(cx: Context, op: Accumulate, part: Part) -> tuple[Stmt, ...]:
     return over_elements(cx, shape, lambda at: _folded(cx, op.fn, op.operand, dim, op.kept, at, lambda v: added(at, v)))
 
 
-def _gather(cx: Context, op: Gather) -> tuple[Stmt, ...]:
+def _gather(cx: Context, op: LoopConcat) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.operand).shape
     by = cx.ix.mul(cx.iteration, shape[op.dim])
     return over_elements(
@@ -204,4 +214,4 @@ def _running(cx: Context, op: Running, part: Part) -> tuple[Stmt, ...]:
 
 def is_inline(op: FlatOp) -> bool:
     """Whether readers may compute an operator's result themselves."""
-    return isinstance(op, Map | Repeat)
+    return isinstance(op, Elementwise | Repeat)

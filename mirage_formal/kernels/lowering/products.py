@@ -45,7 +45,7 @@ class _Product:
         self.first_row = ix.mul(self.part(1, warps.rows), MMA[0] * self.high)
         self.first_col = ix.mul(self.part(warps.rows, warps.cols), MMA[1] * self.wide)
         self.first_inner = ix.mul(self.part(warps.rows * warps.cols, warps.inner), MMA[2] * self.steps)
-        fragments = self.a.home.registers
+        fragments = self.a.placement.registers
         self.fragments = fragments if step.packed else None
 
     def part(self, below: int, count: int) -> IntExpr:
@@ -99,18 +99,18 @@ class _Product:
     def _left(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
         """A tile of 16 rows and 16 inner positions of the left operand."""
         cx, ix, lane = self.cx, self.cx.ix, self.lane
-        home = self.a.home.shared
-        assert home is not None
+        placement = self.a.placement.shared
+        assert placement is not None
         base = ix.add(self.first_row, ix.mul(m, MMA[0]))
-        if home.turned:
+        if placement.transposed:
             row = ix.add(base, ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
             inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
-            row = ix.clamped(row, home.cols)
+            row = ix.clamped(row, placement.cols)
         else:
-            row = ix.clamped(ix.add(base, ix.mod(lane, 16)), home.rows)
+            row = ix.clamped(ix.add(base, ix.mod(lane, 16)), placement.rows)
             inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8))
-        at = cx.shared_index(home, row, inner)
-        return (LoadMatrix(self.words_a, ix.mul(m, 4), home.buffer, at, 4, transposed=home.turned),)
+        at = cx.shared_index(placement, row, inner)
+        return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=placement.transposed),)
 
     def _packed(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
         """The same from the accumulators of an earlier product, rounded to the element type."""
@@ -128,19 +128,19 @@ class _Product:
     def _right(self, tile: IntExpr, k: IntExpr, count: int) -> Stmt:
         """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand."""
         cx, ix = self.cx, self.cx.ix
-        home = self.b.home.shared
-        assert home is not None
+        placement = self.b.placement.shared
+        assert placement is not None
         lane = ix.mod(TID, 16) if count == 2 else self.lane
         base = ix.add(self.first_col, ix.mul(tile, MMA[1]))
-        if home.turned:
+        if placement.transposed:
             col = ix.add(base, ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
             inner = ix.add(self._inner(k), ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
-            col = ix.clamped(col, home.rows)
+            col = ix.clamped(col, placement.rows)
         else:
-            col = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), home.cols)
+            col = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), placement.cols)
             inner = ix.add(self._inner(k), ix.mod(lane, 16))
-        at = cx.shared_index(home, inner, col)
-        return LoadMatrix(self.words_b, ZERO, home.buffer, at, count, transposed=not home.turned)
+        at = cx.shared_index(placement, inner, col)
+        return LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=not placement.transposed)
 
 
 def compute(cx: Context, op: Product, step: Compute) -> tuple[Stmt, ...]:

@@ -16,7 +16,7 @@ from mirage_formal.kernels.lowering.registers import (
     place,
 )
 from mirage_formal.kernels.program.distribution import by_warp, folded, folds, inner_digit
-from mirage_formal.kernels.program.flat import Accumulate, Map, Reduce, Running
+from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce, Running
 from mirage_formal.kernels.program.index import ONE, ZERO
 from mirage_formal.kernels.program.plan import Axis, Compute, Digit, Distribution, Part
 from mirage_formal.kernels.program.program import (
@@ -44,7 +44,7 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
     op, over = step.op, step.over
     assert over is not None
     match op:
-        case Map():
+        case Elementwise():
             return elementwise(cx, op, over)
         case Reduce():
             return _reduce(cx, op, over, step.scratch)
@@ -194,7 +194,7 @@ def _running(cx: Context, op: Running, part: Part, over: Distribution) -> tuple[
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
         k = index(cx, over, at)
         before = Reg(largest, k)
-        # rescale holds the maximum so far until it is turned into the factor.
+        # rescale holds the maximum so far until it is transposed into the factor.
         return (
             SetReg(rescale, k, before),
             SetReg(largest, k, Combine(BinaryFn.MAX, before, values[0])),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mirage_formal.kernels.lowering.context import TID, Context, apply, loop
 from mirage_formal.kernels.program.distribution import reads
-from mirage_formal.kernels.program.flat import Map, Repeat
+from mirage_formal.kernels.program.flat import Elementwise, Repeat
 from mirage_formal.kernels.program.index import ZERO
 from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanTensor
 from mirage_formal.kernels.program.program import (
@@ -96,15 +96,15 @@ class Operands:
     def value(self, number: int, at: Vars) -> Value:
         """An element; ``prepare`` must have been called for the run that it belongs to."""
         cx, tensor = self.cx, self.cx.tensor(number)
-        if tensor.home.registers is not None:
+        if tensor.placement.registers is not None:
             axes = reads(tensor, self.rows, self.cols, self.over)
             if axes is not None:
                 return Reg(name(number), index(cx, self.over, at, axes))
         if number in self.loaded:
             return Reg(self.loaded[number], at[-1])
-        if tensor.home.inline:
+        if tensor.placement.inline:
             op = cx.definitions[number]
-            if isinstance(op, Map):
+            if isinstance(op, Elementwise):
                 return apply(op, [self.value(n, at) for n in op.operands])
             assert isinstance(op, Repeat)
             return self.value(op.operand, at)
@@ -123,11 +123,11 @@ class Operands:
         cx, tensor = self.cx, self.cx.tensor(number)
         if number in self.loaded:
             return
-        if tensor.home.registers is not None and reads(tensor, self.rows, self.cols, self.over) is not None:
+        if tensor.placement.registers is not None and reads(tensor, self.rows, self.cols, self.over) is not None:
             return
-        if tensor.home.inline:
+        if tensor.placement.inline:
             op = cx.definitions[number]
-            for operand in op.operands if isinstance(op, Map) else (op.operand,):  # type: ignore[union-attr]
+            for operand in op.operands if isinstance(op, Elementwise) else (op.operand,):  # type: ignore[union-attr]
                 self._prepare(operand, at, out)
             return
         if tensor.cols != self.cols:
@@ -143,9 +143,9 @@ class Operands:
 def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
     """One element of a tensor in shared or device memory."""
     tensor = cx.tensor(number)
-    if tensor.home.shared is not None:
-        return SharedRead(tensor.home.shared.buffer, cx.shared_index(tensor.home.shared, row, col))
-    assert tensor.home.device, f"tensor {number} cannot be read here"
+    if tensor.placement.shared is not None:
+        return SharedRead(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col))
+    assert tensor.placement.device, f"tensor {number} cannot be read here"
     tile = cx.input_tile(number)
     at = cx.coordinates(tensor.shape, row, col)
     return GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
@@ -155,12 +155,12 @@ def vector_width(cx: Context, number: int, run: int) -> int:
     """Elements of one vector access to a run of columns of a tensor in memory; 1 if there is none."""
     tensor = cx.tensor(number)
     width = run
-    home = tensor.home.shared
-    if home is not None:
-        if home.turned:
+    placement = tensor.placement.shared
+    if placement is not None:
+        if placement.transposed:
             return 1
-        size = next(b.dtype.bytes for b in cx.plan.buffers if b.name == home.buffer)
-        aligned = [home.pitch, tensor.cols, home.elements if home.stages > 1 else 0]
+        size = next(b.dtype.bytes for b in cx.plan.buffers if b.name == placement.buffer)
+        aligned = [placement.pitch, tensor.cols, placement.elements if placement.stages > 1 else 0]
     else:
         tile = cx.input_tile(number)
         param = cx.plan.params[tile.param]
@@ -186,9 +186,9 @@ def vector_load(
     out: list[Stmt] = []
     for part in range(0, run, width):
         to, column = cx.ix.add(first, Int(part)), cx.ix.add(col, Int(part))
-        if tensor.home.shared is not None:
-            home = tensor.home.shared
-            out.append(SharedVector(array, to, home.buffer, cx.shared_index(home, row, column), width))
+        if tensor.placement.shared is not None:
+            placement = tensor.placement.shared
+            out.append(SharedVector(array, to, placement.buffer, cx.shared_index(placement, row, column), width))
         else:
             tile = cx.input_tile(number)
             source = cx.device_index(tile, cx.coordinates(tensor.shape, row, column))
@@ -218,10 +218,10 @@ def over_runs(
     return over_slots(cx, over, run, inner=1 if source.run > 1 else 0)
 
 
-def bring(cx: Context, number: int) -> tuple[Stmt, ...]:
+def load(cx: Context, number: int) -> tuple[Stmt, ...]:
     """Loads a tensor from memory into its registers."""
     tensor = cx.tensor(number)
-    over = tensor.home.registers
+    over = tensor.placement.registers
     assert over is not None
     run = run_length(over)
 
@@ -242,7 +242,7 @@ def matrix(cx: Context, number: int) -> tuple[int, int]:
     return cx.tensor(number).rows, cx.tensor(number).cols
 
 
-def elementwise(cx: Context, op: Map, over: Distribution) -> tuple[Stmt, ...]:
+def elementwise(cx: Context, op: Elementwise, over: Distribution) -> tuple[Stmt, ...]:
     """Statements of an elementwise operator."""
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:

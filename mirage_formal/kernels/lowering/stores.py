@@ -63,12 +63,12 @@ def _stored(
 def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
     """Writes a tensor in registers to its place in shared memory as well."""
     tensor = cx.tensor(number)
-    over, home = tensor.home.registers, tensor.home.shared
-    assert over is not None and home is not None
+    over, placement = tensor.placement.registers, tensor.placement.shared
+    assert over is not None and placement is not None
     width = vector_width(cx, number, run_length(over))
 
     def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> Stmt:
-        return SharedWrite(home.buffer, cx.shared_index(home, row, col), values)
+        return SharedWrite(placement.buffer, cx.shared_index(placement, row, col), values)
 
     return _stored(cx, number, over, width, write)
 
@@ -76,7 +76,7 @@ def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
 def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
     """Writes a result in registers to device memory."""
     tensor = cx.tensor(tile.tensor)
-    over = tensor.home.registers
+    over = tensor.placement.registers
     assert over is not None
     param = cx.plan.params[tile.param]
     width = min(run_length(over), 16 // param.dtype.bytes)

@@ -12,10 +12,10 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
     Accumulate,
+    Concat,
+    Elementwise,
     FlatOp,
-    Gather,
-    Join,
-    Map,
+    LoopConcat,
     Product,
     Reduce,
     Repeat,
@@ -120,7 +120,7 @@ class _Expansion:
         for other in operands[1:]:
             shape = broadcast(shape, self.tensors[other].shape) or shape
         result = self.tensor(shape, self.tensors[operands[0]].dtype, self._phase(operands))
-        self.ops.append(Map(result, fn, operands, None if constant is None else float(constant)))
+        self.ops.append(Elementwise(result, fn, operands, None if constant is None else float(constant)))
         return result
 
     def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1) -> int:
@@ -179,7 +179,7 @@ class _Expansion:
                 return [self._norm(op, args, dim)]
             case OpKind.CONCAT:
                 result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
-                self.ops.append(Join(result, x, args[1], dim))
+                self.ops.append(Concat(result, x, args[1], dim))
                 return [result]
             case OpKind.REPEAT:
                 if shape == source:
@@ -225,7 +225,7 @@ class _Expansion:
         source = self.tensors[x]
         shape = (*source.shape[:dim], source.shape[dim] * self.block.forloop_range, *source.shape[dim + 1 :])
         result = self.tensor(shape, source.dtype, Phase.AFTER)
-        self.ops.append(Gather(result, x, dim))
+        self.ops.append(LoopConcat(result, x, dim))
         return result
 
     def _running(self, x: int, dim: int) -> list[int]:
@@ -322,20 +322,20 @@ def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
 def renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
     """The operator with other tensor numbers."""
     match op:
-        case Map():
-            return Map(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant)
+        case Elementwise():
+            return Elementwise(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant)
         case Reduce():
             return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept)
         case Product():
             return Product(new[op.result], new[op.a], new[op.b])
-        case Join():
-            return Join(new[op.result], new[op.a], new[op.b], op.dim)
+        case Concat():
+            return Concat(new[op.result], new[op.a], new[op.b], op.dim)
         case Repeat():
             return Repeat(new[op.result], new[op.operand], op.dim)
         case Accumulate():
             factor = None if op.factor is None else new[op.factor]
             return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor)
-        case Gather():
-            return Gather(new[op.result], new[op.operand], op.dim)
+        case LoopConcat():
+            return LoopConcat(new[op.result], new[op.operand], op.dim)
         case Running():
             return Running(new[op.largest], new[op.rescale], new[op.operand])

@@ -13,7 +13,7 @@ from math import gcd, prod
 from typing import Final
 
 from mirage_formal.kernels.program.distribution import MMA, WARP
-from mirage_formal.kernels.program.plan import SharedHome, Warps
+from mirage_formal.kernels.program.plan import SharedPlacement, Warps
 from mirage_formal.logic.assignment import minimise
 
 #: Accumulators of one thread beyond which a product is expected to spill.
@@ -138,19 +138,19 @@ _CHUNK: Final = 8  # elements of 16 bits that one row of an 8x8 matrix has: 16 b
 _BANK_CHUNKS: Final = 8  # chunks of 16 bytes in all 32 banks
 
 
-def conflicts(home: SharedHome) -> int:
+def conflicts(placement: SharedPlacement) -> int:
     """Extra wavefronts of one 8x8 matrix: rows that share their 16 bytes of banks with another row."""
     groups: dict[int, int] = {}
     for row in range(_BANK_CHUNKS):
-        chunk = (row >> home.shift) & home.mask
-        bank = (row * (home.pitch // _CHUNK) + chunk) % _BANK_CHUNKS
+        chunk = (row >> placement.shift) & placement.mask
+        bank = (row * (placement.pitch // _CHUNK) + chunk) % _BANK_CHUNKS
         groups[bank] = groups.get(bank, 0) + 1
     return max(groups.values()) - 1
 
 
 def choose_swizzle(
-    buffer: str, rows: int, cols: int, *, turned: bool = False, stages: int = 1, width: int = _CHUNK
-) -> SharedHome:
+    buffer: str, rows: int, cols: int, *, transposed: bool = False, stages: int = 1, width: int = _CHUNK
+) -> SharedPlacement:
     """The place of a 16-bit matrix that ldmatrix reads: no bank conflicts, then the least memory, then no swizzle.
 
     Args:
@@ -159,22 +159,22 @@ def choose_swizzle(
     """
     padded = -(-cols // width) * width
     chunks = padded // _CHUNK
-    options = [SharedHome(buffer, rows, padded, padded, turned=turned, stages=stages)]
+    options = [SharedPlacement(buffer, rows, padded, padded, transposed=transposed, stages=stages)]
     if width == _CHUNK:
         power = gcd(chunks, _BANK_CHUNKS)
         if power > 1:
             shift = (_BANK_CHUNKS // power).bit_length() - 1
-            options.append(SharedHome(buffer, rows, padded, padded, shift, power - 1, turned, stages))
-        options.append(SharedHome(buffer, rows, padded, padded + _CHUNK, turned=turned, stages=stages))
+            options.append(SharedPlacement(buffer, rows, padded, padded, shift, power - 1, transposed, stages))
+        options.append(SharedPlacement(buffer, rows, padded, padded + _CHUNK, transposed=transposed, stages=stages))
         costs = [[1000 * conflicts(o) + o.elements * stages // 64 + (8 if o.mask else 0) for o in options]]
         chosen, _ = minimise(costs, {})
         return options[chosen[0]]
     return options[0]
 
 
-def plain(buffer: str, rows: int, cols: int) -> SharedHome:
+def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:
     """A matrix in shared memory, one row after another."""
-    return SharedHome(buffer, rows, cols, cols)
+    return SharedPlacement(buffer, rows, cols, cols)
 
 
 def accumulators(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:

@@ -1,7 +1,7 @@
 """Which way every operator is computed and where every tensor lives: the generic way, in registers, on tensor cores.
 
 Registers are preferred; what they cannot do (a reduction over a middle dim, a partial broadcast, products of float32)
-is done the generic way, and tensors that both ways meet in have a home in shared memory as well.
+is done the generic way, and tensors that both ways meet in have a placement in shared memory as well.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mirage_formal.kernels.planning.products import Products, choose_products
 from mirage_formal.kernels.program.distribution import MMA, folded, fragment, inner_digit, reads, vector
 from mirage_formal.kernels.program.flat import (
     Accumulate,
+    Concat,
+    Elementwise,
     FlatOp,
-    Gather,
-    Join,
-    Map,
+    LoopConcat,
     Product,
     Reduce,
     Repeat,
@@ -32,10 +32,10 @@ from mirage_formal.kernels.program.plan import (
     Compute,
     Digit,
     Distribution,
-    Home,
     Phase,
+    Placement,
     PlanTensor,
-    SharedHome,
+    SharedPlacement,
     Warps,
 )
 
@@ -46,18 +46,18 @@ _VECTOR = 8
 class Source:
     """What an input tile allows: whether it is contiguous along rows instead of columns, and 16-byte copies."""
 
-    turned: bool
+    transposed: bool
     chunks: bool
 
 
 @dataclass(slots=True)
-class Homes:
+class Placements:
     """The choices for one kernel.
 
     Attributes:
-        tensors: With their homes.
+        tensors: With their placements.
         computes: For each operator how it is computed; parts and scratch buffers are added by the planner.
-        shared_dtype: Element type of each buffer that is a tensor's home.
+        shared_dtype: Element type of each buffer that is a tensor's placement.
         copied: Inputs that are copied to shared memory, and whether asynchronously.
         brought: Inputs that are loaded into registers.
     """
@@ -73,7 +73,7 @@ class Homes:
     proven: bool = True
 
 
-def choose(flat: Flat, sources: Sequence[Source], threads: int, *, registers: bool, resident: bool) -> Homes:
+def choose(flat: Flat, sources: Sequence[Source], threads: int, *, registers: bool, resident: bool) -> Placements:
     """Homes of all tensors and ways of all operators.
 
     Args:
@@ -89,14 +89,14 @@ def choose(flat: Flat, sources: Sequence[Source], threads: int, *, registers: bo
     chooser.operators(registers)
     chooser.inputs(resident)
     chooser.shared()
-    return chooser.homes
+    return chooser.placements
 
 
 class _Chooser:
     def __init__(self, flat: Flat, sources: Sequence[Source], threads: int) -> None:
         self.flat, self.sources = flat, sources
         self.inputs_count = len(sources)
-        self.homes = Homes(flat, threads, list(flat.tensors))
+        self.placements = Placements(flat, threads, list(flat.tensors))
         self.makers = {n: op for op in flat.ops for n in results_of(op)}
         self.readers: dict[int, list[FlatOp]] = {}
         for op in flat.ops:
@@ -111,12 +111,12 @@ class _Chooser:
 
     @property
     def tensors(self) -> list[PlanTensor]:
-        return self.homes.tensors
+        return self.placements.tensors
 
     def products(self) -> None:
         """The warps of all products that tensor cores compute."""
-        found = choose_products(self.flat, self.inputs_count, self.readers, self.makers, self.homes.threads)
-        self.homes.threads, self.homes.proven = found.threads, found.proven
+        found = choose_products(self.flat, self.inputs_count, self.readers, self.makers, self.placements.threads)
+        self.placements.threads, self.placements.proven = found.threads, found.proven
         self.chosen = found
         self.warps = dict(found.warps)
 
@@ -139,7 +139,7 @@ class _Chooser:
 
     def _in_registers(self, op: FlatOp) -> bool:
         match op:
-            case Map():
+            case Elementwise():
                 return self._map(op)
             case Reduce():
                 return self._reduce(op)
@@ -152,22 +152,22 @@ class _Chooser:
             case Repeat():
                 # Readers take the operand's element instead.
                 return self._inline(op, op.result)
-            case Gather() | Join():
+            case LoopConcat() | Concat():
                 return False
 
     def _place(self, number: int, over: Distribution) -> None:
-        self.tensors[number] = self.tensors[number].at(Home(registers=over))
+        self.tensors[number] = self.tensors[number].at(Placement(registers=over))
 
     def _held(self, number: int) -> Distribution | None:
-        return self.tensors[number].home.registers
+        return self.tensors[number].placement.registers
 
     def _need(self, number: int, rows: int, cols: int, over: Distribution) -> None:
         """An operand is read by a computation over a distribution: elsewhere, if its registers do not fit."""
         tensor = self.tensors[number]
         op = self.makers.get(number)
-        if isinstance(op, Repeat) and tensor.home.inline:
+        if isinstance(op, Repeat) and tensor.placement.inline:
             self._need(op.operand, rows, cols, over)
-        elif tensor.home.registers is not None and reads(tensor, rows, cols, over) is None:
+        elif tensor.placement.registers is not None and reads(tensor, rows, cols, over) is None:
             self.spilled.add(number)
 
     def _hint(self, number: int, seen: set[int]) -> Distribution | None:
@@ -175,7 +175,7 @@ class _Chooser:
         seen.add(number)
         shape = (self.tensors[number].rows, self.tensors[number].cols)
         for op in self.readers.get(number, []):
-            if isinstance(op, Map) and op.result not in seen:
+            if isinstance(op, Elementwise) and op.result not in seen:
                 for n in op.operands:
                     root = self._root(n)
                     if root in self.warps and (self.tensors[n].rows, self.tensors[n].cols) == shape:
@@ -187,14 +187,14 @@ class _Chooser:
 
     def _fragment(self, product: int) -> Distribution:
         tensor = self.tensors[product]
-        return fragment(self.homes.threads, self.warps[product], tensor.rows, tensor.cols)
+        return fragment(self.placements.threads, self.warps[product], tensor.rows, tensor.cols)
 
     def _fresh(self, number: int) -> Distribution:
         """A distribution for a tensor that no product decides about."""
         tensor = self.tensors[number]
         kept = self._kept(number, set())
         width = next(w for w in (_VECTOR, 4, 2, 1) if tensor.cols % w == 0 and (kept or w) % w == 0)
-        return vector(self.homes.threads, tensor.rows, tensor.cols, width, kept=kept)
+        return vector(self.placements.threads, tensor.rows, tensor.cols, width, kept=kept)
 
     def _kept(self, number: int, seen: set[int]) -> int | None:
         """What a later reduction over columns keeps."""
@@ -203,11 +203,15 @@ class _Chooser:
             last = len(self.tensors[number].shape) - 1
             if isinstance(op, Reduce | Accumulate) and op.dim == last and op.kept > 1:
                 return op.kept
-            if isinstance(op, Map) and op.result not in seen and (found := self._kept(op.result, seen)) is not None:
+            if (
+                isinstance(op, Elementwise)
+                and op.result not in seen
+                and (found := self._kept(op.result, seen)) is not None
+            ):
                 return found
         return None
 
-    def _map(self, op: Map) -> bool:
+    def _map(self, op: Elementwise) -> bool:
         result = self.tensors[op.result]
         rows, cols = result.rows, result.cols
         for n in op.operands:
@@ -218,10 +222,10 @@ class _Chooser:
         for n in op.operands:
             self._need(n, rows, cols, over)
         self._place(op.result, over)
-        self.homes.computes[op.result] = Compute(op, over=over)
+        self.placements.computes[op.result] = Compute(op, over=over)
         return True
 
-    def _map_over(self, op: Map, rows: int, cols: int) -> Distribution:
+    def _map_over(self, op: Elementwise, rows: int, cols: int) -> Distribution:
         held = [
             found
             for n in op.operands
@@ -257,8 +261,8 @@ class _Chooser:
         over, result, digits = found
         self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
         self._place(op.result, result)
-        self.homes.computes[op.result] = Compute(op, over=over)
-        self.homes.digits[op.result] = digits
+        self.placements.computes[op.result] = Compute(op, over=over)
+        self.placements.digits[op.result] = digits
         return True
 
     def _product(self, op: Product) -> bool:
@@ -273,8 +277,8 @@ class _Chooser:
         if into is None:
             self._place(op.result, over)
             if warps.inner > 1:
-                self.homes.digits[op.result] = (inner_digit(self.homes.threads, warps),)
-        self.homes.computes[op.result] = Compute(op, over=over, warps=warps, into=into, packed=packed)
+                self.placements.digits[op.result] = (inner_digit(self.placements.threads, warps),)
+        self.placements.computes[op.result] = Compute(op, over=over, warps=warps, into=into, packed=packed)
         return True
 
     def _source(self, op: Product) -> Distribution | None:
@@ -290,8 +294,8 @@ class _Chooser:
                 self._need(op.factor, self.tensors[op.result].rows, self.tensors[op.result].cols, over)
             self._place(op.result, over)
             if warps.inner > 1:
-                self.homes.digits[op.result] = (inner_digit(self.homes.threads, warps),)
-            self.homes.computes[op.result] = Compute(op, over=over, warps=warps)
+                self.placements.digits[op.result] = (inner_digit(self.placements.threads, warps),)
+            self.placements.computes[op.result] = Compute(op, over=over, warps=warps)
             return True
         if isinstance(maker, Product) and self.accumulator_of(maker) is op:
             return False  # the generic way adds such products as it computes them
@@ -312,8 +316,8 @@ class _Chooser:
             self._need(op.factor, mine.rows, mine.cols, result)
         self._need(op.operand, *shape, over)
         self._place(op.result, result)
-        self.homes.computes[op.result] = Compute(op, over=over)
-        self.homes.digits[op.result] = digits
+        self.placements.computes[op.result] = Compute(op, over=over)
+        self.placements.digits[op.result] = digits
         return True
 
     def _running(self, op: Running) -> bool:
@@ -321,7 +325,7 @@ class _Chooser:
         self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
         for result in results_of(op):
             self._place(result, over)
-        self.homes.computes[op.largest] = Compute(op, over=over)
+        self.placements.computes[op.largest] = Compute(op, over=over)
         return True
 
     def _generic(self, op: FlatOp) -> None:
@@ -331,7 +335,7 @@ class _Chooser:
         for result in results_of(op):
             if not self._inline(op, result):
                 self.spilled.add(result)
-                self.homes.computes[results_of(op)[0]] = Compute(op)
+                self.placements.computes[results_of(op)[0]] = Compute(op)
 
     def _readable(self, number: int) -> None:
         op = self.makers.get(number)
@@ -348,18 +352,18 @@ class _Chooser:
         readers = self.readers.get(result, [])
         if isinstance(op, Product):
             return self.accumulator_of(op) is not None
-        if any(not isinstance(r, Map | Reduce | Accumulate) for r in readers):
+        if any(not isinstance(r, Elementwise | Reduce | Accumulate) for r in readers):
             return False
         if isinstance(op, Repeat):
             return result not in self.flat.outputs
-        if not isinstance(op, Map) or self.registers or len(readers) + (result in self.flat.outputs) != 1:
+        if not isinstance(op, Elementwise) or self.registers or len(readers) + (result in self.flat.outputs) != 1:
             return False
         if not readers:
             return True
         reader = readers[0]
         if isinstance(reader, Accumulate) and reader.factor == result:
             return False
-        if isinstance(reader, Map):
+        if isinstance(reader, Elementwise):
             later, mine = self.tensors[reader.result], self.tensors[result]
             return later.shape == mine.shape and later.phase is mine.phase
         return self.tensors[result].phase is Phase.LOOP or isinstance(reader, Reduce)
@@ -374,7 +378,7 @@ class _Chooser:
             product = any(isinstance(op, Product) for op in used)
             wanted = resident and (product or (self.warps and used and source.chunks))
             if number in self.matrices or wanted:
-                self.homes.copied[number] = source.chunks
+                self.placements.copied[number] = source.chunks
                 self.spilled.add(number)
             else:
                 self._device(number)
@@ -385,15 +389,15 @@ class _Chooser:
         overs = {
             compute.over
             for op in self.readers.get(number, [])
-            if (compute := self.homes.computes.get(results_of(op)[0])) is not None
+            if (compute := self.placements.computes.get(results_of(op)[0])) is not None
         }
         over = next(iter(overs)) if len(overs) == 1 else None
-        fits = over is not None and reads(tensor.at(Home(registers=over)), tensor.rows, tensor.cols, over)
+        fits = over is not None and reads(tensor.at(Placement(registers=over)), tensor.rows, tensor.cols, over)
         if over is not None and fits and over.span(Axis.COL) >= tensor.cols > 1:
-            self.homes.brought.append(number)
-            self.tensors[number] = tensor.at(Home(device=True, registers=over))
+            self.placements.brought.append(number)
+            self.tensors[number] = tensor.at(Placement(device=True, registers=over))
         else:
-            self.tensors[number] = tensor.at(Home(device=True))
+            self.tensors[number] = tensor.at(Placement(device=True))
 
     def shared(self) -> None:
         """Places in shared memory for all tensors that are read there."""
@@ -401,15 +405,15 @@ class _Chooser:
             tensor = self.tensors[number]
             matrix = number in self.matrices
             if number < self.inputs_count:
-                home, dtype = self._input_home(number, matrix), tensor.dtype
+                placement, dtype = self._input_placement(number, matrix), tensor.dtype
             elif matrix:
-                home, dtype = choose_swizzle(f"s{number}", tensor.rows, tensor.cols), tensor.dtype
+                placement, dtype = choose_swizzle(f"s{number}", tensor.rows, tensor.cols), tensor.dtype
             else:
-                home, dtype = plain(f"s{number}", tensor.rows, tensor.cols), DType.FLOAT32
-            self.homes.shared_dtype[number] = dtype
-            self.tensors[number] = tensor.at(Home(tensor.home.device, home, tensor.home.registers))
+                placement, dtype = plain(f"s{number}", tensor.rows, tensor.cols), DType.FLOAT32
+            self.placements.shared_dtype[number] = dtype
+            self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
-    def _input_home(self, number: int, matrix: bool) -> SharedHome:
+    def _input_placement(self, number: int, matrix: bool) -> SharedPlacement:
         tensor, source = self.tensors[number], self.sources[number]
         rows, cols = tensor.rows, tensor.cols
         if matrix:
@@ -418,9 +422,9 @@ class _Chooser:
                 cols = -(-cols // MMA[2]) * MMA[2]
             if any(isinstance(op, Product) and op.b == number for op in self.readers[number]):
                 rows = -(-rows // MMA[2]) * MMA[2]
-        if source.turned:
+        if source.transposed:
             rows, cols = cols, rows
         width = 16 // tensor.dtype.bytes
         if not source.chunks and not matrix:
-            return SharedHome(f"s{number}", rows, cols, cols, turned=source.turned)
-        return choose_swizzle(f"s{number}", rows, cols, turned=source.turned, width=width)
+            return SharedPlacement(f"s{number}", rows, cols, cols, transposed=source.transposed)
+        return choose_swizzle(f"s{number}", rows, cols, transposed=source.transposed, width=width)

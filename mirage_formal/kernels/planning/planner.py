@@ -1,4 +1,4 @@
-"""Plans: a graph-defined kernel with homes, order, barriers, pipelining and memory decided."""
+"""Plans: a graph-defined kernel with placements, order, barriers, pipelining and memory decided."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.types import row_major
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
-from mirage_formal.kernels.planning.placement import Homes, Source, choose
+from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.schedule import synchronise
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.distribution import WARP
@@ -57,8 +57,8 @@ def make_plan(graph: KernelGraph, op_index: int, target: Target, *, generic: boo
     best: _Attempt | None = None
     ways = ((False, True), (False, False)) if generic else ((True, True), (True, False), (False, True), (False, False))
     for registers, resident in ways:
-        homes = choose(flat, sources, _threads(op), registers=registers, resident=resident)
-        best = _staged(op, flat, homes, target)
+        placements = choose(flat, sources, _threads(op), registers=registers, resident=resident)
+        best = _staged(op, flat, placements, target)
         if best is not None:
             break
     if best is None:
@@ -103,18 +103,18 @@ def _source(param: PlanParam, tile: Tile, flat: Flat) -> Source:
     tensor = flat.tensors[tile.tensor]
     rank = len(tensor.shape)
     width = 16 // param.dtype.bytes
-    turned = rank >= 2 and param.strides[-1] != 1 and param.strides[-2] == 1 and tensor.rows == tensor.shape[-2]
-    dense = rank - 2 if turned else rank - 1
+    transposed = rank >= 2 and param.strides[-1] != 1 and param.strides[-2] == 1 and tensor.rows == tensor.shape[-2]
+    dense = rank - 2 if transposed else rank - 1
     if rank == 0 or param.strides[dense] != 1 or tensor.shape[dense] % width:
-        return Source(turned, chunks=False)
+        return Source(transposed, chunks=False)
     others = (s for d, s in enumerate(param.strides) if d != dense and param.shape[d] > 1)
-    return Source(turned, chunks=all(stride % width == 0 for stride in others))
+    return Source(transposed, chunks=all(stride % width == 0 for stride in others))
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     flat: Flat
-    homes: Homes
+    placements: Placements
     steps: Steps
     memory: Memory
     stages: int
@@ -141,7 +141,7 @@ class _Attempt:
         return Plan(
             name,
             op.graph.grid,
-            self.homes.threads,
+            self.placements.threads,
             self.flat.iterations,
             params,
             inputs,
@@ -158,14 +158,14 @@ class _Attempt:
         )
 
 
-def _staged(op: GraphDefined, flat: Flat, homes: Homes, target: Target) -> _Attempt | None:
+def _staged(op: GraphDefined, flat: Flat, placements: Placements, target: Target) -> _Attempt | None:
     """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits."""
     limits = target.limits
-    moving = [n for n, chunks in homes.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
+    moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
     tile_bytes = sum(
-        home.elements * homes.shared_dtype[n].bytes
+        placement.elements * placements.shared_dtype[n].bytes
         for n in moving
-        if (home := homes.tensors[n].home.shared) is not None
+        if (placement := placements.tensors[n].placement.shared) is not None
     )
     most = min(_MOST_STAGES, flat.iterations, max(2, -(-_ENOUGH_BYTES // max(1, tile_bytes)))) if moving else 1
     resident = min(_MOST_RESIDENT, -(-op.graph.blocks // target.sms))
@@ -174,8 +174,8 @@ def _staged(op: GraphDefined, flat: Flat, homes: Homes, target: Target) -> _Atte
     )
     fallback: _Attempt | None = None
     for stages in range(most, 0, -1):
-        steps = Steps(flat, homes, stages)
-        attempt = _Attempt(flat, homes, steps, _placed(steps, share), stages)
+        steps = Steps(flat, placements, stages)
+        attempt = _Attempt(flat, placements, steps, _placed(steps, share), stages)
         memory = attempt.memory
         if memory.bytes > limits.shared_bytes_per_block:
             continue

@@ -11,7 +11,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import MAX_ACCUMULATORS, ProductShape, accumulators, choose_warps, packs
 from mirage_formal.kernels.program.distribution import MMA, WARP
-from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Map, Product, Reduce
+from mirage_formal.kernels.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce
 from mirage_formal.kernels.program.plan import Phase, Warps
 from mirage_formal.kernels.program.program import BinaryFn
 
@@ -61,7 +61,7 @@ class Products:
         op = self.makers.get(number)
         if isinstance(op, Product):
             return number
-        if isinstance(op, Map):
+        if isinstance(op, Elementwise):
             shape = self.flat.tensors[number].shape
             same = [n for n in op.operands if self.flat.tensors[n].shape == shape]
             return next((root for n in same if (root := self.root(n)) is not None), None)
@@ -85,7 +85,7 @@ class Products:
         """Products whose results meet this one's elementwise."""
         out: set[int] = set()
         for op in self.flat.ops:
-            if isinstance(op, Map) and len(op.operands) == 2:
+            if isinstance(op, Elementwise) and len(op.operands) == 2:
                 roots = {self.root(n) for n in op.operands}
                 if number in roots:
                     out |= {r for r in roots if r is not None and r != number}

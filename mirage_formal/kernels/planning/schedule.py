@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from mirage_formal.kernels.program.flat import FlatOp, operands_of, results_of
-from mirage_formal.kernels.program.plan import Meet, Step
+from mirage_formal.kernels.program.plan import Step
+from mirage_formal.kernels.program.program import Barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Item:
 
     @property
     def fixed(self) -> bool:
-        return isinstance(self.step, Meet)
+        return isinstance(self.step, Barrier)
 
 
 #: Whether two buffers share bytes.
@@ -96,7 +97,7 @@ def _with(items: Sequence[Item], barriers: set[int]) -> tuple[Step, ...]:
     out: list[Step] = []
     for position, item in enumerate(items):
         if position in barriers:
-            out.append(Meet())
+            out.append(Barrier())
         out.append(item.step)
     return tuple(out)
 

@@ -7,59 +7,49 @@ from dataclasses import replace
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.memory import Request
-from mirage_formal.kernels.planning.placement import Homes
+from mirage_formal.kernels.planning.placement import Placements
 from mirage_formal.kernels.planning.schedule import Access, Item, depth_order
 from mirage_formal.kernels.program.distribution import by_warp, reads
 from mirage_formal.kernels.program.flat import (
     Accumulate,
+    Elementwise,
     FlatOp,
-    Map,
     Product,
     Repeat,
     Running,
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.plan import (
-    Ahead,
-    Arrive,
-    Bring,
-    Close,
-    Compute,
-    Fetch,
-    Meet,
-    Part,
-    Phase,
-    Save,
-)
+from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Phase, Prefetch, Save
+from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
 
 
 class Steps:
     """The steps of a kernel with their accesses, and the buffers with their lives."""
 
-    def __init__(self, flat: Flat, homes: Homes, stages: int) -> None:
-        self.flat, self.homes, self.stages = flat, homes, stages
-        self.tensors = list(homes.tensors)
+    def __init__(self, flat: Flat, placements: Placements, stages: int) -> None:
+        self.flat, self.placements, self.stages = flat, placements, stages
+        self.tensors = list(placements.tensors)
         self.makers = {n: op for op in flat.ops for n in results_of(op)}
         self.buffers: dict[str, tuple[DType, int]] = {}
-        moving = [n for n, chunks in homes.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
+        moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
         self.ring = tuple(sorted(moving)) if stages > 1 else ()
         #: Every iteration has its own copy of the tiles, so all of them are on their way before the loop.
         self.resident = stages == flat.iterations
         self.before: list[Item] = []
         self.loop: list[Item] = []
         self.after: list[Item] = []
-        self._homes()
+        self._placements()
         self._build()
         self.requests = self.lives(loose=False)
 
-    def _homes(self) -> None:
-        for n, dtype in self.homes.shared_dtype.items():
-            home = self.tensors[n].home.shared
-            assert home is not None
-            home = replace(home, stages=self.stages if n in self.ring else 1)
-            self.tensors[n] = self.tensors[n].at(replace(self.tensors[n].home, shared=home))
-            self.buffers[home.buffer] = (dtype, home.elements * home.stages)
+    def _placements(self) -> None:
+        for n, dtype in self.placements.shared_dtype.items():
+            placement = self.tensors[n].placement.shared
+            assert placement is not None
+            placement = replace(placement, stages=self.stages if n in self.ring else 1)
+            self.tensors[n] = self.tensors[n].at(replace(self.tensors[n].placement, shared=placement))
+            self.buffers[placement.buffer] = (dtype, placement.elements * placement.stages)
 
     # --- accesses
 
@@ -67,21 +57,21 @@ class Steps:
         """Accesses of a step that reads a tensor."""
         tensor = self.tensors[number]
         over = compute.over if compute is not None else None
-        if over is not None and tensor.home.registers is not None and reads(tensor, rows, cols, over) is not None:
+        if over is not None and tensor.placement.registers is not None and reads(tensor, rows, cols, over) is not None:
             return []
-        if tensor.home.shared is not None:
+        if tensor.placement.shared is not None:
             owner = None
             if compute is not None and compute.over is None and self._flat_owner(compute.op, number):
                 owner = tensor.shape
-            return [Access(tensor.home.shared.buffer, write=False, owner=owner)]
-        if tensor.home.inline and number in self.makers:
+            return [Access(tensor.placement.shared.buffer, write=False, owner=owner)]
+        if tensor.placement.inline and number in self.makers:
             maker = self.makers[number]
             return [a for n in operands_of(maker) for a in self._read(n, rows, cols, compute)]
         return []
 
     def _flat_owner(self, op: FlatOp, number: int) -> bool:
         """Whether the generic way reads a tensor only where the same thread writes the result."""
-        if not isinstance(op, Map | Accumulate | Running):
+        if not isinstance(op, Elementwise | Accumulate | Running):
             return False
         if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:
             return False
@@ -93,13 +83,13 @@ class Steps:
         out: list[int] = []
         for n in operands_of(op):
             out.append(n)
-            if self.tensors[n].home.inline and n in self.makers:
+            if self.tensors[n].placement.inline and n in self.makers:
                 out += self._through(self.makers[n])
         return out
 
     def _write(self, number: int, owner: object = None) -> list[Access]:
-        home = self.tensors[number].home.shared
-        return [] if home is None else [Access(home.buffer, write=True, owner=owner)]
+        placement = self.tensors[number].placement.shared
+        return [] if placement is None else [Access(placement.buffer, write=True, owner=owner)]
 
     def _item(self, compute: Compute) -> Item:
         """A step of an operator with its accesses."""
@@ -114,7 +104,9 @@ class Steps:
             parts.append([Access(compute.scratch, write=False)])
         generic = compute.over is None
         for result in results_of(op):
-            owner = self.tensors[result].shape if generic and isinstance(op, Map | Accumulate | Running) else None
+            owner = (
+                self.tensors[result].shape if generic and isinstance(op, Elementwise | Accumulate | Running) else None
+            )
             done = generic or compute.part in (Part.ALL, Part.FINISH)
             if isinstance(op, Running):
                 done = generic or compute.part is Part.UPDATE
@@ -129,7 +121,7 @@ class Steps:
     def _extent(self, op: FlatOp) -> tuple[int, int]:
         """Extents of the matrix that an operator in registers runs over."""
         number = results_of(op)[0]
-        if not isinstance(op, Map | Repeat | Running | Product):
+        if not isinstance(op, Elementwise | Repeat | Running | Product):
             number = operands_of(op)[0]
         return self.tensors[number].rows, self.tensors[number].cols
 
@@ -142,7 +134,7 @@ class Steps:
         if isinstance(op, Accumulate) and compute.over is not None:
             if op.factor is not None:
                 result = self.tensors[op.result]
-                target = result.home.registers
+                target = result.placement.registers
                 out += self._read(op.factor, result.rows, result.cols, replace(compute, over=target))
             return out if compute.warps is not None else [*out, *self._read(op.operand, rows, cols, compute)]
         for n in operands_of(op):
@@ -150,9 +142,9 @@ class Steps:
         return out
 
     def _forced(self, number: int) -> list[Access]:
-        home = self.tensors[number].home.shared
-        assert home is not None
-        return [Access(home.buffer, write=False)]
+        placement = self.tensors[number].placement.shared
+        assert placement is not None
+        return [Access(placement.buffer, write=False)]
 
     # --- steps
 
@@ -161,14 +153,14 @@ class Steps:
 
     def _build(self) -> None:
         self._copies()
-        for number in self.homes.brought:
-            item = Item(Bring(number), (tuple(self._write(number)),))
+        for number in self.placements.brought:
+            item = Item(Load(number), (tuple(self._write(number)),))
             self._place(self.tensors[number].phase).append(item)
         for op in depth_order(self.flat.ops):
             self._operator(op)
         for saver, number in enumerate(self.flat.outputs):
             rows, cols = self.tensors[number].rows, self.tensors[number].cols
-            over = self.tensors[number].home.registers
+            over = self.tensors[number].placement.registers
             found = [] if over is not None else self._read(number, rows, cols, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
             self._place(phase).append(Item(Save(saver), (tuple(found),)))
@@ -176,26 +168,26 @@ class Steps:
 
     def _copies(self) -> None:
         """Copies of inputs: fixed ones before the loop, then the first stages of the ring."""
-        fixed = [n for n, chunks in self.homes.copied.items() if chunks and self.tensors[n].phase is Phase.BEFORE]
+        fixed = [n for n, chunks in self.placements.copied.items() if chunks and self.tensors[n].phase is Phase.BEFORE]
         for n in fixed:
             self.before.append(Item(Fetch(n, asynchronous=True), (tuple(self._write(n)),)))
         if fixed:
-            self.before.append(Item(Close()))
+            self.before.append(Item(Commit()))
         if self.ring:
             accesses = tuple(a for n in self.ring for a in self._write(n))
             count = self.stages if self.resident else self.stages - 1
-            self.before += [Item(Ahead(i), (accesses if i == 0 else (),)) for i in range(count)]
+            self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
             # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
-            following = Item(Close() if self.resident else Ahead())
-            self.loop += [Item(Arrive(count - 1)), Item(Meet()), following]
-        for n, chunks in self.homes.copied.items():
+            following = Item(Commit() if self.resident else Prefetch())
+            self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
+        for n, chunks in self.placements.copied.items():
             moving = self.tensors[n].phase is Phase.LOOP
             if n in self.ring or (chunks and not moving):
                 continue
             fetch = Fetch(n, asynchronous=chunks)
             self._place(self.tensors[n].phase).append(Item(fetch, (tuple(self._write(n)),)))
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
-            self.loop += [Item(Close()), Item(Arrive(0)), Item(Meet())]
+            self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
     def _arrivals(self) -> None:
         """Waits for fixed tiles: before the first step that reads one, or at the latest before the loop does."""
@@ -211,13 +203,13 @@ class Steps:
         left = (self.stages if self.resident else self.stages - 1) if self.ring else 0
         for position, item in enumerate(self.before):
             if any(not a.write and a.buffer in fixed for part in item.parts for a in part):
-                self.before[position:position] = [Item(Arrive(left)), Item(Meet())]
+                self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
                 return
         if not self.ring and self.flat.iterations > 1:
-            self.before += [Item(Arrive(0)), Item(Meet())]
+            self.before += [Item(WaitGroups(0)), Item(Barrier())]
 
     def _operator(self, op: FlatOp) -> None:
-        compute = self.homes.computes.get(results_of(op)[0])
+        compute = self.placements.computes.get(results_of(op)[0])
         if compute is None:
             return
         compute = replace(compute, scratch="")
@@ -237,7 +229,7 @@ class Steps:
             self.loop.append(self._item(replace(compute, part=Part.UPDATE)))
         if compute.warps is not None:
             assert isinstance(op, Accumulate)
-            self.loop.append(self._item(self.homes.computes[op.operand]))
+            self.loop.append(self._item(self.placements.computes[op.operand]))
         if isinstance(op, Accumulate) and compute.over is not None:
             size = self._scratch(op, compute)
             name = self._new_scratch(op, size) if size else ""
@@ -245,12 +237,12 @@ class Steps:
 
     def _scratch(self, op: FlatOp, compute: Compute) -> int:
         """Floats that warps exchange."""
-        digits = self.homes.digits.get(results_of(op)[0], ())
+        digits = self.placements.digits.get(results_of(op)[0], ())
         if not by_warp(digits)[1]:
             return 0
-        found = self.tensors[results_of(op)[0]].home.registers
+        found = self.tensors[results_of(op)[0]].placement.registers
         assert found is not None
-        return found.count * self.homes.threads
+        return found.count * self.placements.threads
 
     def _new_scratch(self, op: FlatOp, size: int) -> str:
         name = f"x{results_of(op)[0]}"

@@ -117,7 +117,7 @@ def reads(operand: PlanTensor, rows: int, cols: int, over: Distribution) -> froz
     Returns:
         The axes along which the operand's registers run; None if a thread does not hold what it needs.
     """
-    found = operand.home.registers
+    found = operand.placement.registers
     for axes in _SUBSETS:
         if found != over.only(axes):
             continue

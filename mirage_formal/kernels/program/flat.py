@@ -8,7 +8,7 @@ from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class Elementwise:
     """result = fn(a), or fn(a, b) with broadcast, or fn(a, constant)."""
 
     result: int
@@ -38,7 +38,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Concat:
     """a followed by b along one dim."""
 
     result: int
@@ -72,7 +72,7 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class LoopConcat:
     """The iterations' tensors one after another along one dim."""
 
     result: int
@@ -89,7 +89,7 @@ class Running:
     operand: int
 
 
-FlatOp = Map | Reduce | Product | Join | Repeat | Accumulate | Gather | Running
+FlatOp = Elementwise | Reduce | Product | Concat | Repeat | Accumulate | LoopConcat | Running
 
 
 def results_of(op: FlatOp) -> tuple[int, ...]:
@@ -100,9 +100,9 @@ def results_of(op: FlatOp) -> tuple[int, ...]:
 def operands_of(op: FlatOp) -> tuple[int, ...]:
     """Numbers of the tensors that an operator reads."""
     match op:
-        case Map():
+        case Elementwise():
             return op.operands
-        case Product() | Join():
+        case Product() | Concat():
             return (op.a, op.b)
         case Accumulate():
             return (op.operand,) if op.factor is None else (op.operand, op.factor)

@@ -16,6 +16,7 @@ from typing import Final
 
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.kernels.program.flat import FlatOp
+from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
 
 
 class Phase(StrEnum):
@@ -99,7 +100,7 @@ BOTH: Final = frozenset({Axis.ROW, Axis.COL})
 
 
 @dataclass(frozen=True, slots=True)
-class SharedHome:
+class SharedPlacement:
     """A matrix in shared memory: element (row, col) at row * pitch + (col ^ 8 * ((row >> shift) & mask)).
 
     Attributes:
@@ -107,7 +108,7 @@ class SharedHome:
         rows, cols: What is stored, zeros for padding included.
         pitch: Elements from a row to the next.
         shift, mask: The swizzle of 8-element chunks; mask 0 is none.
-        turned: Whether rows and columns of the tensor are swapped in memory.
+        transposed: Whether rows and columns of the tensor are swapped in memory.
         stages: Copies in the ring of a pipelined tile; 1 for everything else.
     """
 
@@ -117,7 +118,7 @@ class SharedHome:
     pitch: int
     shift: int = 0
     mask: int = 0
-    turned: bool = False
+    transposed: bool = False
     stages: int = 1
 
     @property
@@ -127,7 +128,7 @@ class SharedHome:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Placement:
     """Where a tensor can be read; nothing set means that its readers compute it themselves.
 
     Attributes:
@@ -137,7 +138,7 @@ class Home:
     """
 
     device: bool = False
-    shared: SharedHome | None = None
+    shared: SharedPlacement | None = None
     registers: Distribution | None = None
 
     @property
@@ -153,7 +154,7 @@ class PlanTensor:
     shape: Shape
     dtype: DType
     phase: Phase
-    home: Home = Home()
+    placement: Placement = Placement()
 
     @property
     def rows(self) -> int:
@@ -165,9 +166,9 @@ class PlanTensor:
         """The last dim."""
         return self.shape[-1] if self.shape else 1
 
-    def at(self, home: Home) -> PlanTensor:
-        """The tensor with another home."""
-        return replace(self, home=home)
+    def at(self, placement: Placement) -> PlanTensor:
+        """The tensor with another placement."""
+        return replace(self, placement=placement)
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -228,8 +229,8 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Bring:
-    """Reads a tensor into the registers of its home from shared or device memory."""
+class Load:
+    """Reads a tensor into the registers of its placement from shared or device memory."""
 
     tensor: int
 
@@ -242,30 +243,14 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Meet:
-    """A barrier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrive:
-    """Waits for asynchronous copies of this thread: all but ``left`` groups."""
-
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Ends a group of asynchronous copies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Prefetch:
     """Starts the copies of an iteration (the one ``stages - 1`` ahead, if none is named) and closes the group."""
 
     iteration: int | None = None
 
 
-Step = Compute | Fetch | Bring | Save | Meet | Arrive | Close | Ahead
+#: Barriers, and the groups of asynchronous copies, are a Program's own statements.
+Step = Compute | Fetch | Load | Save | Prefetch | Barrier | WaitGroups | Commit
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -356,4 +341,4 @@ class Plan:
     @property
     def barriers(self) -> int:
         """Barriers in the text of the plan, those inside of exchanges between warps not counted."""
-        return sum(isinstance(step, Meet) for step in (*self.before, *self.loop, *self.after))
+        return sum(isinstance(step, Barrier) for step in (*self.before, *self.loop, *self.after))

@@ -338,7 +338,7 @@ def _make_directory(out: Path) -> None:
                 "expected an empty or new directory, got files in it", where=where, hint="give another --out"
             )
     except OSError as error:
-        raise RunError(f"expected a directory to write, got {error.strerror}", where=where, hint="mend --out") from None
+        raise RunError(f"expected a directory to write, got {error.strerror}", where=where, hint="fix --out") from None
 
 
 def _write_graph(out: Path, one: Judged) -> None:

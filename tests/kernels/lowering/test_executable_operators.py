@@ -46,16 +46,16 @@ CASES = [
 ]
 
 
-def strided(shape: tuple[int, ...], turned: bool) -> tuple[int, ...]:
+def strided(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
     """Row-major strides, or those of a tensor whose dims lie in the opposite order in memory."""
-    return tuple(reversed(row_major(tuple(reversed(shape))))) if turned else row_major(shape)
+    return tuple(reversed(row_major(tuple(reversed(shape))))) if transposed else row_major(shape)
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("kind", "attrs", "shapes"), CASES, ids=[str(case[0]) for case in CASES])
-def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ...], turned: bool) -> None:
+def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ...], transposed: bool) -> None:
     dtype = DType.FLOAT32
-    inputs = tuple(Input(f"x{i}", DTensor(s, dtype), strided(s, turned)) for i, s in enumerate(shapes))
+    inputs = tuple(Input(f"x{i}", DTensor(s, dtype), strided(s, transposed)) for i, s in enumerate(shapes))
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(inputs, (op,), (len(shapes),))
     result = kernel_types(graph)[-1]

@@ -17,8 +17,8 @@ from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import Product
-from mirage_formal.kernels.program.plan import Arrive, Compute, Meet, Save
-from mirage_formal.kernels.program.program import CopyAsync, For, LoadMatrix, Mma, SharedRead
+from mirage_formal.kernels.program.plan import Compute, Save
+from mirage_formal.kernels.program.program import Barrier, CopyAsync, For, LoadMatrix, Mma, SharedRead, WaitGroups
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for, laid_out, shrunk
@@ -113,7 +113,7 @@ def test_no_barrier_and_no_wait_to_spare(op, operands):
     for phase in ("before", "loop", "after"):
         steps = getattr(plan, phase)
         for position, step in enumerate(steps):
-            if not isinstance(step, Meet | Arrive):
+            if not isinstance(step, Barrier | WaitGroups):
                 continue
             without = replace(plan, **{phase: (*steps[:position], *steps[position + 1 :])})
             with pytest.raises(program_interpreter.Fault):
@@ -139,7 +139,7 @@ def test_weights_are_streamed_in_a_deep_ring():
         plan = make_plan(REAL[name], 0, TARGET)
         program = lower(plan)
         assert plan.stages >= 4
-        assert sum(isinstance(step, Meet) for step in plan.loop) == 1
+        assert sum(isinstance(step, Barrier) for step in plan.loop) == 1
         copies = {stmt.param for stmt in statements(program.body) if isinstance(stmt, CopyAsync)}
         assert copies == {param.name for param in program.params if not param.written}
         product = next(s for s in plan.loop if isinstance(s, Compute) and isinstance(s.op, Product))

@@ -205,10 +205,10 @@ def test_products_of_other_types(dtype):
 @BOTH
 @pytest.mark.parametrize("turned", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 24, 32), (40, 16, 24), (12, 20, 9)])
-def test_columns_first(turned, m, n, k, generic):
+def test_columns_first(transposed, m, n, k, generic):
     loop = 2
     strides = {0: (1, m), 1: (1, k * loop)}
-    graph = product(m, n, k, loop, strides={i: strides[i] for i in turned})
+    graph = product(m, n, k, loop, strides={i: strides[i] for i in transposed})
     plan, _, _ = compare(graph, generic=generic)
     assert on_tensor_cores(plan) == (0 if generic else 1)
 
@@ -270,6 +270,6 @@ def test_two_products_that_meet_share_a_distribution():
     graph = kernel(shapes, [load(NONE, 1), load(NONE, 0), load(NONE, 0)], ops, [(7, NONE)], loop=2)
     plan, _ = planned(graph)
     compare(graph)
-    homes = [plan.tensors[n].home for n in (5, 6, 7)]
-    assert len({home.registers for home in homes}) == 1
-    assert all(home.shared is None for home in homes)
+    placements = [plan.tensors[n].placement for n in (5, 6, 7)]
+    assert len({placement.registers for placement in placements}) == 1
+    assert all(placement.shared is None for placement in placements)

@@ -16,31 +16,31 @@ from mirage_formal.kernels.planning.layout import (
     warp_options,
 )
 from mirage_formal.kernels.program.distribution import by_warp, folded, fragment, replicas, tiles, vector
-from mirage_formal.kernels.program.plan import Axis, SharedHome, Warps
+from mirage_formal.kernels.program.plan import Axis, SharedPlacement, Warps
 
 
-def address(home, row, col):
-    return row * home.pitch + (col ^ 8 * ((row >> home.shift) & home.mask))
+def address(placement, row, col):
+    return row * placement.pitch + (col ^ 8 * ((row >> placement.shift) & placement.mask))
 
 
 @pytest.mark.parametrize("chunks", range(1, 40))
 def test_matrices_without_bank_conflicts(chunks):
-    home = choose_swizzle("s", 64, 8 * chunks)
-    assert conflicts(home) == 0
+    placement = choose_swizzle("s", 64, 8 * chunks)
+    assert conflicts(placement) == 0
     for first, col in every(range(0, 64, 8), range(0, 8 * chunks, 8)):
-        banks = {address(home, first + row, col) // 8 % 8 for row in range(8)}
+        banks = {address(placement, first + row, col) // 8 % 8 for row in range(8)}
         assert len(banks) == 8
     # Rows stay apart and chunks stay whole.
-    places = {address(home, row, col) for row in range(16) for col in range(8 * chunks)}
+    places = {address(placement, row, col) for row in range(16) for col in range(8 * chunks)}
     assert len(places) == 16 * 8 * chunks
-    assert max(places) < 16 * home.pitch
-    assert all(address(home, row, col) % 8 == 0 for row in range(16) for col in range(0, 8 * chunks, 8))
+    assert max(places) < 16 * placement.pitch
+    assert all(address(placement, row, col) % 8 == 0 for row in range(16) for col in range(0, 8 * chunks, 8))
 
 
 def test_plain_rows_of_128_bytes_conflict():
-    assert conflicts(SharedHome("s", 64, 64, 64)) == 7
-    assert conflicts(SharedHome("s", 64, 32, 32)) == 3
-    assert conflicts(SharedHome("s", 64, 72, 72)) == 0
+    assert conflicts(SharedPlacement("s", 64, 64, 64)) == 7
+    assert conflicts(SharedPlacement("s", 64, 32, 32)) == 3
+    assert conflicts(SharedPlacement("s", 64, 72, 72)) == 0
 
 
 SHAPES = [

@@ -14,7 +14,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.plan import Ahead
+from mirage_formal.kernels.program.plan import Prefetch
 from mirage_formal.kernels.program.program import Program
 from tests.kit.kernels.lowering_kit import TARGET
 from tests.kit.kernels.plan_bases import GRAPHS, bases
@@ -72,7 +72,7 @@ def _copies(mutant: Mutant) -> bool:
     """Whether its copies, not its barriers and waits, differ from the right kernel's."""
     base, faulty = bases()[mutant.base].plan, mutant.faulty
     assert not isinstance(faulty, Program)
-    kept = [[step for step in (*p.before, *p.loop, *p.after) if not isinstance(step, Ahead)] for p in (base, faulty)]
+    kept = [[step for step in (*p.before, *p.loop, *p.after) if not isinstance(step, Prefetch)] for p in (base, faulty)]
     return kept[0] == kept[1]
 
 
@@ -80,12 +80,12 @@ def test_what_is_no_fault_is_not_found() -> None:
     """The same Plan, and a layout that both sides know of, are equivalent; another right kernel would be a survivor."""
     base = bases()["lora"]
     assert judge(Mutant("lora", Family.LAYOUT, "nothing", base.plan)).detail == "same text"
-    number, home = next(
-        (number, tensor.home.shared)
+    number, placement = next(
+        (number, tensor.placement.shared)
         for number, tensor in enumerate(base.plan.tensors)
-        if tensor.home.shared is not None and tensor.home.shared.mask
+        if tensor.placement.shared is not None and tensor.placement.shared.mask
     )
-    other = with_home(base.plan, number, replace(home, mask=home.mask >> 1))
+    other = with_home(base.plan, number, replace(placement, mask=placement.mask >> 1))
     assert judge(Mutant("lora", Family.LAYOUT, "another swizzle", other)).detail == "same bits"
     generic = make_plan(base.graph, 0, TARGET, generic=True)
     assert judge(Mutant("lora", Family.LAYOUT, "sums in another order", generic)).by is By.NOTHING

@@ -11,7 +11,8 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.plan import Ahead, Bring, Close, Compute, Fetch, Part, Phase
+from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Phase, Prefetch
+from mirage_formal.kernels.program.program import Commit
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads as w
 
@@ -64,9 +65,9 @@ def test_short_loops_are_copied_as_a_whole():
     """With a place for every iteration all copies start before the loop."""
     plan = make_plan(w.attention_split(split=32, loop=2, rows=2), 0, TARGET)
     assert plan.stages == 2
-    assert sum(isinstance(step, Ahead) for step in plan.before) == 2
-    assert not any(isinstance(step, Ahead) for step in plan.loop)
-    assert sum(isinstance(step, Close) for step in plan.loop) == 1
+    assert sum(isinstance(step, Prefetch) for step in plan.before) == 2
+    assert not any(isinstance(step, Prefetch) for step in plan.loop)
+    assert sum(isinstance(step, Commit) for step in plan.loop) == 1
 
 
 def test_loop_invariant_work_is_done_once():
@@ -85,9 +86,9 @@ def test_many_rows_take_more_threads():
     assert (few.threads, many.threads) == (128, 256)
     for plan in (few, many):
         held = sum(
-            plan.tensors[n].home.registers.count
+            plan.tensors[n].placement.registers.count
             for n in range(len(plan.tensors))
-            if plan.tensors[n].home.registers is not None and plan.tensors[n].home.registers.fragment
+            if plan.tensors[n].placement.registers is not None and plan.tensors[n].placement.registers.fragment
         )
         assert held <= 255
 
@@ -103,7 +104,7 @@ def test_odd_thread_counts_are_replaced():
 
 def test_inputs_of_kernels_without_products_go_to_registers():
     plan = make_plan(w.ntrans_fused(), 0, TARGET)
-    assert sum(isinstance(step, Bring) for step in plan.before) == 3
+    assert sum(isinstance(step, Load) for step in plan.before) == 3
     assert not any(isinstance(step, Fetch) for step in plan.before)
 
 

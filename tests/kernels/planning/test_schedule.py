@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.kernels.planning.schedule import Access, Item, synchronise
-from mirage_formal.kernels.program.plan import Arrive, Meet
+from mirage_formal.kernels.program.program import Barrier, WaitGroups
 
 ACCESS = st.builds(Access, st.sampled_from("abc"), st.booleans(), st.sampled_from([None, None, "same"]))
 ITEMS = st.lists(st.lists(ACCESS, max_size=2), max_size=6)
@@ -16,7 +16,7 @@ ITEMS = st.lists(st.lists(ACCESS, max_size=2), max_size=6)
 
 def items(rows, first=0):
     """Steps that can be told apart."""
-    return [Item(Arrive(first + i), (tuple(row),)) for i, row in enumerate(rows)]
+    return [Item(WaitGroups(first + i), (tuple(row),)) for i, row in enumerate(rows)]
 
 
 def conflict(a, b):
@@ -35,7 +35,7 @@ def clean(steps, accesses):
     """Whether a barrier stands between all conflicting steps of a sequence."""
     open_accesses = []
     for step in steps:
-        if isinstance(step, Meet):
+        if isinstance(step, Barrier):
             open_accesses = []
             continue
         mine = accesses[step.left]
@@ -51,13 +51,13 @@ def test_fewest_on_a_straight_line(rows):
     found = synchronise(items(rows), [], [], overlap).before
     accesses = dict(enumerate(rows))
     assert clean(found, accesses)
-    count = sum(isinstance(step, Meet) for step in found)
-    steps = [Arrive(i) for i in range(len(rows))]
+    count = sum(isinstance(step, Barrier) for step in found)
+    steps = [WaitGroups(i) for i in range(len(rows))]
     for fewer in range(count):
         for places in combinations(range(len(rows)), fewer):
             other = []
             for i, step in enumerate(steps):
-                other += [Meet(), step] if i in places else [step]
+                other += [Barrier(), step] if i in places else [step]
             assert not clean(other, accesses)
 
 
@@ -73,8 +73,8 @@ def test_loops_are_clean_around_their_back_edge(before, loop, after):
 
 def test_exchanges_have_their_own_barrier():
     write, read = Access("x", True), Access("x", False)
-    exchange = Item(Arrive(0), ((write,), (read,)))
+    exchange = Item(WaitGroups(0), ((write,), (read,)))
     found = synchronise(
-        [exchange, Item(Arrive(1), ((Access("x", False),),)), Item(Arrive(2), ((write,),))], [], [], overlap
+        [exchange, Item(WaitGroups(1), ((Access("x", False),),)), Item(WaitGroups(2), ((write,),))], [], [], overlap
     )
-    assert found.before == (Arrive(0), Arrive(1), Meet(), Arrive(2))
+    assert found.before == (WaitGroups(0), WaitGroups(1), Barrier(), WaitGroups(2))

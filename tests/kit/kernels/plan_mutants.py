@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_formal.errors import MirageError
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.program.plan import Ahead, Arrive, Close, Meet, Plan, SharedHome, Step
+from mirage_formal.kernels.program.plan import Plan, Prefetch, SharedPlacement, Step
 from mirage_formal.kernels.program.program import (
     Barrier,
     Commit,
@@ -104,8 +104,11 @@ def memory(base: Base) -> Iterator[Mutant]:
 
 def _row(plan: Plan, name: str) -> int:
     """Elements of a row of a buffer."""
-    homes = (tensor.home.shared for tensor in plan.tensors)
-    return next((home.pitch for home in homes if home is not None and home.buffer == name), plan.threads)
+    placements = (tensor.placement.shared for tensor in plan.tensors)
+    return next(
+        (placement.pitch for placement in placements if placement is not None and placement.buffer == name),
+        plan.threads,
+    )
 
 
 def _set(items: tuple[Any, ...], position: int, item: Any) -> tuple[Any, ...]:
@@ -131,18 +134,18 @@ def schedule(base: Base) -> Iterator[Mutant]:
                 yield mutant(f"{phase} {i}: {what}", replace(plan, **{phase: changed}))
     if plan.ring:
         for stages in (plan.stages - 1, plan.stages + 1):
-            if stages > 0 and any(step == Ahead() for step in plan.loop):
+            if stages > 0 and any(step == Prefetch() for step in plan.loop):
                 yield mutant(f"copies run {stages - 1} ahead", replace(plan, stages=stages))
         for number in plan.ring:
-            home = plan.tensors[number].home.shared
-            assert home is not None
-            ring = with_home(plan, number, replace(home, stages=home.stages - 1))
-            yield mutant(f"the ring of {home.buffer} has {home.stages - 1} slots", ring)
-            for side, from_other in sides(home.buffer):
-                for stages in (home.stages - 1, home.stages + 1):
-                    faulty = mixed(plan, with_home(plan, number, replace(home, stages=stages)), from_other)
+            placement = plan.tensors[number].placement.shared
+            assert placement is not None
+            ring = with_home(plan, number, replace(placement, stages=placement.stages - 1))
+            yield mutant(f"the ring of {placement.buffer} has {placement.stages - 1} slots", ring)
+            for side, from_other in sides(placement.buffer):
+                for stages in (placement.stages - 1, placement.stages + 1):
+                    faulty = mixed(plan, with_home(plan, number, replace(placement, stages=stages)), from_other)
                     if faulty is not None:
-                        yield mutant(f"what {side} {home.buffer} takes slots modulo {stages}", faulty)
+                        yield mutant(f"what {side} {placement.buffer} takes slots modulo {stages}", faulty)
     for label, program in dropped(base.program, (Barrier, Commit, WaitGroups)):
         yield mutant(f"dropped {label}", program)
 
@@ -150,23 +153,23 @@ def schedule(base: Base) -> Iterator[Mutant]:
 def _steps(steps: tuple[Step, ...], i: int, step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
     before, after = steps[:i], steps[i + 1 :]
     name = type(step).__name__
-    if isinstance(step, Meet | Arrive | Close | Ahead):
+    if isinstance(step, Barrier | WaitGroups | Commit | Prefetch):
         yield f"no {name}", (*before, *after)
-    if isinstance(step, Meet | Arrive):
+    if isinstance(step, Barrier | WaitGroups):
         if after:
             yield f"{name} one step later", (*before, after[0], step, *after[1:])
         if before:
             yield f"{name} one step earlier", (*before[:-1], step, before[-1], *after)
-    if isinstance(step, Arrive):
-        yield "waits for one group less", (*before, Arrive(step.left + 1), *after)
-    if isinstance(step, Ahead) and step.iteration is not None:
-        yield "copies the next iteration", (*before, Ahead(step.iteration + 1), *after)
+    if isinstance(step, WaitGroups):
+        yield "waits for one group less", (*before, WaitGroups(step.left + 1), *after)
+    if isinstance(step, Prefetch) and step.iteration is not None:
+        yield "copies the next iteration", (*before, Prefetch(step.iteration + 1), *after)
 
 
-def with_home(plan: Plan, number: int, home: SharedHome) -> Plan:
-    """A plan with another home of one tensor in shared memory."""
+def with_home(plan: Plan, number: int, placement: SharedPlacement) -> Plan:
+    """A plan with another placement of one tensor in shared memory."""
     tensor = plan.tensors[number]
-    return replace(plan, tensors=_set(plan.tensors, number, tensor.at(replace(tensor.home, shared=home))))
+    return replace(plan, tensors=_set(plan.tensors, number, tensor.at(replace(tensor.placement, shared=placement))))
 
 
 # --- one side --------------------------------------------------------------------------------------------------------
@@ -285,36 +288,36 @@ def layout(base: Base) -> Iterator[Mutant]:
         return Mutant(base.name, Family.LAYOUT, what, faulty)
 
     for number, tensor in enumerate(plan.tensors):
-        home = tensor.home.shared
-        if home is None:
+        placement = tensor.placement.shared
+        if placement is None:
             continue
-        for what, changed in _homes(home):
+        for what, changed in _homes(placement):
             other = with_home(plan, number, changed)
-            for side, from_other in sides(home.buffer):
+            for side, from_other in sides(placement.buffer):
                 faulty = mixed(plan, other, from_other)
                 if faulty is not None:
-                    yield mutant(f"what {side} {home.buffer}: {what}", faulty)
-        for pitch in (home.pitch + 4, home.pitch + 8):
-            yield mutant(f"{home.buffer}: pitch {pitch}", with_home(plan, number, replace(home, pitch=pitch)))
-        if home.rows > tensor.rows and not home.turned:
-            fewer = with_home(plan, number, replace(home, rows=tensor.rows))
-            faulty = mixed(plan, fewer, sides(home.buffer)[0][1])
+                    yield mutant(f"what {side} {placement.buffer}: {what}", faulty)
+        for pitch in (placement.pitch + 4, placement.pitch + 8):
+            yield mutant(f"{placement.buffer}: pitch {pitch}", with_home(plan, number, replace(placement, pitch=pitch)))
+        if placement.rows > tensor.rows and not placement.transposed:
+            fewer = with_home(plan, number, replace(placement, rows=tensor.rows))
+            faulty = mixed(plan, fewer, sides(placement.buffer)[0][1])
             if faulty is not None:
-                yield mutant(f"{home.buffer}: no padding is written", faulty)
+                yield mutant(f"{placement.buffer}: no padding is written", faulty)
     for what, body in _shaped(base.program.body):
         yield mutant(what, replace(base.program, body=body))
 
 
-def _homes(home: SharedHome) -> Iterator[tuple[str, SharedHome]]:
-    if home.mask:
-        yield "no swizzle", replace(home, mask=0)
-        yield f"swizzle by {home.mask >> 1}", replace(home, mask=home.mask >> 1)
-        yield f"swizzle by rows / {2 << home.shift}", replace(home, shift=home.shift + 1)
-    elif home.cols >= 16 and home.cols % 16 == 0:
-        yield "swizzle", replace(home, mask=1)
-    for pitch in (home.pitch - 8, home.pitch + 8):
+def _homes(placement: SharedPlacement) -> Iterator[tuple[str, SharedPlacement]]:
+    if placement.mask:
+        yield "no swizzle", replace(placement, mask=0)
+        yield f"swizzle by {placement.mask >> 1}", replace(placement, mask=placement.mask >> 1)
+        yield f"swizzle by rows / {2 << placement.shift}", replace(placement, shift=placement.shift + 1)
+    elif placement.cols >= 16 and placement.cols % 16 == 0:
+        yield "swizzle", replace(placement, mask=1)
+    for pitch in (placement.pitch - 8, placement.pitch + 8):
         if pitch > 0:
-            yield f"pitch {pitch}", replace(home, pitch=pitch)
+            yield f"pitch {pitch}", replace(placement, pitch=pitch)
 
 
 def _shaped(body: tuple[Stmt, ...]) -> Iterator[tuple[str, tuple[Stmt, ...]]]:

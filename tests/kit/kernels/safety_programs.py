@@ -231,9 +231,9 @@ def generic(rows: int = 24, columns: int = 40, depth: int = 48, loops: int = 3) 
         n, SharedWrite("acc", e, (Combine(BinaryFn.ADD, SharedRead("acc", e), SharedRead("product", e)),))
     )
     loop = For("i", loops, (load_x, load_w, Barrier(), multiply, Barrier(), accumulate))
-    # The accumulator is read with columns turned round, so this needs the barrier.
-    turned = add(mul(div(e, columns), columns), sub(columns - 1, mod(e, columns)))
-    finish = every(n, SharedWrite("final", e, (Apply(UnaryFn.SQUARE, SharedRead("acc", turned)),)))
+    # The accumulator is read with columns transposed round, so this needs the barrier.
+    transposed = add(mul(div(e, columns), columns), sub(columns - 1, mod(e, columns)))
+    finish = every(n, SharedWrite("final", e, (Apply(UnaryFn.SQUARE, SharedRead("acc", transposed)),)))
     y_at = add(mul(bx, n), e)
     save = every(n, GlobalWrite("Y", y_at, (SharedRead("final", sub(n - 1, e)),)))
     body = (
