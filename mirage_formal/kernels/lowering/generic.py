@@ -84,11 +84,11 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
                 lambda at: _product(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
             )
         case Concat():
-            return _join(cx, op)
+            return _concat(cx, op)
         case Accumulate():
             return _accumulate(cx, op, step.part)
         case LoopConcat():
-            return _gather(cx, op)
+            return _loop_concat(cx, op)
         case Running():
             return _running(cx, op, step.part)
 
@@ -146,7 +146,7 @@ def _shifted(cx: Context, at: Sequence[IntExpr], dim: int, by: IntExpr) -> tuple
     return (*at[:dim], cx.ix.add(at[dim], by), *at[dim + 1 :])
 
 
-def _join(cx: Context, op: Concat) -> tuple[Stmt, ...]:
+def _concat(cx: Context, op: Concat) -> tuple[Stmt, ...]:
     first = cx.tensor(op.a).shape
     from mirage_formal.kernels.program.program import Int
 
@@ -183,7 +183,7 @@ def _accumulate(cx: Context, op: Accumulate, part: Part) -> tuple[Stmt, ...]:
     return over_elements(cx, shape, lambda at: _folded(cx, op.fn, op.operand, dim, op.kept, at, lambda v: added(at, v)))
 
 
-def _gather(cx: Context, op: LoopConcat) -> tuple[Stmt, ...]:
+def _loop_concat(cx: Context, op: LoopConcat) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.operand).shape
     by = cx.ix.mul(cx.iteration, shape[op.dim])
     return over_elements(

@@ -14,6 +14,7 @@ from mirage_formal.kernels.program.flat import (
     Accumulate,
     Elementwise,
     FlatOp,
+    LoopConcat,
     Product,
     Repeat,
     Running,
@@ -213,7 +214,7 @@ class Steps:
         if compute is None:
             return
         compute = replace(compute, scratch="")
-        if isinstance(op, Accumulate | Running) or type(op).__name__ == "Gather":
+        if isinstance(op, Accumulate | LoopConcat | Running):
             self._accumulator(op, compute)
             return
         if isinstance(op, Product) and compute.into is not None:
