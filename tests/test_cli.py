@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal import cli, records
+from mirage_formal import records
+from mirage_formal.cli import app as cli
 from mirage_formal.run.user_file import load_programs
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S

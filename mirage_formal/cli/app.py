@@ -211,7 +211,38 @@ def verify_command(
     if explain not in (None, "text", "latex") or (explain and json):
         what = "expected text or latex, and no --json" if json else f"expected text or latex, got {explain!r}"
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
-    raise typer.Exit(_verify(program_file, graph_file, program, seed, out, explain, json, time_limit))
+    from mirage_formal.graph.verdict import Equivalent
+    from mirage_formal.run.settings import display_path
+    from mirage_formal.run.user_file import choose, load_programs
+    from mirage_formal.run.verify.verdicts import (
+        explanations,
+        judge,
+        load_graphs,
+        only_program,
+        print_verdicts,
+        verdicts_json,
+        written,
+    )
+
+    name, chosen = only_program(choose(load_programs(program_file), program, program_file), program_file)
+    given = load_graphs(graph_file, chosen)
+    judged = []
+    title = f"{name}: 0 of {len(given)} graphs"
+    try:
+        with written(out, name) as keep, Console(stderr=True).status(title) as status:
+            for one in judge(chosen, given, display_path(graph_file), seed=seed, time_limit=time_limit):
+                judged.append(one)
+                keep(one)
+                status.update(f"{name}: {len(judged)} of {len(given)} graphs")
+    finally:  # what was found when an interrupt comes is shown
+        if json and (judged or not given):
+            print(verdicts_json(name, judged))
+        elif judged or not given:
+            print_verdicts(name, judged, Console())
+    if explain is not None:
+        for text in explanations(chosen, judged, latex=explain == "latex", time_limit=time_limit):
+            print(text)
+    raise typer.Exit(0 if all(isinstance(one.verdict, Equivalent) for one in judged) else 1)
 
 
 def main() -> NoReturn:
@@ -273,50 +304,6 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
     if as_json:
         print(reports_json(reports))
     return code
-
-
-def _verify(
-    file: Path,
-    graphs: Path,
-    wanted: str | None,
-    seed: int,
-    out: Path | None,
-    explain: str | None,
-    as_json: bool,
-    time_limit: float,
-) -> int:
-    from mirage_formal.graph.verdict import Equivalent
-    from mirage_formal.run.settings import display_path
-    from mirage_formal.run.user_file import choose, load_programs
-    from mirage_formal.run.verify.verdicts import (
-        explanations,
-        judge,
-        load_graphs,
-        only_program,
-        print_verdicts,
-        verdicts_json,
-        written,
-    )
-
-    name, program = only_program(choose(load_programs(file), wanted, file), file)
-    given = load_graphs(graphs, program)
-    judged = []
-    title = f"{name}: 0 of {len(given)} graphs"
-    try:
-        with written(out, name) as keep, Console(stderr=True).status(title) as status:
-            for one in judge(program, given, display_path(graphs), seed=seed, time_limit=time_limit):
-                judged.append(one)
-                keep(one)
-                status.update(f"{name}: {len(judged)} of {len(given)} graphs")
-    finally:  # what was found when an interrupt comes is shown
-        if as_json and (judged or not given):
-            print(verdicts_json(name, judged))
-        elif judged or not given:
-            print_verdicts(name, judged, Console())
-    if explain is not None:
-        for text in explanations(program, judged, latex=explain == "latex", time_limit=time_limit):
-            print(text)
-    return 0 if all(isinstance(one.verdict, Equivalent) for one in judged) else 1
 
 
 @contextmanager

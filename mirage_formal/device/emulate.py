@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -63,11 +64,11 @@ class FaultKind(StrEnum):
     SANITIZER = "sanitizer"
 
 
-class EmulationFault(MirageError):
-    """A program did what it must not do, the first time in this run.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program did what it must not do.
 
     Attributes:
-        kind: What it did.
         buffer: The shared buffer, parameter or register array; empty if there is none.
         index: The element.
         thread: The thread, or None for the whole launch.
@@ -77,33 +78,26 @@ class EmulationFault(MirageError):
         line: Its number in the text that ``emit`` gives, from 1; 0 if there is none.
     """
 
-    def __init__(
-        self,
-        kind: FaultKind,
-        detail: str,
-        *,
-        kernel: str = "",
-        buffer: str = "",
-        index: int = 0,
-        thread: int | None = None,
-        other: int | None = None,
-        block: tuple[int, int, int] = (0, 0, 0),
-        statement: str = "",
-        line: int = 0,
-    ) -> None:
-        element = f" of {buffer}[{index}]" if buffer else ""
-        who = f" by thread {thread} of block {block}" if thread is not None else ""
-        pair = f" (the other thread is {other})" if other is not None else ""
-        where = f"{kernel}, line {line}: {statement}" if statement else kernel
+    buffer: str = ""
+    index: int = 0
+    thread: int | None = None
+    other: int | None = None
+    block: tuple[int, int, int] = (0, 0, 0)
+    statement: str = ""
+    line: int = 0
+
+
+class EmulationFault(MirageError):
+    """A program did what it must not do, the first time in this run: ``kind`` at ``at``."""
+
+    def __init__(self, kind: FaultKind, detail: str, kernel: str, at: Place) -> None:
+        element = f" of {at.buffer}[{at.index}]" if at.buffer else ""
+        who = f" by thread {at.thread} of block {at.block}" if at.thread is not None else ""
+        pair = f" (the other thread is {at.other})" if at.other is not None else ""
+        where = f"{kernel}, line {at.line}: {at.statement}" if at.statement else kernel
         super().__init__(f"{kind.value}{element}{who}: {detail}{pair}", where=where)
         self.kind = kind
-        self.buffer = buffer
-        self.index = index
-        self.thread = thread
-        self.other = other
-        self.block = block
-        self.statement = statement
-        self.line = line
+        self.at = at
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _fault, (self.args, self.__dict__)
@@ -348,7 +342,7 @@ def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _F
         command = [str(path), *map(str, files)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise EmulationFault(FaultKind.SANITIZER, done.stderr[:4000], kernel=program.name)
+            raise EmulationFault(FaultKind.SANITIZER, done.stderr[:4000], program.name, Place())
         for file, array, param in zip(files, data, program.params, strict=False):
             if param.written:
                 array[:] = np.frombuffer(file.read_bytes(), array.dtype)
@@ -370,10 +364,7 @@ def _statement(source: str, line: int) -> str:
 
 
 def _raise(fault: _Fault, program: Program, source: str) -> None:
-    raise EmulationFault(
-        tuple(FaultKind)[fault.kind - 1],
-        fault.detail.decode(errors="replace"),
-        kernel=program.name,
+    at = Place(
         buffer=fault.buffer.decode(errors="replace"),
         index=fault.index,
         thread=fault.thread if fault.thread >= 0 else None,
@@ -382,3 +373,4 @@ def _raise(fault: _Fault, program: Program, source: str) -> None:
         statement=_statement(source, fault.line),
         line=fault.line,
     )
+    raise EmulationFault(tuple(FaultKind)[fault.kind - 1], fault.detail.decode(errors="replace"), program.name, at)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
@@ -135,7 +135,8 @@ class Torch:
                 or address % align
             ):
                 name = str(value.dtype).removeprefix("torch.")
-                _refuse(slot, tuple(value.shape), name, value.get_device(), device, tuple(value.stride()), address)
+                got = _Got(tuple(value.shape), name, value.get_device(), tuple(value.stride()), address)
+                _refuse(slot, got, device)
                 refuse_gradient(value, slot)
             found.append(address)
         return found
@@ -193,7 +194,7 @@ class Cupy:
                 or address % align
             ):
                 own = tuple(step // value.dtype.itemsize for step in value.strides)
-                _refuse(slot, value.shape, value.dtype.name, memory.device_id, device, own, address)
+                _refuse(slot, _Got(value.shape, value.dtype.name, memory.device_id, own, address), device)
             found.append(address)
         return found
 
@@ -214,21 +215,29 @@ def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
 
 
-def _refuse(
-    slot: Slot, shape: Shape, dtype: str, device: int, wanted: int, strides: tuple[int, ...], address: int
-) -> None:
+class _Got(NamedTuple):
+    """A tensor that was given: shape, element type, device (negative is the CPU), strides in elements, address."""
+
+    shape: Shape
+    dtype: str
+    device: int
+    strides: tuple[int, ...]
+    address: int
+
+
+def _refuse(slot: Slot, got: _Got, wanted: int) -> None:
     """Raise what is wrong with a tensor, if it is one of these."""
-    check_type(slot, tuple(shape), dtype)
-    if device != wanted:
+    check_type(slot, tuple(got.shape), got.dtype)
+    if got.device != wanted:
         hint = "move all tensors to one device"
-        got = f"GPU {device}" if device >= 0 else "the CPU"
-        raise TensorError(f"expected a tensor on GPU {wanted}, got one on {got}", where=slot.where, hint=hint)
-    if not same_strides(shape, strides, slot.strides):
+        on = f"GPU {got.device}" if got.device >= 0 else "the CPU"
+        raise TensorError(f"expected a tensor on GPU {wanted}, got one on {on}", where=slot.where, hint=hint)
+    if not same_strides(got.shape, got.strides, slot.strides):
         hint = "make it contiguous" if slot.strides == row_major(slot.tensor.shape) else "lay it out as it was declared"
-        what = f"expected strides {list(slot.strides)}, got {list(strides)}"
+        what = f"expected strides {list(slot.strides)}, got {list(got.strides)}"
         raise TensorError(what, where=slot.where, hint=hint)
-    if address % slot.align:
-        what = f"expected an address that is a multiple of {slot.align} bytes, got {address:#x}"
+    if got.address % slot.align:
+        what = f"expected an address that is a multiple of {slot.align} bytes, got {got.address:#x}"
         raise TensorError(what, where=slot.where, hint="clone the tensor: a view may start anywhere")
 
 

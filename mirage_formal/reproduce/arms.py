@@ -68,10 +68,11 @@ ARMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a search that would not end is stopped: seconds of a row, states of a unit."""
+    """What a row's search may use: seconds of a row, states of a unit, worker processes."""
 
     seconds: float
     states: int
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ class _Sum:
     graphs: dict[str, KernelGraph] = field(default_factory=dict)
     cpu_s: float = 0.0
     lost: int = 0
+    workers: int = 0
+    wall_s: float = 0.0
 
     def add(self, one: UnitOutcome) -> None:
         self.stats += one.stats
@@ -161,12 +164,11 @@ def run_row(
     arm: Arm,
     program: KernelGraph,
     space: SearchSpace,
-    workers: int,
     limits: Limits,
     show: Show = lambda done, total: None,
 ) -> Row:
     """Search with one arm; the block operators of the space are the row's limit."""
-    count = workers if arm.parallel else 1
+    count = limits.workers if arm.parallel else 1
     with Pool(count, PRELOAD, memory=_MEMORY, slow_after_s=float("inf")) as pool:
         for _ in pool.run(warm, range(count), limit_s=_PATIENCE_S):
             pass
@@ -176,7 +178,7 @@ def run_row(
         tasks = [UnitTask(key, program, space, options, arm.tested, unit) for unit in units]
         total = _run(pool, tasks, limits, show)
         wall = time.monotonic() - begin
-    return _row(key, arm, space, len(program.inputs), count, total, wall)
+    return _row(key, arm, space, len(program.inputs), replace(total, workers=count, wall_s=wall))
 
 
 def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _Sum:
@@ -199,7 +201,7 @@ def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _
     return total
 
 
-def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, workers: int, total: _Sum, wall: float) -> Row:
+def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, total: _Sum) -> Row:
     stats, guided = total.stats, arm.options.engine == "guided"
     graphs = [total.graphs[name] for name in sorted(total.graphs)]
     return Row(
@@ -207,9 +209,9 @@ def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, workers: int, tota
         arm=arm.name,
         block_ops=space.max_block_ops,
         paper_ops=space.max_block_ops + inputs,
-        workers=workers,
+        workers=total.workers,
         complete=stats.cut == 0 and total.lost == 0,
-        wall_s=round(wall, 3),
+        wall_s=round(total.wall_s, 3),
         cpu_s=round(total.cpu_s, 3),
         states=stats.states,
         pruned=stats.pruned,

@@ -136,7 +136,14 @@ class _Run:
             return found
         name = f"{arm.title}, {space.max_block_ops + len(self.program.inputs)} operators"
         return self._rows.add(
-            run_row(key, arm, self.program, space, workers, limits, lambda done, total: self._show(name, done, total))
+            run_row(
+                key,
+                arm,
+                self.program,
+                space,
+                replace(limits, workers=workers),
+                lambda done, total: self._show(name, done, total),
+            )
         )
 
     def comparisons(self, rows: Sequence[Row]) -> Iterator[Comparison]:

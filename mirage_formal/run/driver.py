@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -135,20 +135,34 @@ class Report:
     remarks: tuple[str, ...] = ()
 
 
-def run(
-    program: KernelGraph,
-    settings: Settings,
-    out: Path,
-    *,
-    name: str = "program",
-    source: str = "",
-    watch: Watch = silent,
-    executor: Executor[Any] | None = None,
-) -> Report:
-    """Search a program, verify what is found and write it to ``out``.
+class About(TypedDict, total=False):
+    """What a run has beside program, settings and directory; all of it may be left out.
 
-    ``executor`` computes its tasks, and may be used for other runs afterwards; without one, workers are started as the
-    settings say.
+    Attributes:
+        name: Name of the program.
+        source: The user's file.
+        watch: Receives progress.
+        executor: Computes the tasks, and may be used for other runs afterwards; without one, workers are started as
+            the settings say.
+    """
+
+    name: str
+    source: str
+    watch: Watch
+    executor: Executor[Any] | None
+
+
+@contextmanager
+def workers_of(settings: Settings, about: About, out: Path) -> Iterator[Executor[Any]]:
+    """The executor that was given, or one that is started for this run and ended with it."""
+    given = about.get("executor")
+    started = nullcontext(given) if given is not None else make_executor(settings)
+    with orderly(f"--resume continues {display_path(out)}"), started as workers:
+        yield workers
+
+
+def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+    """Search a program, verify what is found and write it to ``out``.
 
     Ctrl-C during the search ends it with what was found so far, which is then verified and written; a second one ends
     that too, with what was verified so far.
@@ -157,12 +171,11 @@ def run(
         MirageError: A mistake in the program, the settings or the directory.
     """
     job = make_job(program, settings)
-    record = _run_record(job, name, source)
+    record = _run_record(job, about.get("name", "program"), about.get("source", ""))
     with orderly(), writing(out):
         store = Store.open(out, record, resume=settings.resume, force=settings.force)
-        started = nullcontext(executor) if executor is not None else make_executor(settings)
-        with orderly(f"--resume continues {display_path(out)}"), started as workers:
-            return _Run(job, record.key, settings, store, name, watch, workers).report()
+        with workers_of(settings, about, out) as workers:
+            return _Run(job, settings, store, record, about.get("watch", silent), workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
@@ -184,18 +197,17 @@ class _Run:
     def __init__(
         self,
         job: Job,
-        key: str,
         settings: Settings,
         store: Store,
-        name: str,
+        record: RunRecord,
         watch: Watch,
         executor: Executor[Any],
     ) -> None:
         self.job = job
-        self.key = key
+        self.key = record.key
         self.settings = settings
         self.store = store
-        self.name = name
+        self.name = record.name
         self.watch = watch
         self.executor = executor
         self.remarks: list[str] = []

@@ -160,6 +160,8 @@ class Executor(ABC, Generic[S]):
 
     #: Whether a slow task is given to a second worker that has nothing to do.
     speculative: ClassVar[bool] = False
+    #: Seconds without an outcome after which ``run`` yields None.
+    TICK_S: ClassVar[float] = 0.2
 
     def __init__(self, *, slow_factor: float = SLOW_FACTOR, slow_after_s: float = SLOW_AFTER_S) -> None:
         self.remarks: list[str] = []
@@ -204,18 +206,18 @@ class Executor(ABC, Generic[S]):
         *,
         limit_s: float,
         deadline: float = float("inf"),
-        tick_s: float = 0.2,
         tries: int = TRIES,
         once: bool = False,
     ) -> Iterator[Done[R] | Failed | Slow | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
+
+        None is yielded when nothing has happened for ``TICK_S`` seconds, for progress displays.
 
         Args:
             function: A function of a module, not a closure.
             tasks: Picklable arguments.
             limit_s: Seconds after which a task counts as hung.
             deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
-            tick_s: None is yielded when nothing has happened for so many seconds, for progress displays.
             tries: Times that a task may fail before it is given up.
             once: Whether a task that took too long is given up at once: another try would take as long.
 
@@ -230,7 +232,7 @@ class Executor(ABC, Generic[S]):
                     return
                 self._assign(function, tasks, book, limit_s)
                 happened = False
-                for slot, event in self._events(min(tick_s, max(0.0, deadline - now))):
+                for slot, event in self._events(min(self.TICK_S, max(0.0, deadline - now))):
                     outcome = self._note(book, slot, event)
                     if outcome is not None:
                         happened = True

@@ -308,20 +308,20 @@ FAULTS: dict[str, tuple[Program, FaultKind, str, int | None]] = {
 def test_each_fault_is_named(name: str) -> None:
     kernel, kind, buffer, index = FAULTS[name]
     fault = fault_of(kernel)
-    assert (fault.kind, fault.buffer) == (kind, buffer), fault
-    assert index is None or fault.index == index, fault
-    assert kind is FaultKind.UNWRITTEN or fault.thread is not None
-    assert kind is FaultKind.UNWRITTEN or fault.statement in emit(kernel)
+    assert (fault.kind, fault.at.buffer) == (kind, buffer), fault
+    assert index is None or fault.at.index == index, fault
+    assert kind is FaultKind.UNWRITTEN or fault.at.thread is not None
+    assert kind is FaultKind.UNWRITTEN or fault.at.statement in emit(kernel)
 
 
 def test_a_fault_says_where_and_who() -> None:
     kernel = FAULTS["a race to write"][0]
     fault = fault_of(kernel)
-    assert (fault.thread, fault.other, fault.block) == (1, 0, (0, 0, 0))
-    assert fault.statement == "mf::store(tile, tid / 2, mf::load(X, tid));"
-    assert emit(kernel).splitlines()[fault.line - 1].strip() == fault.statement
+    assert (fault.at.thread, fault.at.other, fault.at.block) == (1, 0, (0, 0, 0))
+    assert fault.at.statement == "mf::store(tile, tid / 2, mf::load(X, tid));"
+    assert emit(kernel).splitlines()[fault.at.line - 1].strip() == fault.at.statement
     text = str(fault)
-    assert f"small, line {fault.line}: mf::store(tile" in text
+    assert f"small, line {fault.at.line}: mf::store(tile" in text
     assert "race of tile[0] by thread 1 of block (0, 0, 0)" in text
     copy = pickle.loads(pickle.dumps(fault))
     assert (str(copy), copy.__dict__) == (text, fault.__dict__)
@@ -336,14 +336,14 @@ def test_a_fault_in_a_later_block_names_the_block() -> None:
         grid=(3, 1, 1),
     )
     fault = fault_of(kernel)
-    assert (fault.kind, fault.index, fault.block, fault.thread) == (FaultKind.OUT_OF_BOUNDS, 64, (2, 0, 0), 0)
+    assert (fault.kind, fault.at.index, fault.at.block, fault.at.thread) == (FaultKind.OUT_OF_BOUNDS, 64, (2, 0, 0), 0)
 
 
 def test_a_statement_of_several_lines_is_named_whole() -> None:
     wide = tuple(GlobalRead("X", ix((tid + 1) * 1000 + i)) for i in range(4))
     fault = fault_of(small(SharedWrite("tile", ix(tid % 16 * 4), wide)))
-    assert fault.statement.startswith("mf::store_vector(tile,")
-    assert fault.statement.endswith("});")
+    assert fault.at.statement.startswith("mf::store_vector(tile,")
+    assert fault.at.statement.endswith("});")
 
 
 @pytest.mark.parametrize("aligned", [4, 8])

@@ -24,7 +24,7 @@ PROGRAM = WORKLOADS["rmsnorm"](1)
 
 def row(arm: str, block_ops: int) -> Row:
     space = load_space("paper").with_overrides(max_block_ops=block_ops)
-    return run_row(KEY, ARMS[arm], PROGRAM, space, 1, Limits(600.0, 1 << 40))
+    return run_row(KEY, ARMS[arm], PROGRAM, space, Limits(600.0, 1 << 40))
 
 
 @pytest.mark.slow

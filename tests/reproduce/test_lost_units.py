@@ -42,12 +42,12 @@ class _Pool:
 def test_lost_units_are_counted(monkeypatch: Any) -> None:
     monkeypatch.setattr(arms, "Pool", _Pool)
     limits = Limits(600.0, 1 << 40)
-    whole = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, 1, limits)
+    whole = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, limits)
     assert whole.complete
     assert whole.lost == 0
     assert whole.candidates
     monkeypatch.setattr(_Pool, "lost", (0,))
-    less = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, 1, limits)
+    less = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, limits)
     assert less.lost == 1
     assert not less.complete
     assert less.states < whole.states

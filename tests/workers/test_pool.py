@@ -255,7 +255,7 @@ import os, sys, time
 print("main", flush=True)
 from mirage_formal.workers.pool import Pool
 pool = Pool(2)
-for outcome in pool.run(time.sleep, {naps}, limit_s=1000, tick_s=0.05):
+for outcome in pool.run(time.sleep, {naps}, limit_s=1000):
     if outcome is None and len(pool.pids()) == 2:
         print(*pool.pids(), flush=True)
 pool.close()

@@ -30,15 +30,24 @@ def stream(seed: int, round_: int, name: str) -> np.random.Philox:
     return np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
 
 
-def input_residues(seed: int, round_: int, index: int, part: Part, attempt: int, shape: Shape, m: int) -> Residues:
+def input_name(index: int, part: Part, attempt: int) -> str:
+    """The name of the stream that gives one part of one input; another attempt is another stream."""
+    return f"input/{index}/{part.name.lower()}/{attempt}"
+
+
+def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
     """All elements of one part of one input, in row-major order: one 64-bit word each, reduced modulo ``m``.
 
     The distance from uniform is at most m / 2^64 per element.
 
+    Args:
+        source: ``stream`` of the input's name.
+        shape: Shape of the input.
+        m: The modulus, below 2^31.
+
     Returns:
         float64, the form in which matrix products read it.
     """
-    source = stream(seed, round_, f"input/{index}/{part.name.lower()}/{attempt}")
     count = prod(shape)
     out = np.empty(count, dtype=np.float64)
     # Piece by piece, so that the words never leave the cache.

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from mirage_formal.claims.fields.cone import Cone, Mask, cone
-from mirage_formal.claims.fields.draw import OPAQUE, collapsed, digest, input_residues
+from mirage_formal.claims.fields.draw import OPAQUE, collapsed, digest, input_name, input_residues, stream
 from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
 from mirage_formal.claims.fields.growth import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.modular import Residues, Words
@@ -143,7 +143,8 @@ class Point:
 
     def _drawn(self, index: int, part: Part, attempt: int) -> Residues:
         m = self.place.fields[part].m
-        return input_residues(self.seed, self.number, index, part, attempt, self.shapes[index], m)
+        source = stream(self.seed, self.number, input_name(index, part, attempt))
+        return input_residues(source, self.shapes[index], m)
 
 
 def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 
@@ -33,11 +32,10 @@ from mirage_formal.records import (
     write_atomic,
 )
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
-from mirage_formal.run.driver import Report, Result, run
-from mirage_formal.run.executors import make_executor
+from mirage_formal.run.driver import About, Report, Result, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.progress import Watch, silent
-from mirage_formal.run.settings import Job, Settings, choose_config, display_path, identity, make_job, readable
+from mirage_formal.run.settings import Job, Settings, choose_config, identity, make_job, readable
 from mirage_formal.run.whole.partition import Part, Partition, PartLimits, partition
 from mirage_formal.run.whole.stitch import stitched
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
@@ -119,16 +117,7 @@ def is_whole(program: KernelGraph, settings: Settings) -> bool:
     return len(program.ops) > most_operators(make_job(program, settings).space)
 
 
-def run_whole(
-    program: KernelGraph,
-    settings: Settings,
-    out: Path,
-    *,
-    name: str = "program",
-    source: str = "",
-    watch: Watch = silent,
-    executor: Executor[Any] | None = None,
-) -> WholeReport:
+def run_whole(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> WholeReport:
     """Cut a program into parts, search each distinct one, and write the whole to ``out``.
 
     A part takes the best of its candidates that are proved, whatever the policy of the settings, or keeps its operators
@@ -146,7 +135,9 @@ def run_whole(
     if not any(part.searched for part in _cut(program, job, settings, frozenset()).parts):
         kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
         what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
-        raise UnsupportedError(f"{what}: {', '.join(kinds)}", where=name, hint="use --engine exhaustive")
+        raise UnsupportedError(
+            f"{what}: {', '.join(kinds)}", where=about.get("name", "program"), hint="use --engine exhaustive"
+        )
     with orderly(), writing(out):
         open_whole(
             out,
@@ -155,9 +146,8 @@ def run_whole(
             resume=settings.resume,
             force=settings.force,
         )
-        started = nullcontext(executor) if executor is not None else make_executor(settings)
-        with orderly(f"--resume continues {display_path(out)}"), started as workers:
-            return _Whole(program, job, settings, out, name, source, watch, workers).report()
+        with workers_of(settings, about, out) as workers:
+            return _Whole(program, job, settings, out, about, workers).report()
 
 
 def _cut(program: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> Partition:
@@ -166,23 +156,14 @@ def _cut(program: KernelGraph, job: Job, settings: Settings, barren: frozenset[s
     return partition(program, job.target, limits, lambda part: _takes(part, job, settings, barren))
 
 
-def run_any(
-    program: KernelGraph,
-    settings: Settings,
-    out: Path,
-    *,
-    name: str = "program",
-    source: str = "",
-    watch: Watch = silent,
-    executor: Executor[Any] | None = None,
-) -> Report | WholeReport:
+def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
     """``run``, or ``run_whole`` for a program that is larger than its space.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
     """
     how = run_whole if is_whole(program, settings) else run
-    return how(program, settings, out, name=name, source=source, watch=watch, executor=executor)
+    return how(program, settings, out, **about)
 
 
 def _takes(part: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> bool:
@@ -239,9 +220,7 @@ class _Whole:
         job: Job,
         settings: Settings,
         root: Path,
-        name: str,
-        source: str,
-        watch: Watch,
+        about: About,
         workers: Executor[Any],
     ) -> None:
         self.program = program
@@ -252,9 +231,9 @@ class _Whole:
         self.limited = 0
         self.settings = settings
         self.root = root
-        self.name = name
-        self.source = source
-        self.watch = watch
+        self.name = about.get("name", "program")
+        self.source = about.get("source", "")
+        self.watch = about.get("watch", silent)
         self.workers = workers
         self.begin = time.monotonic()
         self.status: Status = "complete"

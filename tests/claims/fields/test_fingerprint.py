@@ -241,7 +241,7 @@ def test_the_difference_is_where_it_is_said_to_be():
     assert isinstance(verdict, Different)
     assert (verdict.seed, verdict.output, verdict.index) == (5, 0, (0, 0))
     p = field_pair(20).p
-    x = int(draw.input_residues(5, 0, 0, draw.Part.P, 0, (4, 6), p)[0, 0])
+    x = int(draw.input_residues(draw.stream(5, 0, draw.input_name(0, draw.Part.P, 0)), (4, 6), p)[0, 0])
     assert (verdict.expected, verdict.got) == (x * x % p, 2 * x % p)
     third = program(shapes, w.op(K.SQUARE, 0), w.op(K.SCALE, 0, factor=Fraction(3)), outputs=(1, 2))
     assert fingerprint(one, third, SMALL).verdict.output == 1

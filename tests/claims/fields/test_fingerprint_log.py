@@ -133,12 +133,12 @@ GOLDEN = [532119089, 828095662, 225378537, 294385204, 307899328, 708570572]
 def test_streams_are_fixed():
     """Golden values: a change here is a change of the scheme, which needs another name."""
     pair = field_pair(31)
-    x = draw.input_residues(7, 0, 1, draw.Part.Q, 2, (2, 3), pair.q)
+    x = draw.input_residues(draw.stream(7, 0, draw.input_name(1, draw.Part.Q, 2)), (2, 3), pair.q)
     assert x.ravel().tolist() == [v % pair.q for v in _words(7, 0, "input/1/q/2", 6)]
     assert (pair.p, pair.q) == (2147024879, 1073512439)
     assert (field_pair(20).p, field_pair(20).q) == (1026479, 513239)
     assert x.ravel().tolist() == GOLDEN
-    large = draw.input_residues(7, 0, 0, draw.Part.P, 0, (3, 100000), pair.p)
+    large = draw.input_residues(draw.stream(7, 0, draw.input_name(0, draw.Part.P, 0)), (3, 100000), pair.p)
     assert large.ravel()[[0, 131071, 131072, 299999]].tolist() == [
         _words(7, 0, "input/0/p/0", 300000)[i] % pair.p for i in (0, 131071, 131072, 299999)
     ]
