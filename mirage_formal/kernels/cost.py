@@ -102,14 +102,27 @@ class Cost:
 
 
 class _Work:
-    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel)."""
+    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
 
-    __slots__ = ("latency", "shared", "special", "tensor", "traffic", "vector")
+    ``shapes``, ``widths`` and ``times`` are of its tensors: the shape, the bytes of an element, and how often it is
+    computed. ``loads`` has for each input the bytes of the tensor and those that one block reads; ``stage`` is what one
+    iteration loads, in bytes.
+    """
+
+    __slots__ = (
+        *("latency", "shared", "special", "tensor", "traffic", "vector"),
+        *("loads", "shapes", "stage", "times", "widths"),
+    )
 
     def __init__(self) -> None:
         self.tensor = self.vector = self.special = self.traffic = 0
         self.shared = 0
         self.latency = 0.0
+        self.shapes: list[Shape] = []
+        self.widths: list[int] = []
+        self.times: list[int] = []
+        self.loads: list[tuple[int, int]] = []
+        self.stage = 0
 
 
 def estimate(graph: KernelGraph, target: Target) -> Cost:
@@ -145,13 +158,8 @@ def block_cost(
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
     """
     grid, loop = block.grid, block.forloop_range
-    blocks = grid[0] * grid[1] * grid[2]
     work = _Work()
-    shapes: list[Shape] = []
-    widths: list[int] = []
-    times: list[int] = []
-    loads: list[tuple[int, int]] = []  # bytes of the tensor, bytes that one block reads
-    stage = 0  # bytes that one iteration loads
+    shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
     for iterator, tensor in zip(block.inputs, operands, strict=True):
         shape = list(tensor.shape)
         for axis, dim in enumerate(iterator.imap):
@@ -169,11 +177,11 @@ def block_cost(
         loads.append((tensor.bytes, tile * repeat))
         work.shared += tile
         work.traffic += tile * repeat
-        stage += tile if repeat == loop else 0
+        work.stage += tile if repeat == loop else 0
     work.latency = target.model.iteration_us * loop
     context = block.context
     for op in block.ops:
-        _block_op(op, shapes, widths, times, context, work, target)
+        _block_op(op, work, context, target)
     results: list[DTensor] = []
     for saver in block.outputs:
         shape = list(shapes[saver.operand])
@@ -182,20 +190,12 @@ def block_cost(
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
         results.append(DTensor(tuple(shape), operands[0].dtype if width == 2 else DType.FLOAT32))
-    return _kernel(block, work, loads, stage, results, target, warm, blocks), results
+    return _kernel(block, work, results, target, warm), results
 
 
-def _block_op(
-    op: BlockOp,
-    shapes: list[Shape],
-    widths: list[int],
-    times: list[int],
-    context: BlockContext,
-    work: _Work,
-    target: Target,
-) -> None:
-    """Append the results of one block operator and add its work; ``times`` is how often a tensor is computed."""
-    given = op.operands
+def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -> None:
+    """Append the results of one block operator and add its work."""
+    given, shapes, widths, times = op.operands, work.shapes, work.widths, work.times
     repeat = max([times[i] for i in given])
     traffic = sum([prod(shapes[i]) * widths[i] for i in given])
     kept = False  # whether the results stay in registers
@@ -284,17 +284,9 @@ def _arithmetic(
         work.special += elements * repeat * _SPECIAL.get(kind, 0)
 
 
-def _kernel(
-    block: BlockGraph,
-    work: _Work,
-    loads: list[tuple[int, int]],
-    stage: int,
-    results: list[DTensor],
-    target: Target,
-    warm: Sequence[bool],
-    blocks: int,
-) -> KernelCost:
-    limits, model = target.limits, target.model
+def _kernel(block: BlockGraph, work: _Work, results: list[DTensor], target: Target, warm: Sequence[bool]) -> KernelCost:
+    limits, model, loads, stage = target.limits, target.model, work.loads, work.stage
+    blocks = block.grid[0] * block.grid[1] * block.grid[2]
     per_sm = -(-blocks // target.sms)
     fits = work.shared <= limits.shared_bytes_per_block and block.threads <= limits.threads_per_block
     resident = max(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_formal.device.cublas import side
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import row_major
 from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
@@ -74,8 +74,8 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
         results = tuple(range(number, number + op.results))
         number += op.results
         try:
-            steps.append(_lowered(graph, position, op, results, types, strides, target))
-        except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
+            steps.append(_lowered(graph, position, (*op.operands, *results), strides, target))
+        except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, strides, steps)
@@ -91,13 +91,12 @@ def first_line(error: BaseException) -> str:
 def _lowered(
     graph: KernelGraph,
     position: int,
-    op: Op | GraphDefined,
-    results: tuple[int, ...],
-    types: Sequence[Any],
+    values: tuple[int, ...],
     strides: Sequence[tuple[int, ...]],
     target: Target,
 ) -> Kernel | ProductLaunch:
-    values = (*op.operands, *results)
+    """The kernel of one operator; ``values`` are the numbers of its operands and results."""
+    op, types = graph.ops[position], kernel_types(graph)
     if isinstance(op, GraphDefined):
         from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
         from mirage_formal.kernels.planning.planner import make_plan
@@ -108,9 +107,9 @@ def _lowered(
         a, b = op.operands
         side(types[a].shape, strides[a])
         side(types[b].shape, strides[b])
-        return ProductLaunch(position, a, b, results[0])
+        return ProductLaunch(position, a, b, values[-1])
     operands = tuple((types[i], strides[i]) for i in op.operands)
-    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[results[0]])
+    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]])
     return Kernel(position, values, made)
 
 

@@ -73,9 +73,7 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
             return over_elements(
                 cx,
                 cx.tensor(op.result).shape,
-                lambda at: _folded(
-                    cx, op.fn, op.operand, op.dim, op.kept, at, lambda v: (store(cx, op.result, at, v),)
-                ),
+                lambda at: _folded(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
             )
         case Product():
             return over_elements(
@@ -111,22 +109,17 @@ def _map(cx: Context, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
 
 
 def _folded(
-    cx: Context,
-    fn: BinaryFn,
-    operand: int,
-    dim: int,
-    kept: int,
-    at: Sequence[IntExpr],
-    use: Callable[[Value], tuple[Stmt, ...]],
+    cx: Context, op: Reduce, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
     """The reduction of a tensor along one dim at ``at``, handed to ``use``."""
-    count = cx.tensor(operand).shape[dim] // kept
+    dim = op.dim
+    count = cx.tensor(op.operand).shape[dim] // op.kept
     array = cx.fresh("sum")
     index = cx.iterator(count, "k")
-    position = cx.ix.add(at[dim], cx.ix.mul(index, kept))
-    term = cx.element(operand, (*at[:dim], position, *at[dim + 1 :]))
-    add = SetReg(array, ZERO, Combine(fn, Reg(array, ZERO), term))
-    return (Registers(array, 1, initial=identity(fn)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
+    position = cx.ix.add(at[dim], cx.ix.mul(index, op.kept))
+    term = cx.element(op.operand, (*at[:dim], position, *at[dim + 1 :]))
+    add = SetReg(array, ZERO, Combine(op.fn, Reg(array, ZERO), term))
+    return (Registers(array, 1, initial=identity(op.fn)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
 
 
 def _product(
@@ -179,8 +172,8 @@ def _accumulate(cx: Context, op: Accumulate, part: Part) -> tuple[Stmt, ...]:
         return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
     if op.dim is None:
         return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
-    dim = op.dim
-    return over_elements(cx, shape, lambda at: _folded(cx, op.fn, op.operand, dim, op.kept, at, lambda v: added(at, v)))
+    along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
+    return over_elements(cx, shape, lambda at: _folded(cx, along, at, lambda v: added(at, v)))
 
 
 def _loop_concat(cx: Context, op: LoopConcat) -> tuple[Stmt, ...]:

@@ -56,32 +56,26 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
             raise AssertionError(op)
 
 
-def masked(cx: Context, value: Value, number: int, over: Distribution, axis: Axis, at: Vars, other: float) -> Value:
-    """The value where it lies inside the tensor, else a neutral one."""
-    extent = matrix(cx, number)[0 if axis is Axis.ROW else 1]
-    if over.span(axis) <= extent:
-        return value
-    condition = cx.ix.less(place(cx, over, axis, at), extent)
-    return value if condition == ONE else Select(condition, value, Real(other))
-
-
 def axis_of(cx: Context, number: int, dim: int) -> Axis:
     """The axis of a matrix that a dim of a tensor lies along."""
     return Axis.COL if dim == len(cx.tensor(number).shape) - 1 else Axis.ROW
 
 
-def _fold(
-    cx: Context, fn: BinaryFn, operand: int, dim: int, kept: int, over: Distribution, array: str
-) -> tuple[Stmt, ...]:
+def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt, ...]:
     """Adds a thread's own elements into an array of the result's registers."""
-    axis = axis_of(cx, operand, dim)
+    axis = axis_of(cx, op.operand, op.dim)
+    shape = matrix(cx, op.operand)
+    extent = shape[0 if axis is Axis.ROW else 1]
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        to = number_of(cx, over, at, lambda i: not folds(over.slots[i], axis, kept))
-        value = masked(cx, values[0], operand, over, axis, at, identity(fn))
-        return (SetReg(array, to, Combine(fn, Reg(array, to), value)),)
+        to = number_of(cx, over, at, lambda i: not folds(over.slots[i], axis, op.kept))
+        value = values[0]
+        if over.span(axis) > extent:  # neutral where it lies outside of the tensor
+            inside = cx.ix.less(place(cx, over, axis, at), extent)
+            value = value if inside == ONE else Select(inside, value, Real(identity(op.fn)))
+        return (SetReg(array, to, Combine(op.fn, Reg(array, to), value)),)
 
-    return over_runs(cx, over, matrix(cx, operand), (operand,), body)
+    return over_runs(cx, over, shape, (op.operand,), body)
 
 
 def across(
@@ -139,7 +133,7 @@ def _reduce(cx: Context, op: Reduce, over: Distribution, scratch: str) -> tuple[
     start = SetReg(array, ZERO, Real(identity(op.fn)))
     k = cx.iterator(result.count, "u")
     clear = loop(k, result.count, (SetReg(array, k, start.value),), unroll=True)
-    own = _fold(cx, op.fn, op.operand, op.dim, op.kept, over, array)
+    own = _fold(cx, op, over, array)
     return (*clear, *own, *across(cx, op.fn, array, result.count, digits, scratch))
 
 
@@ -163,7 +157,8 @@ def _accumulate(cx: Context, op: Accumulate, step: Compute, over: Distribution) 
             if step.warps is not None:
                 return rescale  # the product adds into the accumulator itself
             if op.dim is not None:
-                return (*rescale, *_fold(cx, op.fn, op.operand, op.dim, op.kept, over, array))
+                part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
+                return (*rescale, *_fold(cx, part, over, array))
 
             def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
                 k = index(cx, over, at)

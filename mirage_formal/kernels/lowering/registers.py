@@ -133,7 +133,7 @@ class Operands:
         if tensor.cols != self.cols:
             return
         array = cx.fresh("v")
-        found = vector_load(cx, number, array, ZERO, self.over, at, self.run)
+        found = vector_load(cx, number, (array, ZERO), position(cx, tensor, self.over, at), self.run)
         if found:
             out.append(Registers(array, self.run))
             out.extend(found)
@@ -174,25 +174,32 @@ def vector_width(cx: Context, number: int, run: int) -> int:
     return width
 
 
-def vector_load(
-    cx: Context, number: int, array: str, first: IntExpr, over: Distribution, at: Vars, run: int
-) -> list[Stmt]:
-    """Loads a run of columns into consecutive registers; nothing if no vector access fits."""
+def vector_load(cx: Context, number: int, to: tuple[str, IntExpr], at: tuple[IntExpr, IntExpr], run: int) -> list[Stmt]:
+    """Loads a run of columns into consecutive registers; nothing if no vector access fits.
+
+    Args:
+        cx: The kernel.
+        number: The tensor.
+        to: The register array, and the first of its registers.
+        at: Row and column of the first element.
+        run: Elements.
+    """
     tensor = cx.tensor(number)
+    array, first = to
+    row, col = at
     width = vector_width(cx, number, run)
     if width == 1:
         return []
-    row, col = position(cx, tensor, over, at)
     out: list[Stmt] = []
     for part in range(0, run, width):
-        to, column = cx.ix.add(first, Int(part)), cx.ix.add(col, Int(part))
+        register, column = cx.ix.add(first, Int(part)), cx.ix.add(col, Int(part))
         if tensor.placement.shared is not None:
             placement = tensor.placement.shared
-            out.append(SharedVector(array, to, placement.buffer, cx.shared_index(placement, row, column), width))
+            out.append(SharedVector(array, register, placement.buffer, cx.shared_index(placement, row, column), width))
         else:
             tile = cx.input_tile(number)
             source = cx.device_index(tile, cx.coordinates(tensor.shape, row, column))
-            out.append(GlobalVector(array, to, cx.plan.params[tile.param].name, source, width))
+            out.append(GlobalVector(array, register, cx.plan.params[tile.param].name, source, width))
     return out
 
 
@@ -226,7 +233,8 @@ def load(cx: Context, number: int) -> tuple[Stmt, ...]:
     run = run_length(over)
 
     def body(at: Vars) -> tuple[Stmt, ...]:
-        found = vector_load(cx, number, name(number), index(cx, over, at), over, at, run)
+        to = (name(number), index(cx, over, at))
+        found = vector_load(cx, number, to, position(cx, tensor, over, at), run)
         if found:
             return tuple(found)
         last = cx.iterator(run, "u") if run > 1 else None

@@ -136,10 +136,7 @@ def _compiled(
         settled = discharged(lowered)
         records += settled.records
         texts |= settled.texts
-        try:
-            text = emit(lowered)
-        except ValueError as error:
-            raise KernelRefused(f"it cannot be printed: {first_line(error)}", where=lowered.name) from error
+        text = emit(lowered)
         source = sources[len(kept)]
         compiled = _machine_code(text, archs, lowered.name)
         cubins: dict[str, Binary] = {}

@@ -51,7 +51,7 @@ def strided(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
     return tuple(reversed(row_major(tuple(reversed(shape))))) if transposed else row_major(shape)
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("kind", "attrs", "shapes"), CASES, ids=[str(case[0]) for case in CASES])
 def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ...], transposed: bool) -> None:
     dtype = DType.FLOAT32

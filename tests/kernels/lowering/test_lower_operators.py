@@ -203,7 +203,7 @@ def test_products_of_other_types(dtype):
 
 
 @BOTH
-@pytest.mark.parametrize("turned", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("transposed", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 24, 32), (40, 16, 24), (12, 20, 9)])
 def test_columns_first(transposed, m, n, k, generic):
     loop = 2
