@@ -1,0 +1,1 @@
+"""The independent checker: what it establishes again about a run, a candidate, a proof, from files alone."""

@@ -1,0 +1,1 @@
+"""What is claimed of a candidate, a room for each claim, with what proves it."""

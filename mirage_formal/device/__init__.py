@@ -1,0 +1,1 @@
+"""Kernels on a device: compiled, launched, timed; and on the emulator."""

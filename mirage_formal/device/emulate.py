@@ -133,14 +133,19 @@ class _Fault(ctypes.Structure):
 
 
 def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
-    """Run the kernel on arrays for the parameters that it reads, in order; returns those that it writes, in order.
+    """Run the kernel without a GPU.
 
     Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
     NumPy has no bfloat16: such parameters take float arrays, rounded to nearest even, or uint16 arrays of raw bits, and
     results are float32 arrays of their exact values.
 
     Args:
+        program: The kernel.
+        arrays: For the parameters that it reads, in order.
         sanitize: Build with AddressSanitizer and UBSan and run in a process of its own.
+
+    Returns:
+        Arrays for the parameters that it writes, in order.
 
     Raises:
         EmulationFault: The first fault of the run.

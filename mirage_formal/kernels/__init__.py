@@ -1,0 +1,1 @@
+"""From a µGraph to CUDA: stable form, plan, Program, text, cost."""

@@ -1,0 +1,1 @@
+"""Terms, axioms, certificates, and solvers in confined processes: what prover and checker share."""

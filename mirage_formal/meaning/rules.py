@@ -27,6 +27,7 @@ class Value(Generic[T]):
 
     @property
     def full(self) -> Shape:
+        """Extents of all axes of the array: the level's own, then the tensor's."""
         return (*self.lead, *self.shape)
 
 
@@ -40,35 +41,44 @@ class Level(Generic[T]):
 
     @property
     def iterations(self) -> int:
+        """The range of the block's loop."""
         assert self.context is not None
         return self.context.forloop_range
 
     def unary(self, kind: OpKind, a: Value[T]) -> Value[T]:
+        """``Domain.unary`` on values of this level."""
         return replace(a, value=self.domain.unary(kind, a.value))
 
     def binary(self, kind: OpKind, a: Value[T], b: Value[T]) -> Value[T]:
+        """``Domain.binary`` on values of this level."""
         full = tuple(max(x, y) for x, y in zip(a.full, b.full, strict=True))
         return self.wrap(self.domain.binary(kind, a.value, b.value), full)
 
     def scale(self, a: Value[T], factor: Fraction) -> Value[T]:
+        """``Domain.scale`` on values of this level."""
         return replace(a, value=self.domain.scale(a.value, factor))
 
     def offset(self, a: Value[T], constant: Fraction) -> Value[T]:
+        """``Domain.offset`` on values of this level."""
         return replace(a, value=self.domain.offset(a.value, constant))
 
     def sum(self, a: Value[T], dim: int, kept: int = 1) -> Value[T]:
+        """The sum along a dim of the tensor; ``kept`` as in ``Domain.sum``."""
         return self.fold(a, self.leading + dim, kept)
 
     def fold(self, a: Value[T], axis: int, kept: int = 1) -> Value[T]:
+        """The sum along an axis of the array; ``kept`` as in ``Domain.sum``."""
         full = a.full
         return self.wrap(self.domain.sum(a.value, axis, full[axis], kept), _replaced(full, axis, kept))
 
     def repeat(self, a: Value[T], axis: int, times: int) -> Value[T]:
+        """``Domain.repeat`` on values of this level."""
         if times == 1:
             return a
         return self.wrap(self.domain.repeat(a.value, axis, times), _replaced(a.full, axis, times))
 
     def reshape(self, a: Value[T], full: Shape) -> T:
+        """The array of the value with other extents."""
         return a.value if full == a.full else self.domain.reshape(a.value, full)
 
     def over_loop(self, a: Value[T]) -> Value[T]:
@@ -76,9 +86,11 @@ class Level(Generic[T]):
         return self.repeat(a, LOOP_AXIS, self.iterations) if a.lead[LOOP_AXIS] == 1 else a
 
     def loop_sum(self, a: Value[T]) -> Value[T]:
+        """The sum over the iterations of the loop."""
         return self.fold(self.over_loop(a), LOOP_AXIS)
 
     def wrap(self, value: T, full: Shape) -> Value[T]:
+        """An array of this level as a value."""
         return Value(value, full[: self.leading], full[self.leading :])
 
 

@@ -34,7 +34,8 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None: ...
 
-    def __call__(self, progress: Progress) -> None: ...
+    def __call__(self, progress: Progress) -> None:
+        """Show where a run stands."""
 
 
 class LiveWatch:

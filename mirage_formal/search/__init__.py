@@ -1,0 +1,1 @@
+"""Search: spaces, engines, and what they offer."""

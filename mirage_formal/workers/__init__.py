@@ -1,0 +1,1 @@
+"""Tasks on worker processes, of this machine or of a dask cluster."""

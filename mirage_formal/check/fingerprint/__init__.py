@@ -1,0 +1,1 @@
+"""Fingerprints drawn again: the checker's own residues, fields, degrees and bound."""

@@ -57,6 +57,7 @@ class Point:
     keys: dict[OpKind, tuple[int, int]]
 
     def prime(self, part: int) -> int:
+        """The modulus of one part of the field."""
         return self.q if part else self.p
 
 

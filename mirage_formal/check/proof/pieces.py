@@ -109,6 +109,7 @@ class Pieces:
         self.terms = terms
 
     def each(self, x: Value, axis: int, cut: Cut, make: Callable[[int], int]) -> Value:
+        """The value with ``make`` on every piece; the pieces along ``axis`` have the lengths of ``cut``."""
         cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
         return Value(cuts, {place: make(term) for place, term in x.terms.items()})
 

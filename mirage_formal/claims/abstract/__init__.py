@@ -1,0 +1,1 @@
+"""Abstract expressions: which partial µGraphs cannot become part of the program any more (paper, section 4.3)."""

@@ -274,6 +274,7 @@ class Binders(Changes):
         return (f, *fresh), body, wider | set(fresh)
 
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
+        """The sum or maximum over ``digits`` of the terms before ``u``, in its canonical form."""
         if kind == Kind.PMAX and u not in self.free_of(p):
             return self.max(p, digits)
         key = (index, u, frozenset(digits) & self.free_of(p), p)

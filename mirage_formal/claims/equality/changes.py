@@ -94,6 +94,7 @@ class Changes(Terms, ABC):
         return frozenset((len(self.lemmas) - 1,))
 
     def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
+        """Record that the content of a polynomial was taken out of a root: a lemma, once for each."""
         number = self._contents.get((p, e2))
         if number is None:
             (number,) = self._lemma(("content", p, e2, *found), p, ())

@@ -42,6 +42,7 @@ class Pieces:
 
     @property
     def shape(self) -> Shape:
+        """Extents of all dims."""
         return tuple(sum(lengths) for lengths in self.lengths)
 
 
@@ -134,9 +135,11 @@ class Exact:
     # --- the domain --------------------------------------------------------------------------------------------
 
     def unary(self, kind: OpKind, a: Pieces) -> Pieces:
+        """See ``Domain.unary``."""
         return self._each(a, lambda x: self.tensors.unary(kind, x))
 
     def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:
+        """See ``Domain.binary``."""
         a, b = self._fewer(a, b)
         a, b = self._aligned(a, b, range(len(a.lengths)))
         lengths = tuple(x if sum(x) > 1 else y for x, y in zip(a.lengths, b.lengths, strict=True))
@@ -144,6 +147,7 @@ class Exact:
         return Pieces(lengths, parts)
 
     def matmul(self, a: Pieces, b: Pieces, inner: int) -> Pieces:
+        """See ``Domain.matmul``."""
         a, b = self._fewer(a, b)
         last = len(a.lengths) - 1
         a, b = self._aligned(a, b, range(last - 1))
@@ -161,12 +165,15 @@ class Exact:
         return Pieces(lengths, tuple(parts))
 
     def scale(self, a: Pieces, factor: Fraction) -> Pieces:
+        """See ``Domain.scale``."""
         return self._each(a, lambda x: self.tensors.scale(x, factor))
 
     def offset(self, a: Pieces, constant: Fraction) -> Pieces:
+        """See ``Domain.offset``."""
         return self._each(a, lambda x: self.tensors.offset(x, constant))
 
     def sum(self, a: Pieces, axis: int, extent: int, kept: int) -> Pieces:
+        """See ``Domain.sum``."""
         a = a if kept == 1 else self._joined(a, axis)
         return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
 
@@ -181,6 +188,7 @@ class Exact:
         return Pieces(lengths, tuple(parts))
 
     def ordered(self, kind: OpKind, operands: tuple[Pieces, ...], axis: int, extent: int) -> tuple[Pieces, ...]:
+        """See ``Domain.ordered``."""
         a = operands[0]
         match kind:
             case OpKind.MAX:
@@ -210,9 +218,11 @@ class Exact:
         return Pieces(tuple(lengths), parts)
 
     def softmax(self, a: Pieces, axis: int, extent: int) -> Pieces:
+        """See ``Domain.softmax``."""
         raise AssertionError("softmax is expanded by the walk")
 
     def reshape(self, a: Pieces, shape: Shape) -> Pieces:
+        """See ``Domain.reshape``."""
         if shape == a.shape:
             return a
         a, lengths = self._regrouped(a, shape)
@@ -223,12 +233,14 @@ class Exact:
         return Pieces(lengths, tuple(parts))
 
     def transpose(self, a: Pieces, perm: tuple[int, ...]) -> Pieces:
+        """See ``Domain.transpose``."""
         lengths = tuple(a.lengths[i] for i in perm)
         back = [perm.index(i) for i in range(len(perm))]
         sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
         return Pieces(lengths, tuple(self._made(lambda x: self.tensors.transpose(x, perm), part) for part in sources))
 
     def concat(self, a: Pieces, b: Pieces, axis: int) -> Pieces:
+        """See ``Domain.concat``."""
         a, b = self._fewer(a, b)
         a, b = self._aligned(a, b, [i for i in range(len(a.lengths)) if i != axis])
         lengths = (*a.lengths[:axis], (*a.lengths[axis], *b.lengths[axis]), *a.lengths[axis + 1 :])
@@ -241,6 +253,7 @@ class Exact:
         return Pieces(lengths, tuple(parts))
 
     def repeat(self, a: Pieces, axis: int, times: int) -> Pieces:
+        """See ``Domain.repeat``."""
         lengths = (*a.lengths[:axis], (times,), *a.lengths[axis + 1 :])
         return replace(self._each(a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
 

@@ -21,6 +21,7 @@ class Style:
     latex: bool
 
     def power(self, base: str, e: Fraction) -> str:
+        """A power of a base."""
         if e == Fraction(1, 2):
             return rf"\sqrt{{{_bare(base)}}}" if self.latex else f"sqrt({_bare(base)})"
         if self.latex:
@@ -28,9 +29,11 @@ class Style:
         return f"{base}^{e}" if e.denominator == 1 else f"{base}^({e})"
 
     def times(self, factors: Iterable[str]) -> str:
+        """A product of factors."""
         return (r" \, " if self.latex else " * ").join(factors)
 
     def over(self, above: str, below: str) -> str:
+        """A quotient."""
         return rf"\frac{{{above}}}{{{below}}}" if self.latex else f"{above} / {below}"
 
 

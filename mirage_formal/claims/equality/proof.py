@@ -30,10 +30,9 @@ def write(
     inputs: int,
     atoms: Sequence[tuple[int, int, int]],
 ) -> bytes:
-    """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial; None
-    stands for a pair of one tensor.
+    """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial.
 
-    Inputs are numbered up to ``inputs``, atoms from there.
+    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, atoms from there.
 
     Raises:
         Stuck: It is larger than the checker reads.

@@ -1,0 +1,1 @@
+"""Results of kernels within a tolerance that is derived from the program."""

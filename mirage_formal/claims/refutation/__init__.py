@@ -1,0 +1,1 @@
+"""Inputs at which two graphs differ."""

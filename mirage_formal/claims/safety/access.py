@@ -65,6 +65,7 @@ class Mode(StrEnum):
 
     @property
     def writes(self) -> bool:
+        """Whether memory is changed."""
         return self is Mode.WRITE or self is Mode.ASYNC
 
 

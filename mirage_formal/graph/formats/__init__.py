@@ -1,0 +1,1 @@
+"""µGraphs as files: our JSON, text for people, checkpoints of Mirage."""

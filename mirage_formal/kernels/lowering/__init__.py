@@ -1,0 +1,1 @@
+"""Lowering: from plans, and from predefined operators, to Programs."""

@@ -47,6 +47,7 @@ class Context:
         return f"{stem}_{self._fresh}"
 
     def tensor(self, number: int) -> PlanTensor:
+        """A tensor of the plan."""
         return self.plan.tensors[number]
 
     def iterator(self, extent: int, stem: str = "i") -> IntExpr:
@@ -80,6 +81,7 @@ class Context:
         return self.ix.add(*reversed(terms))
 
     def input_tile(self, number: int) -> Tile:
+        """What a block sees of an input."""
         return self.plan.inputs[number]
 
     # --- shared memory

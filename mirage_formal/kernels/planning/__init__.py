@@ -1,0 +1,1 @@
+"""Plans: where tensors live, how operators are computed, in which order, at which offsets."""

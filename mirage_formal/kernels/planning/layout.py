@@ -154,7 +154,11 @@ def choose_swizzle(
     """The place of a 16-bit matrix that ldmatrix reads: no bank conflicts, then the least memory, then no swizzle.
 
     Args:
-        rows, cols: Extents as stored; columns are padded to whole chunks.
+        buffer: Name of the buffer.
+        rows: Rows as stored.
+        cols: Columns as stored; they are padded to whole chunks.
+        transposed: Whether the tensor is stored transposed.
+        stages: Copies of the matrix, one behind the other.
         width: Elements of a chunk of 16 bytes; matrices of other element types are not swizzled.
     """
     padded = -(-cols // width) * width

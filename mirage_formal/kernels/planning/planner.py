@@ -190,6 +190,7 @@ def _placed(steps: Steps, most: int) -> Memory:
     """A memory plan that saves barriers where memory would be left over: what shares no bytes needs none.
 
     Args:
+        steps: The kernel's steps.
         most: Bytes that a block may take so that as many blocks as there are for it fit one multiprocessor.
     """
     tight = allocate(steps.requests)

@@ -128,7 +128,8 @@ def choose_products(
     Args:
         flat: The flattened block graph.
         inputs: Number of its inputs.
-        readers, makers: Operators that read and define each tensor.
+        readers: Operators that read each tensor.
+        makers: The operator that defines each tensor.
         threads: What the block graph asks for.
     """
     found = Products(flat, inputs, readers, makers, threads)

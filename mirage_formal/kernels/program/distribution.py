@@ -44,6 +44,10 @@ def vector(threads: int, rows: int, cols: int, width: int, *, kept: int | None =
     """A matrix dealt out in runs of ``width`` columns, threads along the columns first.
 
     Args:
+        threads: Threads of the block.
+        rows: Rows of the matrix.
+        cols: Columns of the matrix.
+        width: Columns of a run, a power of two.
         kept: The columns will be summed over all positions equal modulo ``kept``, which ``width`` divides; the digits
             are then cut there. Extents are powers of two times what one thread holds.
     """

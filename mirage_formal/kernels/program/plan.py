@@ -193,6 +193,7 @@ class Warps:
 
     @property
     def count(self) -> int:
+        """Warps of a block."""
         return self.rows * self.cols * self.inner
 
 

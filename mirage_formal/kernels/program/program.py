@@ -368,6 +368,7 @@ class SharedBuffer:
 
     @property
     def bytes(self) -> int:
+        """Bytes of the buffer."""
         return self.elements * self.dtype.bytes
 
 
@@ -391,4 +392,5 @@ class Program:
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory that a block needs."""
         return max((buffer.offset + buffer.bytes for buffer in self.shared), default=0)

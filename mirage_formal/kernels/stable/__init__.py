@@ -1,0 +1,1 @@
+"""Running maxima under exponentials that are summed, as a rewrite of µGraphs."""

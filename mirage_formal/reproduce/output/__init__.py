@@ -1,0 +1,1 @@
+"""Tables and plots of what was measured, beside what was published."""

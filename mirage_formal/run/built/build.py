@@ -59,8 +59,10 @@ COUNT: Final = 4
 
 
 class KernelRefused(MirageError):
-    """A µGraph has no kernel that may run: its running-maximum form is not proved, it cannot be planned or compiled, or
-    an obligation does not hold."""
+    """A µGraph has no kernel that may run.
+
+    Its running-maximum form is not proved, it cannot be planned or compiled, or an obligation does not hold.
+    """
 
 
 class KernelWarning(UserWarning):

@@ -1,0 +1,1 @@
+"""Verdicts: which candidates may be returned, and verdicts for graphs from anywhere."""

@@ -1,0 +1,1 @@
+"""Checkpoints of the Mirage system, read and written."""

@@ -1,0 +1,1 @@
+"""The algebra of guided search: parts of axes, masks, normal forms, containment."""
