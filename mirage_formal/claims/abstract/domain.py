@@ -155,7 +155,7 @@ class AbstractDomain:
         return _mapped(a, a.shape, lambda e: add(e, const(constant)))
 
     def sum(self, a: Abstract, axis: int, extent: int, kept: int) -> Abstract:
-        """The expression sum(extent / kept, a)."""
+        """The expression of a sum of ``extent / kept`` elements."""
         shape = _with(a.shape, axis, kept)
         if not _divided(a, axis):
             return _mapped(a, shape, lambda e: sum_(extent // kept, e))

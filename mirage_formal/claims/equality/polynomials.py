@@ -224,7 +224,7 @@ class Terms:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
     def exp(self, p: Polynomial) -> Polynomial:
-        """The polynomial of exp(p)."""
+        """An exponential, as a polynomial of one factor."""
         return single(self.factor(Kind.EXP, p)) if p else constant(1)
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
