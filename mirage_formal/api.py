@@ -42,7 +42,15 @@ class Graph(KernelBuilder):
     """A tensor program under construction, made by ``new_kernel_graph``; see ``frontend.builder.KernelBuilder``."""
 
     def superoptimize(self, *, verbose: bool = False, backend: str | None = None, **options: Unpack[Options]) -> Result:
-        """The best candidate for this program: see ``superoptimize`` for the whole list and the arguments.
+        """The best candidate for this program.
+
+        Args:
+            verbose: Whether to print progress to stderr.
+            backend: See ``superoptimize``.
+            options: See ``superoptimize``, which returns all candidates.
+
+        Returns:
+            The first of ``superoptimize``'s results.
 
         Raises:
             NothingFoundError: No candidate was found; says why, and what to try.
@@ -134,12 +142,20 @@ def equivalence(
 
 
 def set_gpu_device_id(device_id: int) -> None:
-    """Accepted for programs written for the reference system; warns that it has no effect here."""
+    """Accepted for programs written for the reference system; warns that it has no effect here.
+
+    Args:
+        device_id: Not used.
+    """
     ignore("set_gpu_device_id")
 
 
 def bypass_compile_errors(value: bool = True) -> None:
-    """Accepted for programs written for the reference system; warns that it has no effect here."""
+    """Accepted for programs written for the reference system; warns that it has no effect here.
+
+    Args:
+        value: Not used.
+    """
     ignore("bypass_compile_errors")
 
 

@@ -1,8 +1,10 @@
 """The module itself: light to import, complete, and passing its options on."""
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,3 +162,29 @@ def test_superoptimize_mistakes(monkeypatch: pytest.MonkeyPatch, graph: mf.Graph
         mf.superoptimize([])  # type: ignore[arg-type]
     with pytest.raises(mf.GraphError, match="at least one output"):
         mf.superoptimize(mf.new_kernel_graph())
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Every function and method that a user of the API calls."""
+    for name in mf.__all__:
+        value = getattr(mf, name)
+        if inspect.isfunction(value):
+            yield name, value
+    for owner in (mf.Graph, mf.Tensor, mf.BlockBuilder, mf.BlockTensor):
+        for name, value in inspect.getmembers(owner, inspect.isfunction):
+            if not name.startswith("_"):
+                yield f"{owner.__name__}.{name}", value
+
+
+@pytest.mark.parametrize(("name", "function"), list(public_functions()), ids=lambda x: x if isinstance(x, str) else "")
+def test_documentation_has_every_argument_the_result_and_the_errors(name: str, function: Callable[..., object]) -> None:
+    signature, text = inspect.signature(function), inspect.getdoc(function) or ""
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    if str(signature.return_annotation) == "NoReturn":
+        assert "raises" in text
+        return
+    section = text.partition("Args:")[2]
+    assert [p.name for p in parameters if f"    {p.name}: " not in section] == []
+    if str(signature.return_annotation) != "None" and parameters:
+        assert "Returns:" in text
+    assert "Raises:" in text or not parameters or str(signature.return_annotation) == "None"

@@ -15,7 +15,8 @@ from mirage_formal.frontend.arguments import (
     parse_optional_dim,
     whole,
 )
-from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.handles import Handle, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.operators import Operators
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
@@ -151,13 +152,38 @@ class BlockBuilder(Operators[BlockTensor]):
         self.results.append(found)
 
     def rms_norm(self, A: BlockTensor, dim: int = -1, eps: Number | None = None) -> BlockTensor:
-        """A over the root of the mean of its squares along one dim, plus eps under the root."""
+        """The root-mean-square norm x / sqrt(mean of x^2 + eps) along one dim.
+
+        Args:
+            A: The tensor, x in the formula.
+            dim: The dim; negative ones count from the last.
+            eps: An exact constant under the root; none if left out.
+
+        Returns:
+            A tensor of A's shape.
+
+        Raises:
+            GraphError: A is no tensor of this block graph.
+            ShapeError: There is no such dim.
+        """
         a = self._own("rms_norm", A)
         found = parse_dim("rms_norm", dim, a.num_dims, repr(a))
         return self._one(OpKind.RMS_NORM, (a,), Attrs(dim=found, eps=parse_eps("rms_norm", eps)))
 
     def reduction_to_dimx(self, A: BlockTensor, dim: int) -> BlockTensor:
-        """Sum of every reduction_dimx-th element of one dim, which keeps the extent reduction_dimx."""
+        """The sum of every reduction_dimx-th element of one dim.
+
+        Args:
+            A: The tensor.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape with extent reduction_dimx at the dim.
+
+        Raises:
+            GraphError: A is no tensor of this block graph.
+            ShapeError: There is no such dim, or reduction_dimx does not divide it.
+        """
         return self._along(OpKind.SUM_TO_DIMX, A, dim)
 
     def reduction_max(self, A: BlockTensor, dim: int) -> tuple[BlockTensor, BlockTensor]:
@@ -174,6 +200,10 @@ class BlockBuilder(Operators[BlockTensor]):
         Returns:
             The maximum, and the difference, whose only use is ``exp``: the factor for ``forloop_accum_rescale``, which
             is 0 in the first iteration, when there is nothing to rescale.
+
+        Raises:
+            GraphError: A is no tensor of this block graph, or behind the loop.
+            ShapeError: There is no such dim.
         """
         a = self._own("reduction_max", A)
         attrs = Attrs(dim=parse_dim("reduction_max", dim, a.num_dims, repr(a)))
@@ -181,7 +211,19 @@ class BlockBuilder(Operators[BlockTensor]):
         return running, MaximumChange(factor)
 
     def exp(self, A: BlockTensor) -> BlockTensor:
-        """Elementwise exponential; of the difference that ``reduction_max`` returns, the factor of rescaling."""
+        """The exponential y = e^x, element by element.
+
+        of the difference that ``reduction_max`` returns, the rescaling factor.
+
+        Args:
+            A: The tensor, x in the formula.
+
+        Returns:
+            A tensor of A's shape.
+
+        Raises:
+            GraphError: A is no tensor of this block graph.
+        """
         if isinstance(A, MaximumChange) and A.graph is self:
             return A.factor
         return super().exp(A)
@@ -196,6 +238,10 @@ class BlockBuilder(Operators[BlockTensor]):
 
         Returns:
             The sum, behind the loop.
+
+        Raises:
+            UnsupportedError: There is no such ``acc``.
+            GraphError: A is no tensor of this block graph, or behind the loop.
         """
         if acc not in _ACCUMULATORS:
             raise fail(
@@ -210,6 +256,12 @@ class BlockBuilder(Operators[BlockTensor]):
             A: A tensor inside the loop.
             B: The factor: ``exp`` of the difference that ``reduction_max`` returns.
             acc: None, or "sum" to sum over the last dim as well.
+
+        Returns:
+            The sum, behind the loop.
+
+        Raises:
+            UnsupportedError: There is no such ``acc``.
         """
         if acc not in _RESCALED:
             text = f"forloop_accum_rescale: expected acc None, {_texts(_RESCALED)}, got {acc!r}"
@@ -218,11 +270,33 @@ class BlockBuilder(Operators[BlockTensor]):
         return self._one(_RESCALED[acc], (self._own(name, A), self._own(name, B)))
 
     def forloop_accum_max(self, A: BlockTensor) -> BlockTensor:
-        """Maximum over the iterations of the loop."""
+        """The maximum over the iterations of the loop.
+
+        Args:
+            A: A tensor inside the loop.
+
+        Returns:
+            The maximum, behind the loop.
+
+        Raises:
+            GraphError: A is no tensor of this block graph, or behind the loop.
+        """
         return self._unary(OpKind.ACCUM_MAX, A)
 
     def forloop_concat(self, A: BlockTensor, dim: int) -> BlockTensor:
-        """The iterations' tensors one after another along one dim."""
+        """The iterations' tensors one after another along one dim.
+
+        Args:
+            A: A tensor inside the loop.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor behind the loop, whose extent at the dim is larger by the loop's range.
+
+        Raises:
+            GraphError: A is no tensor of this block graph, or behind the loop.
+            ShapeError: There is no such dim.
+        """
         return self._along(OpKind.ACCUM_CONCAT, A, dim)
 
     def freeze(self) -> BlockGraph:
@@ -281,5 +355,18 @@ def _texts(table: dict[str | None, OpKind]) -> str:
 def new_threadblock_graph(
     grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64
 ) -> BlockBuilder:
-    """A new block graph: see ``BlockBuilder``."""
+    """A new block graph.
+
+    Args:
+        grid_dim: Blocks along x, y, z.
+        block_dim: Threads of one block along x, y, z.
+        forloop_range: Iterations of the block's loop.
+        reduction_dimx: Extent that sums to dimx keep.
+
+    Returns:
+        A block graph without inputs, for ``Graph.customized``.
+
+    Raises:
+        ShapeError: A number is not positive.
+    """
     return BlockBuilder(grid_dim, block_dim, forloop_range, reduction_dimx)

@@ -22,24 +22,14 @@ from mirage_formal.frontend.arguments import (
     whole_tuple,
 )
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor
-from mirage_formal.frontend.operators import Handle, Operators, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.handles import Tensor, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.operators import Operators
 from mirage_formal.frontend.origins import Origin, Origins
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-
-
-class Tensor(Handle):
-    """A tensor of a program: an input or the result of an operator."""
-
-    __slots__ = ()
-
-    @property
-    def type(self) -> DTensor:
-        """Its shape and element type."""
-        return DTensor(self.shape, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +69,9 @@ class KernelBuilder(Operators[Tensor]):
             strides: In elements; row-major if left out.
             name: Its name; if left out, the name of the variable that it is assigned to.
 
+        Returns:
+            The input as a tensor of this graph.
+
         Raises:
             ShapeError: The shape or the strides make no sense.
             DTypeError: The element type is not supported.
@@ -103,6 +96,10 @@ class KernelBuilder(Operators[Tensor]):
     def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:
         """Declare a tensor as an output of the program.
 
+        Args:
+            A: A result of an operator.
+            strides: Strides in elements; only row-major ones.
+
         Raises:
             GraphError: It is an input, or was marked before.
             UnsupportedError: The strides are not row-major.
@@ -120,7 +117,19 @@ class KernelBuilder(Operators[Tensor]):
         self.outputs.append(a)
 
     def softmax(self, A: Tensor, dim: int = -1) -> Tensor:
-        """exp(A) over its sum along one dim."""
+        """The softmax e^x / sum of e^x along one dim.
+
+        Args:
+            A: The tensor, x in the formula.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim.
+        """
         return self._along(OpKind.SOFTMAX, A, dim)
 
     def rms_norm(
@@ -139,6 +148,9 @@ class KernelBuilder(Operators[Tensor]):
             weight: A factor; a vector as long as the normalised dim, or anything that broadcasts to A.
             eps: An exact constant under the root; none if left out.
             dim: The dim over which is normalised.
+
+        Returns:
+            A tensor of A's shape and element type.
 
         Raises:
             ShapeError: ``normalized_shape`` or the weight does not fit.
@@ -162,7 +174,22 @@ class KernelBuilder(Operators[Tensor]):
         bias: Tensor | None = None,
         eps: Number | None = None,
     ) -> Tensor:
-        """A minus its mean, over the root of its variance plus eps, times a weight, plus a bias, along one dim."""
+        """The layer norm (x - mean) / sqrt(variance + eps) * weight + bias along one dim.
+
+        Args:
+            A: The tensor, x in the formula.
+            dim: The dim; negative ones count from the last.
+            weight: A factor; a vector as long as the dim, or anything that broadcasts to A.
+            bias: A summand, likewise.
+            eps: An exact constant under the root; none if left out.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: There is no such dim, or the weight or bias does not fit.
+        """
         a = self._own("layer_norm", A)
         factor = None if weight is None else self._own("layer_norm", weight)
         term = None if bias is None else self._own("layer_norm", bias)
@@ -177,7 +204,21 @@ class KernelBuilder(Operators[Tensor]):
     def transpose(
         self, A: Tensor, d0: int | Sequence[int] = -2, d1: int | None = None, perm: Sequence[int] | None = None
     ) -> Tensor:
-        """Two dims swapped, the last two if none are named; or all dims permuted by a sequence."""
+        """Two dims swapped, the last two if none are named; or all dims permuted.
+
+        Args:
+            A: The tensor.
+            d0: One of the two dims; or a permutation of all dims.
+            d1: The other one; the last if left out.
+            perm: A permutation: dim i of the result is dim perm[i] of A.
+
+        Returns:
+            A tensor with A's elements.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim, or it is no permutation.
+        """
         a = self._own("transpose", A)
         if not isinstance(d0, int):
             perm = d0
@@ -190,7 +231,20 @@ class KernelBuilder(Operators[Tensor]):
         return self._one(OpKind.TRANSPOSE, (a,), Attrs(perm=axes))
 
     def reshape(self, A: Tensor, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """The same elements in row-major order under another shape; one extent may be -1."""
+        """The same elements in row-major order under another shape.
+
+        Args:
+            A: The tensor.
+            shape: The extents, of which one may be -1: what is left.
+            more: Further extents, where ``shape`` is the first of them.
+
+        Returns:
+            A tensor of the shape.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: The shape has another number of elements.
+        """
         a = self._own("reshape", A)
         given = (*whole_tuple("reshape", "shape", shape), *whole_tuple("reshape", "shape", more))
         known = prod(d for d in given if d != -1)
@@ -199,7 +253,20 @@ class KernelBuilder(Operators[Tensor]):
         return self._reshaped(a, parse_shape("reshape", "shape", given))
 
     def concat(self, A: Tensor | Sequence[Tensor], B: Tensor | int | None = None, dim: int | None = None) -> Tensor:
-        """Tensors one after another along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``."""
+        """Tensors one after another along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``.
+
+        Args:
+            A: The first tensor, or all of them.
+            B: The second tensor, or the dim.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape, but for the dim: its extent is the sum.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: There is no such dim, other extents differ, or no tensor was given.
+        """
         if isinstance(A, Tensor):
             items: list[object] = [A, B]
             axis: object = dim
@@ -215,7 +282,19 @@ class KernelBuilder(Operators[Tensor]):
         return out
 
     def cast(self, A: Tensor, dtype: DType | str | object) -> Tensor:
-        """The same numbers in another element type."""
+        """The same numbers in another element type.
+
+        Args:
+            A: The tensor.
+            dtype: float16, bfloat16 or float32, also by name.
+
+        Returns:
+            A tensor of A's shape.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            DTypeError: There is no such element type.
+        """
         return self._one(OpKind.CAST, (self._own("cast", A),), Attrs(dtype=parse_dtype(dtype)))
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockBuilder) -> list[Tensor]:

@@ -1,110 +1,17 @@
-"""The operators that the front end offers at kernel and at block level alike, and the tensors they work on."""
+"""The operators that the front end offers at kernel and at block level alike."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
-from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError, UnsupportedError
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, exact, fail, is_number, parse_dim
+from mirage_formal.frontend.handles import Handle
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.graph.types import DType, Shape
-
-_LONGEST_LABEL = 24
-
-
-class Handle:
-    """A tensor of a graph that is being built.
-
-    The arithmetic operators of Python stand for the operators of the graph: ``A + B``, ``A - B``, ``A * B``,
-    ``A / B``, ``A @ B``, ``-A``, and a number in place of a factor or a divisor.
-    """
-
-    __slots__ = ("dtype", "graph", "label", "number", "shape")
-    # Makes numpy scalars leave arithmetic with a tensor to the tensor.
-    __array_ufunc__ = None
-
-    def __init__(self, graph: Operators[Any], number: int, shape: Shape, dtype: DType, label: str) -> None:
-        self.graph = graph
-        self.number = number
-        self.shape = shape
-        self.dtype = dtype
-        self.label = label
-
-    @property
-    def num_dims(self) -> int:
-        """Number of dims."""
-        return len(self.shape)
-
-    def dim(self, index: int) -> int:
-        """Extent of one dim."""
-        return self.shape[index]
-
-    def __repr__(self) -> str:
-        return f"{self.label}[{','.join(map(str, self.shape))}]"
-
-    def __add__(self, other: Any) -> Any:
-        return self.graph.add(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self.graph.add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self.graph.sub(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self.graph.sub(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.graph.mul(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self.graph.mul(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.graph.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self.graph.div(other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return self.graph.matmul(self, other)
-
-    def __neg__(self) -> Any:
-        return self.graph.scale(self, -1)
-
 
 H = TypeVar("H", bound=Handle)
-
-
-def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
-    """A short name of a result for messages: ``matmul(Q,K)``, or ``t7`` where that gets long."""
-    text = f"{kind.value}({','.join(t.label for t in operands)})"
-    return text if len(text) <= _LONGEST_LABEL else f"t{number}"
-
-
-def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
-    """What is wrong with the inner dimensions of a product, and what to do about it."""
-    if a.num_dims < 2 or b.num_dims < 2 or a.shape[-1] == b.shape[-2]:
-        return None
-    text = f"inner dimensions differ: {a!r} has {a.shape[-1]}, {b!r} has {b.shape[-2]}"
-    if b.shape[-1] == a.shape[-1]:
-        return f"{text}; transpose {b.label}?", f"transpose({b.label}, -1, -2) has {a.shape[-1]} rows"
-    if a.shape[-2] == b.shape[-2]:
-        return f"{text}; transpose {a.label}?", f"transpose({a.label}, -1, -2) has {b.shape[-2]} columns"
-    return text, "the last dim of the left operand must equal the last but one of the right"
-
-
-def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...]) -> MirageError:
-    """The error for a type rule's complaint about these operands."""
-    if kind is OpKind.MATMUL and (found := matmul_fault(operands[0], operands[1])) is not None:
-        return fail(ShapeError, f"{kind.value}: {found[0]}", found[1])
-    if any(t.dtype is not operands[0].dtype for t in operands):
-        given = ", ".join(f"{t!r} {t.dtype.value}" for t in operands)
-        return fail(DTypeError, f"{kind.value}: expected operands of one element type, got {given}", "cast one operand")
-    given = ", ".join(map(repr, operands))
-    return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
 
 
 class Operators(ABC, Generic[H]):
@@ -138,21 +45,74 @@ class Operators(ABC, Generic[H]):
         return self._one(kind, (a,), Attrs(dim=parse_dim(operator, dim, a.num_dims, repr(a))))
 
     def matmul(self, A: H, B: H) -> H:
-        """Matrix product over the last two dims: A[..., m, k], B[..., k, n] give [..., m, n]; no broadcast."""
+        """The matrix product over the last two dims, without broadcast.
+
+        C[..., i, j] = sum over k of A[..., i, k] B[..., k, j].
+
+        Args:
+            A: A tensor of shape [..., m, k].
+            B: A tensor of shape [..., k, n], with the same leading dims.
+
+        Returns:
+            A tensor of shape [..., m, n].
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: The shapes do not fit.
+        """
         return self._one(OpKind.MATMUL, (self._own("matmul", A), self._own("matmul", B)))
 
     def add(self, A: H, B: H) -> H:
-        """Elementwise sum with broadcast."""
+        """The sum A + B, element by element, with broadcast.
+
+        Args:
+            A: The first tensor.
+            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of A's element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: An operand is a number that the operator does not take.
+        """
         self._no_number("add", A, B)
         return self._pair(OpKind.ADD, A, B)
 
     def sub(self, A: H, B: H) -> H:
-        """Elementwise difference with broadcast."""
+        """The difference A - B, element by element, with broadcast.
+
+        Args:
+            A: The first tensor.
+            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of A's element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: An operand is a number that the operator does not take.
+        """
         self._no_number("sub", A, B)
         return self._pair(OpKind.SUB, A, B)
 
     def mul(self, A: H | Number, B: H | Number) -> H:
-        """Elementwise product with broadcast; a number scales."""
+        """The product A * B, element by element, with broadcast; a number scales.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of A's element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: An operand is a number that the operator does not take.
+        """
         if is_number(B):
             return self._scaled("mul", A, B)
         if is_number(A):
@@ -160,7 +120,20 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.MUL, A, B)
 
     def div(self, A: H, B: H | Number) -> H:
-        """Elementwise quotient with broadcast; a number other than 0 divides exactly."""
+        """The quotient A / B, element by element, with broadcast; a number other than 0 divides exactly.
+
+        Args:
+            A: The first tensor.
+            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of A's element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: An operand is a number that the operator does not take.
+        """
         if is_number(B):
             divisor = exact("div", B)
             if divisor == 0:
@@ -170,60 +143,216 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.DIV, A, B)
 
     def scale(self, A: H, c: Number) -> H:
-        """Every element times the exact number c; a float stands for its shortest decimal text."""
+        """Every element times an exact number: y = c x.
+
+        Args:
+            A: The tensor.
+            c: The number; a float stands for its shortest decimal text.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: c is not a finite number.
+        """
         return self._scaled("scale", A, c)
 
     def mul_scalar(self, A: H, scalar: Number) -> H:
-        """The same as ``scale``."""
+        """The same as ``scale``.
+
+        Args:
+            A: The tensor.
+            scalar: The number.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: The number is not finite.
+        """
         return self._scaled("mul_scalar", A, scalar)
 
     def exp(self, A: H) -> H:
-        """Elementwise exponential."""
+        """The exponential y = e^x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.EXP, A)
 
     def sqrt(self, A: H) -> H:
-        """Elementwise square root."""
+        """The square root, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.SQRT, A)
 
     def square(self, A: H) -> H:
-        """Elementwise square."""
+        """The square y = x x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.SQUARE, A)
 
     def silu(self, A: H) -> H:
-        """Elementwise x / (1 + exp(-x))."""
+        """The sigmoid linear unit y = x / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.SILU, A)
 
     def gelu(self, A: H) -> H:
-        """Elementwise Gaussian error linear unit."""
+        """The Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.GELU, A)
 
     def relu(self, A: H) -> H:
-        """Elementwise maximum with 0."""
+        """The maximum of x and 0, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.RELU, A)
 
     def sigmoid(self, A: H) -> H:
-        """Elementwise 1 / (1 + exp(-x))."""
+        """The logistic function y = 1 / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
         return self._unary(OpKind.SIGMOID, A)
 
     def reduction(self, A: H, dim: int) -> H:
-        """Sum over one dim, which stays with extent 1."""
+        """The sum over one dim, which stays with extent 1.
+
+        Args:
+            A: The tensor.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape with extent 1 at the dim.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim.
+        """
         return self._along(OpKind.SUM, A, dim, "reduction")
 
     def mean(self, A: H, dim: int) -> H:
-        """Mean over one dim, which stays with extent 1."""
+        """The mean over one dim, which stays with extent 1.
+
+        Args:
+            A: The tensor.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape with extent 1 at the dim.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim.
+        """
         return self._along(OpKind.MEAN, A, dim)
 
     def max(self, A: H, dim: int) -> H:
-        """Maximum over one dim, which stays with extent 1."""
+        """The maximum over one dim, which stays with extent 1.
+
+        Args:
+            A: The tensor.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape with extent 1 at the dim.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim.
+        """
         return self._along(OpKind.MAX, A, dim)
 
     def concat(self, A: H, B: H, dim: int) -> H:
-        """A followed by B along one dim."""
+        """A followed by B along one dim.
+
+        Args:
+            A: The first tensor.
+            B: The second tensor; its other extents are A's.
+            dim: The dim; negative ones count from the last.
+
+        Returns:
+            A tensor of A's shape, but for the dim: its extent is the sum.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: There is no such dim, or other extents differ.
+        """
         a, b = self._own("concat", A), self._own("concat", B)
         return self._one(OpKind.CONCAT, (a, b), Attrs(dim=parse_dim("concat", dim, a.num_dims, repr(a))))
 
     def repeat(self, A: H, dim: int, times: int) -> H:
-        """A dim of extent 1 repeated to extent ``times``."""
+        """A dim of extent 1 repeated.
+
+        Args:
+            A: The tensor.
+            dim: The dim; negative ones count from the last.
+            times: Its new extent.
+
+        Returns:
+            A tensor of A's shape with extent ``times`` at the dim.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            ShapeError: There is no such dim, or its extent is not 1.
+        """
         a = self._own("repeat", A)
         return self._one(OpKind.REPEAT, (a,), Attrs(dim=parse_dim("repeat", dim, a.num_dims, repr(a)), times=times))
 
@@ -244,12 +373,3 @@ class Operators(ABC, Generic[H]):
             if is_number(operand):
                 hint = "numbers may only be factors or divisors: scale(A, c); pass a tensor of extents 1 instead"
                 raise fail(UnsupportedError, f"{operator}: expected two tensors, got the number {operand}", hint)
-
-
-def not_a_tensor(operator: str, value: object, wanted: str) -> MirageError:
-    """The error for an operand that is no tensor of the graph at hand."""
-    if isinstance(value, Handle):
-        hint = "operators take tensors of one graph; block graphs read kernel tensors through new_input"
-        return fail(GraphError, f"{operator}: expected {wanted}, got {value!r} of another graph", hint)
-    hint = "make tensors with new_input and the operators of the graph"
-    return fail(GraphError, f"{operator}: expected {wanted}, got {type(value).__name__}", hint)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from tests.kit.runs.fake_cupy import aligned
 
 

@@ -1,0 +1,154 @@
+"""Tensors of graphs that are being built, and what is said where they do not fit."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError
+from mirage_formal.frontend.arguments import fail
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, Shape
+
+_LONGEST_LABEL = 24
+
+
+class Arithmetic(Protocol):
+    """What a tensor asks of its graph for Python's operators; see ``operators.Operators``."""
+
+    def add(self, A: Any, B: Any) -> Any:
+        """A + B."""
+
+    def sub(self, A: Any, B: Any) -> Any:
+        """A - B."""
+
+    def mul(self, A: Any, B: Any) -> Any:
+        """A * B."""
+
+    def div(self, A: Any, B: Any) -> Any:
+        """A / B."""
+
+    def matmul(self, A: Any, B: Any) -> Any:
+        """A @ B."""
+
+    def scale(self, A: Any, c: Any) -> Any:
+        """Every element of A times c."""
+
+
+class Handle:
+    """A tensor of a graph that is being built.
+
+    The arithmetic operators of Python stand for the operators of the graph: ``A + B``, ``A - B``, ``A * B``,
+    ``A / B``, ``A @ B``, ``-A``, and a number in place of a factor or a divisor.
+    """
+
+    __slots__ = ("dtype", "graph", "label", "number", "shape")
+    # Makes numpy scalars leave arithmetic with a tensor to the tensor.
+    __array_ufunc__ = None
+
+    def __init__(self, graph: Arithmetic, number: int, shape: Shape, dtype: DType, label: str) -> None:
+        self.graph = graph
+        self.number = number
+        self.shape = shape
+        self.dtype = dtype
+        self.label = label
+
+    @property
+    def num_dims(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    def dim(self, index: int) -> int:
+        """The extent of one dim.
+
+        Args:
+            index: Number of the dim; negative ones count from the last.
+
+        Returns:
+            Elements along it.
+
+        Raises:
+            IndexError: There is no such dim.
+        """
+        return self.shape[index]
+
+    def __repr__(self) -> str:
+        return f"{self.label}[{','.join(map(str, self.shape))}]"
+
+    def __add__(self, other: Any) -> Any:
+        return self.graph.add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.graph.add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.graph.sub(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.graph.sub(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.graph.mul(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.graph.mul(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.graph.div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self.graph.div(other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.graph.matmul(self, other)
+
+    def __neg__(self) -> Any:
+        return self.graph.scale(self, -1)
+
+
+class Tensor(Handle):
+    """A tensor of a program: an input or the result of an operator."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> DTensor:
+        """Its shape and element type."""
+        return DTensor(self.shape, self.dtype)
+
+
+def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
+    """A short name of a result for messages: ``matmul(Q,K)``, or ``t7`` where that gets long."""
+    text = f"{kind.value}({','.join(t.label for t in operands)})"
+    return text if len(text) <= _LONGEST_LABEL else f"t{number}"
+
+
+def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
+    """What is wrong with the inner dimensions of a product, and what to do about it."""
+    if a.num_dims < 2 or b.num_dims < 2 or a.shape[-1] == b.shape[-2]:
+        return None
+    text = f"inner dimensions differ: {a!r} has {a.shape[-1]}, {b!r} has {b.shape[-2]}"
+    if b.shape[-1] == a.shape[-1]:
+        return f"{text}; transpose {b.label}?", f"transpose({b.label}, -1, -2) has {a.shape[-1]} rows"
+    if a.shape[-2] == b.shape[-2]:
+        return f"{text}; transpose {a.label}?", f"transpose({a.label}, -1, -2) has {b.shape[-2]} columns"
+    return text, "the last dim of the left operand must equal the last but one of the right"
+
+
+def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...]) -> MirageError:
+    """The error for a type rule's complaint about these operands."""
+    if kind is OpKind.MATMUL and (found := matmul_fault(operands[0], operands[1])) is not None:
+        return fail(ShapeError, f"{kind.value}: {found[0]}", found[1])
+    if any(t.dtype is not operands[0].dtype for t in operands):
+        given = ", ".join(f"{t!r} {t.dtype.value}" for t in operands)
+        return fail(DTypeError, f"{kind.value}: expected operands of one element type, got {given}", "cast one operand")
+    given = ", ".join(map(repr, operands))
+    return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
+
+
+def not_a_tensor(operator: str, value: object, wanted: str) -> MirageError:
+    """The error for an operand that is no tensor of the graph at hand."""
+    if isinstance(value, Handle):
+        hint = "operators take tensors of one graph; block graphs read kernel tensors through new_input"
+        return fail(GraphError, f"{operator}: expected {wanted}, got {value!r} of another graph", hint)
+    hint = "make tensors with new_input and the operators of the graph"
+    return fail(GraphError, f"{operator}: expected {wanted}, got {type(value).__name__}", hint)
