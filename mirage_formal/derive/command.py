@@ -403,7 +403,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         f"safety and their questions. Of {total} obligations {held} hold again: {SOLVERS} refuted the negation",
         f"of {refuted}; settled by the analysis alone: {_counted(again)}. Only recorded: {_counted(recorded)}.",
         *_machine_meaning(sum(item.compiled for item in results), written, results),
-        "This rests on the code generation and the analysis that made them (optimize/, gpu/, verify/safety*),",
+        "This rests on the code generation and the analysis that made them (kernels/, claims/safety/),",
         "not on an independent implementation. Code generation is NOT proved: that a Program computes its µGraph, and",
         "that the obligations are all that safety needs, is tested and not proved.",
     ]

@@ -7,7 +7,7 @@ settled it when the kernels were made, and, where there is a question, by z3 and
 that was derived here, never about one from a file.
 
 So what ``check`` says about kernels rests on code generation (``optimize``, ``gpu``), and on the analysis
-(``verify/safety*``): it shows that the files are theirs, not that they are right (docs/trust.md).
+(claims/safety): it shows that the files are theirs, not that they are right (docs/trust.md).
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ ProofRecord = CertificateRecord | EquivalenceRecord | ClosingRecord
 
 
 class VerdictRecord(Record, frozen=True, kw_only=True):
-    """A verdict as data; ``kind`` names the class of ir/verdict and the other fields are that class's.
+    """A verdict as data; ``kind`` names the class of graph/verdict and the other fields are that class's.
 
     In the logs of a reported candidate the kind is "equivalent" or "probable". ``rounds`` and ``bound_log2`` belong to
     a probable verdict only: no fingerprint is part of an equivalent one.

@@ -32,7 +32,7 @@ class CandidateTask:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One tensor's certificate: see journal.CertificateRecord; ``text`` is the obligation."""
+    """One tensor's certificate: see records.CertificateRecord; ``text`` is the obligation."""
 
     tensor: str
     expression: str
@@ -75,7 +75,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate that the policy does not accept, see journal.RejectedRecord."""
+    """A candidate that the policy does not accept, see records.RejectedRecord."""
 
     kind: RejectedKind
     reason: str

@@ -53,7 +53,7 @@ class Cluster(Executor[_Thread]):
         address: "tcp://HOST:PORT" or "tls://HOST:PORT" of a scheduler, or "local:N" for N workers on this machine.
         preload: Modules that the workers' processes start with.
         environment: What must be the same on the workers as here, by name; a function of a module.
-        memory: Bytes that a task may use, as in ``parallel.Pool``; a worker's own limit, shared out among its threads,
+        memory: Bytes that a task may use, as in ``pool.Pool``; a worker's own limit, shared out among its threads,
             holds as well.
 
     Raises:

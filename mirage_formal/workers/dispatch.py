@@ -2,7 +2,7 @@
 
 An ``Executor`` hands out tasks in their order, gives those that failed to other workers, a fixed number of times, and
 reports the ones that take much longer than the rest. Where its workers are is a subclass's matter: processes of this
-machine (``parallel.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their
+machine (``pool.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their
 arguments, so it changes nothing which worker answers, or how many times a task is computed.
 """
 

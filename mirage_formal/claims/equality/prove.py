@@ -1,6 +1,6 @@
 """Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
 
-Both programs are walked in the index-exact domain (semantics/index); their outputs' elements are then normal forms over
+Both programs are walked in the index-exact domain (exact); their outputs' elements are then normal forms over
 the same digits, and equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
 evaluated, so the answer holds for all inputs on which the side conditions hold.
 """

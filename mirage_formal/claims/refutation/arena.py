@@ -28,7 +28,7 @@ from mirage_formal.meaning.reference import run
 CLEAR: Final = 1e-6
 #: What extended precision and the reference may be off by together, relative to the gap.
 _SHARE: Final = 0.01
-#: Smallest gap that counts, relative to what rounding may have done to both sides (semantics/bounded).
+#: Smallest gap that counts, relative to what rounding may have done to both sides (bounded).
 _SURE: Final = 16.0
 #: Outputs below this magnitude are not told apart.
 _TINY: Final = 1e-6
@@ -224,7 +224,7 @@ class _Readings:
 
 
 class Grouped(Arena):
-    """Tensors are computed by classes of equal elements (semantics/grouped), whatever their size."""
+    """Tensors are computed by classes of equal elements (grouped), whatever their size."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
         super().__init__(program, candidate)

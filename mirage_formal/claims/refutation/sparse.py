@@ -1,6 +1,6 @@
 """Inputs of any size that have a default and a few other elements, and what graphs compute from them.
 
-Tensors are kept by the classes of their coordinates (semantics/grouped), so that the cost depends on how many elements
+Tensors are kept by the classes of their coordinates (grouped), so that the cost depends on how many elements
 differ from their default and not on extents.
 """
 

@@ -1,6 +1,6 @@
 """Whether two graphs are defined at some input: a proof that holds where nothing is defined says nothing.
 
-Inputs are kept by classes of equal elements (semantics/grouped), so that real extents cost no more than small ones.
+Inputs are kept by classes of equal elements (grouped), so that real extents cost no more than small ones.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Products:
         threads: Threads of a block.
         warps: For the result of each product on tensor cores, how warps share it.
         packed: Results of products whose left operand comes from registers.
-        proven: Whether the choice is known to cost least in the model of optimize/layout.
+        proven: Whether the choice is known to cost least in the model of planning/layout.
     """
 
     flat: Flat

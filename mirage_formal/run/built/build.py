@@ -223,7 +223,7 @@ class Alternatives:
     """Candidates, the preferred one first, of which the first that has kernels is run.
 
     Args:
-        candidates: Name and encoded µGraph (ir/serialize) of each.
+        candidates: Name and encoded µGraph (graph/formats/json) of each.
         program: The program.
         target: What kernels are planned for.
     """

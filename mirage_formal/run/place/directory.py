@@ -54,7 +54,7 @@ class Folder:
     """What we write into one directory.
 
     Attributes:
-        files: Names of its files, with those that ``journal.write_atomic`` writes before it renames them.
+        files: Names of its files, with those that ``records.write_atomic`` writes before it renames them.
         temporary: The latter alone.
         folders: Names of its directories, and what is in them.
         last: The file that is removed last: while it is there, what is left is still known to be ours.
