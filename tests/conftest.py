@@ -17,6 +17,11 @@ settings.register_profile(
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this test suite."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests run without tracing: coverage makes searches several times slower, and fast tests cover the code."""
     for item in items:

@@ -114,3 +114,57 @@ def test_public_things_have_docstrings() -> None:
 
 def test_data_directories_hold_no_python() -> None:
     assert [path for name in ("axioms", "search") for path in sources(REPOSITORY / name)] == []
+
+
+def test_folders_are_small() -> None:
+    """A folder is read at a glance: at most 14 files of its own."""
+    for root in (PACKAGE, REPOSITORY / "tests"):
+        for folder in [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+            files = [path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+            assert len(files) <= 14, folder
+
+
+def test_own_modules_are_imported_by_statements() -> None:
+    """A string that names a module is seen by no linter and no type checker."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module"
+            ):
+                (name,) = node.args
+                literal = isinstance(name, ast.Constant) and str(name.value).startswith("mirage_formal")
+                assert not literal, f"{path}:{node.lineno}"
+
+
+def test_no_import_circles() -> None:
+    """Also not through imports inside functions, or for type checkers alone."""
+    modules = {
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources()
+    }
+    left = {}
+    for module, path in modules.items():
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+        left[module] = {name for name in names if name in modules and name != "mirage_formal"} - {module}
+    while free := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in free:
+            del left[module]
+    assert left == {}
+
+
+def test_functions_have_few_parameters() -> None:
+    """More than six are a value that has no name yet; commands have as many as options."""
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                given = node.args
+                names = [
+                    a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs) if a.arg not in ("self", "cls")
+                ]
+                found += [f"{path.stem}.{node.name}"] * (len(names) > 6)
+    assert len(found) <= 4, found

@@ -34,7 +34,7 @@ from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, to_text
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
-from mirage_formal.run.settings import Job
+from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
@@ -45,11 +45,6 @@ from mirage_formal.search.thread import fuse_threads
 SEARCH_PRIME_BITS: Final = 20
 FINAL_PRIME_BITS: Final = 31
 
-_ENGINES: Final = {
-    "guided": "mirage_formal.search.guided.engine:GuidedEngine",
-    "exhaustive": "mirage_formal.search.exhaustive:ExhaustiveEngine",
-}
-
 
 def load_engine(name: str) -> Engine:
     """The engine called ``name``, or the one that "module:Class" names.
@@ -57,11 +52,19 @@ def load_engine(name: str) -> Engine:
     Raises:
         UnsupportedError: There is no such engine.
     """
-    module, _, attribute = _ENGINES.get(name, name).partition(":")
+    if name == "guided":
+        from mirage_formal.search.guided.engine import GuidedEngine
+
+        return GuidedEngine()
+    if name == "exhaustive":
+        from mirage_formal.search.exhaustive import ExhaustiveEngine
+
+        return ExhaustiveEngine()
+    module, _, attribute = name.partition(":")
     try:
         engine: Engine = getattr(import_module(module), attribute)()
     except (ImportError, AttributeError, ValueError) as error:
-        hint = f"use one of {', '.join(_ENGINES)}"
+        hint = f"use one of {', '.join(ENGINES)}"
         raise UnsupportedError(f"expected an engine, got {name!r}: {error}", where="engine", hint=hint) from None
     return engine
 
