@@ -13,16 +13,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import combinations, product
+from typing import NewType, cast
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.bounds import in_parts
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.parts import axis_of, mask, whole
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, mask, unsplit
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
 from mirage_formal.search.guided.views import Dims, Views
 
-AxisDims = tuple[tuple[int, ...], ...]
+#: Number of a tensor at kernel level: the program's inputs, then the results in the order of computation.
+TensorId = NewType("TensorId", int)
+#: Number of an index that dims are unified over; it may turn out to be an alias, or a string of finer ones.
+_Index = NewType("_Index", int)
+#: A dim as the indices it runs through, most significant first; none for extent 1.
+_String = list[_Index]
+
+#: The dims of a tensor, each as the axes it runs through, most significant first.
+AxisDims = tuple[tuple[Axis, ...], ...]
 
 FUNCTIONS = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 _BINARY = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
@@ -34,22 +45,22 @@ class _Indices:
 
     def __init__(self) -> None:
         self.extent: list[int] = []
-        self._finer: dict[int, tuple[int, ...]] = {}
+        self._finer: dict[_Index, tuple[_Index, ...]] = {}
 
-    def new(self, extent: int) -> list[int]:
+    def new(self, extent: int) -> _String:
         if extent == 1:
             return []
         self.extent.append(extent)
-        return [len(self.extent) - 1]
+        return [_Index(len(self.extent) - 1)]
 
-    def resolve(self, string: Sequence[int]) -> list[int]:
-        out: list[int] = []
+    def resolve(self, string: Sequence[_Index]) -> _String:
+        out: _String = []
         for index in string:
             finer = self._finer.get(index)
             out.extend([index] if finer is None else self.resolve(finer))
         return out
 
-    def unify(self, a: Sequence[int], b: Sequence[int]) -> None:
+    def unify(self, a: Sequence[_Index], b: Sequence[_Index]) -> None:
         left, right = self.resolve(a), self.resolve(b)
         while left and right:
             left, right = self.resolve(left), self.resolve(right)
@@ -104,7 +115,7 @@ class ProgramAxes:
         self.kinds: set[OpKind] = set()
         self.permutations: set[tuple[int, ...]] = set()
         self.reshapes: set[tuple[int, ...]] = set()
-        reduced: list[list[int]] = []
+        reduced: list[_String] = []
         strings = [[self._indices.new(n) for n in i.tensor.shape] for i in program.inputs]
         for number, op in enumerate(program.ops):
             if isinstance(op, GraphDefined):
@@ -115,7 +126,7 @@ class ProgramAxes:
         if self.kinds & {OpKind.ADD, OpKind.SUB} and self._merge_summed(strings):
             self._name_axes(strings, reduced)
 
-    def _apply(self, op: Op, operands: list[list[list[int]]], reduced: list[list[int]]) -> list[list[int]]:
+    def _apply(self, op: Op, operands: list[list[_String]], reduced: list[_String]) -> list[_String]:
         unify, a = self._indices.unify, operands[0]
         self.kinds.add(op.kind)
         match op.kind:
@@ -152,13 +163,13 @@ class ProgramAxes:
             case _:
                 raise _unsupported(f"the operator {op.kind.value} is not searched")
 
-    def _broadcast(self, a: list[list[int]], b: list[list[int]]) -> list[list[int]]:
+    def _broadcast(self, a: list[_String], b: list[_String]) -> list[_String]:
         for x, y in zip(a, b, strict=True):
             if x and y:
                 self._indices.unify(x, y)
         return [x or y for x, y in zip(a, b, strict=True)]
 
-    def _reduce(self, op: Op, operands: list[list[list[int]]], reduced: list[list[int]]) -> list[list[int]]:
+    def _reduce(self, op: Op, operands: list[list[_String]], reduced: list[_String]) -> list[_String]:
         a, dim = operands[0], op.attrs.dim
         assert dim is not None
         reduced.append(a[dim])
@@ -185,7 +196,7 @@ class ProgramAxes:
             self.kinds.add(OpKind.ADD)
         return a
 
-    def _merge_summed(self, strings: list[list[list[int]]]) -> bool:
+    def _merge_summed(self, strings: list[list[_String]]) -> bool:
         """Unify axes of equal extent that are only summed over, in different tensors: sum x + sum y = sum (x + y).
 
         Returns:
@@ -203,59 +214,61 @@ class ProgramAxes:
                 merged = True
         return merged
 
-    def _name_axes(self, strings: list[list[list[int]]], reduced: list[list[int]]) -> None:
-        names: dict[int, int] = {}
+    def _name_axes(self, strings: list[list[_String]], reduced: list[_String]) -> None:
+        names: dict[_Index, Axis] = {}
         dims: list[AxisDims] = []
         self._reduced_indices = {i for d in reduced for i in self._indices.resolve(d)}
         self._output_indices = {i for d in strings[self.program.outputs[0]] for i in self._indices.resolve(d)}
         for tensor in strings:
-            dims.append(tuple(tuple(names.setdefault(i, len(names)) for i in self._indices.resolve(d)) for d in tensor))
+            dims.append(
+                tuple(tuple(names.setdefault(i, Axis(len(names))) for i in self._indices.resolve(d)) for d in tensor)
+            )
         self.dims = tuple(dims)
         self.extents = tuple(self._indices.extent[i] for i in names)
         self.bound = frozenset(names[i] for d in reduced for i in self._indices.resolve(d) if i in names)
         self.output = self.dims[self.program.outputs[0]]
         self.free = frozenset(axis for dim in self.output for axis in dim)
 
-    def repeats(self, algebra: Algebra, target: int) -> int:
+    def repeats(self, algebra: Algebra, target: Form) -> int:
         """The most dims of one tensor, of the program or of a product of its tensors, that one axis can run through.
 
         It is 1 for most programs, which then need no copies of axes. A tensor that is part of the target holds an axis
         twice only if some term of the target has two copies of it. (Two indices that meet only in a product of
         denominators, x / y / z as x / (y * z), are bound in y or z before they meet.)
         """
-        twice = {axis for axis, copies in enumerate(algebra.copies(target, products=False)) if copies > 1}
+        twice = {Axis(axis) for axis, copies in enumerate(algebra.copies(target, products=False)) if copies > 1}
         return _repeats(set(self.dims), self.bound, twice) if twice else 1
 
-    def tensor(self, algebra: Algebra, number: int) -> tuple[int, Dims]:
+    def tensor(self, algebra: Algebra, number: TensorId) -> tuple[Form, Dims]:
         """Normal form and dims of program input ``number``; its axes take their copies in the order of its dims."""
-        seen: dict[int, int] = {}
+        seen: dict[Axis, int] = {}
         dims = []
         for dim in self.dims[number]:
-            parts = []
+            parts: list[Part] = []
             for axis in dim:
                 copy = seen[axis] = seen.get(axis, -1) + 1
-                parts.append(whole(axis + copy * algebra.width))
+                parts.append(whole(Axis(axis + copy * algebra.width)))
             dims.append(tuple(parts))
         axes = tuple(axis_of(part) for dim in dims for part in dim)
         return algebra.variable(self.program.inputs[number].name, axes), tuple(dims)
 
-    def target(self, algebra: Algebra) -> tuple[int, Dims]:
+    def target(self, algebra: Algebra) -> tuple[Form, Dims]:
         """Normal form and dims of the program's output, unsplit; its axes take their copies in the order of its dims.
 
         Sums over whole axes have one normal form however a kernel splits them, so this is the target in every frame.
         """
         inputs = len(self.program.inputs)
-        values = [self.tensor(algebra, i) for i in range(inputs)]
+        values = [self.tensor(algebra, TensorId(i)) for i in range(inputs)]
         count = algebra.width * (1 + max(len(dims) for dims in self.dims) * 3)
-        walk = _Walk(self, algebra, tuple(1 << whole(axis) for axis in range(count)))
+        walk = _Walk(self, algebra, unsplit(count))
         for number, op in numbered(inputs, self.program.ops):
             assert isinstance(op, Op)
             with _at(self.program, number - inputs):
-                values.append(walk.value(op, [values[i] for i in op.operands], number))
+                values.append(walk.value(op, [values[i] for i in op.operands]))
         return values[self.program.outputs[0]]
 
 
-def _repeats(held: set[AxisDims], bound: frozenset[int], twice: set[int]) -> int:
+def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> int:
     """The most dims of one tensor that one of the axes in ``twice`` can run through.
 
     Dims that products, broadcasts and sums over reduced axes can make of the dims in ``held``, whatever their values:
@@ -281,20 +294,22 @@ def _repeats(held: set[AxisDims], bound: frozenset[int], twice: set[int]) -> int
 class _Walk:
     """Evaluates a program in normal forms."""
 
-    def __init__(self, axes: ProgramAxes, algebra: Algebra, frame: tuple[int, ...]) -> None:
+    def __init__(self, axes: ProgramAxes, algebra: Algebra, frame: Frame) -> None:
         self._axes = axes
         self._algebra = algebra
         self._frame = frame
-        self._views = Views(algebra, lambda axis: range(axis % algebra.width, len(frame), algebra.width))
+        self._views = Views(
+            algebra, lambda axis: cast(Sequence[Axis], range(axis % algebra.width, len(frame), algebra.width))
+        )
 
-    def value(self, op: Op, operands: list[tuple[int, Dims]], number: int) -> tuple[int, Dims]:
-        """Normal form and dims of tensor ``number``, a result of ``op``."""
+    def value(self, op: Op, operands: list[tuple[Form, Dims]]) -> tuple[Form, Dims]:
+        """Normal form and dims of the result of ``op``."""
         form, dims = self._value(op, operands)
         if form is None:
             raise _unsupported(f"the result of {op.kind.value} has no normal form")
         return self._views.canonical(form, dims)
 
-    def _value(self, op: Op, operands: list[tuple[int, Dims]]) -> tuple[int | None, Dims]:
+    def _value(self, op: Op, operands: list[tuple[Form, Dims]]) -> tuple[Form | None, Dims]:
         algebra = self._algebra
         x, dims = operands[0]
         match op.kind:
@@ -326,9 +341,9 @@ class _Walk:
         assert op.attrs.shape is not None
         flat = [part for dim in dims for part in dim]
         extents = self._axes.extents
-        out: list[tuple[int, ...]] = []
+        out: list[Parts] = []
         for extent in op.attrs.shape:
-            dim: list[int] = []
+            dim: list[Part] = []
             length = 1
             while length < extent:
                 dim.append(flat.pop(0))
@@ -336,7 +351,7 @@ class _Walk:
             out.append(tuple(dim))
         return tuple(out)
 
-    def _reduction(self, op: Op, operands: list[tuple[int, Dims]]) -> tuple[int | None, Dims]:
+    def _reduction(self, op: Op, operands: list[tuple[Form, Dims]]) -> tuple[Form | None, Dims]:
         algebra, frame = self._algebra, self._frame
         x, dims = operands[0]
         dim = op.attrs.dim
@@ -369,7 +384,7 @@ class _Walk:
         return out, dims
 
 
-def binary(algebra: Algebra, kind: OpKind, a: int, b: int) -> int | None:
+def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
     """Normal form of an elementwise operator of two operands."""
     if kind is OpKind.ADD:
         return algebra.add(a, b)
@@ -379,13 +394,13 @@ def binary(algebra: Algebra, kind: OpKind, a: int, b: int) -> int | None:
     return algebra.mul(a, b) if kind is OpKind.MUL else algebra.div(a, b)
 
 
-def rms_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+def rms_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
     """Normal form of rms_norm over ``parts``: the norm stays an opaque factor."""
     norm = algebra.root_mean_square(parts, a, eps, frame)
     return None if norm is None else algebra.div(a, norm)
 
 
-def layer_norm(algebra: Algebra, parts: int, a: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+def layer_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
     """Normal form of layer_norm over ``parts``, opaque."""
     return algebra.layer_norm(parts, a, eps, frame)
 

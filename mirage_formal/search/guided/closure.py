@@ -10,16 +10,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final, NewType
 
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.parts import Parts, axis_of, mask
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
-from mirage_formal.search.guided.structure import Frame, Structure
+from mirage_formal.search.guided.structure import Structure
 from mirage_formal.search.guided.views import Dims, Views
 
-BlockClass = tuple[int, Dims, bool]
+#: Number of a class in a closure; those below ``Closure.inputs`` are the block's inputs, in order.
+ClassId = NewType("ClassId", int)
+
+#: (normal form, dims of a block's tile, whether behind an accumulator).
+BlockClass = tuple[Form, Dims, bool]
+
+#: In place of the number of a class: it was pruned.
+PRUNED: Final = ClassId(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class Producer:
     """One way to compute a class: an operator and the classes of its operands."""
 
     kind: OpKind
-    operands: tuple[int, ...]
+    operands: tuple[ClassId, ...]
     attrs: Attrs = NO_ATTRS
 
 
@@ -45,9 +55,9 @@ class _Context:
     """
 
     frame: Frame
-    loop: tuple[int, ...]
-    same: tuple[tuple[int, ...], ...]
-    target: int
+    loop: tuple[PartMask, ...]
+    same: tuple[tuple[PartMask, ...], ...]
+    target: Form
     views: Views | None
     loose: bool
 
@@ -59,14 +69,14 @@ class Closure:
     Attributes:
         inputs: Number of input classes; they come first.
         classes: The classes.
-        index: Number of a class; -1 for a class that was pruned.
+        index: Number of a class; PRUNED for a class that was.
         producers: For each class, every operator application found that yields it.
         tried: Operator applications tried.
     """
 
     inputs: int
     classes: list[BlockClass]
-    index: dict[BlockClass, int]
+    index: dict[BlockClass, ClassId]
     producers: list[list[Producer]]
     tried: int = 0
 
@@ -101,7 +111,7 @@ class Closer:
         self._plain_rms = (OpKind.RMS_NORM, None) in axes.norms
 
     def close(
-        self, inputs: list[tuple[int, Dims]], structure: Structure, frame: Frame, target: int, depth: int
+        self, inputs: list[tuple[Form, Dims]], structure: Structure, frame: Frame, target: Form, depth: int
     ) -> Closure:
         """Close the input classes (normal form, block dims) within ``depth`` operator levels.
 
@@ -112,7 +122,7 @@ class Closer:
         context = _Context(frame, structure.loop_parts, structure.same, target, views, len(structure.loops) > 1)
         out = Closure(len(inputs), [], {}, [])
         for form, dims in inputs:
-            out.index[form, dims, False] = len(out.classes)
+            out.index[form, dims, False] = ClassId(len(out.classes))
             out.classes.append((form, dims, False))
             out.producers.append([])
         done, level = 0, 0
@@ -120,15 +130,15 @@ class Closer:
             level += 1
             end = len(out.classes)
             for number in range(done, end):
-                self._extend(out, number, context)
+                self._extend(out, ClassId(number), context)
             done = end
         return out
 
-    def _extend(self, out: Closure, number: int, context: _Context) -> None:
+    def _extend(self, out: Closure, number: ClassId, context: _Context) -> None:
         for cls, producer in self._unary(out, number, context):
             self._put(out, cls, producer, context)
         for other in range(number + 1):
-            for cls, producer in self._binary(out, number, other, context):
+            for cls, producer in self._binary(out, number, ClassId(other), context):
                 self._put(out, cls, producer, context)
 
     def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
@@ -140,24 +150,24 @@ class Closer:
         number = out.index.get(cls)
         if number is None:
             if self._prune and not self._algebra.within(cls[0], context.target, loose=context.loose):
-                out.index[cls] = -1
+                out.index[cls] = PRUNED
                 return
             if context.same and self._independent and self._diagonal(cls[0], context.same):
-                out.index[cls] = -1
+                out.index[cls] = PRUNED
                 return
-            number = out.index[cls] = len(out.classes)
+            number = out.index[cls] = ClassId(len(out.classes))
             out.classes.append(cls)
             out.producers.append([])
-        if number >= 0:
+        if number != PRUNED:
             out.producers[number].append(producer)
 
-    def _diagonal(self, form: int, same: tuple[tuple[int, ...], ...]) -> bool:
+    def _diagonal(self, form: Form, same: tuple[tuple[PartMask, ...], ...]) -> bool:
         """Whether a term depends on one index of the kernel under two names."""
         algebra = self._algebra
         frees = [algebra.monomial_free[monomial] for monomial, _ in algebra.polynomials[form]]
         return any(sum(part & free != 0 for part in group) > 1 for free in frees for group in same)
 
-    def _unary(self, out: Closure, number: int, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+    def _unary(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
         algebra, frame = self._algebra, context.frame
         form, dims, after = out.classes[number]
         for kind in self._functions:
@@ -177,7 +187,7 @@ class Closer:
             yield from self._accumulators(form, dims, number, context)
 
     def _reductions(
-        self, out: Closure, number: int, dim: int, parts: int, frame: Frame
+        self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
     ) -> Iterator[tuple[BlockClass, Producer]]:
         algebra = self._algebra
         form, dims, after = out.classes[number]
@@ -203,7 +213,7 @@ class Closer:
             if average is not None:
                 yield (average, _without(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
 
-    def _mean(self, form: int, parts: int, frame: Frame) -> int | None:
+    def _mean(self, form: Form, parts: PartMask, frame: Frame) -> Form | None:
         """Mean over parts that make up a whole axis whose 1/n the program uses."""
         for axis, full in enumerate(frame):
             value = Fraction(1, self._axes.extents[axis % self._algebra.width])
@@ -213,20 +223,20 @@ class Closer:
         return None
 
     def _accumulators(
-        self, form: int, dims: Dims, number: int, context: _Context
+        self, form: Form, dims: Dims, number: ClassId, context: _Context
     ) -> Iterator[tuple[BlockClass, Producer]]:
         algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
         if loop and not any(algebra.free[form] & part for part in loop):
             return  # a loop-invariant tensor would be multiplied by the loop range
-        found: list[tuple[int | None, Dims, OpKind]] = []
+        found: list[tuple[Form | None, Dims, OpKind]] = []
         last = mask(dims[-1])
         if OpKind.ACCUM_SUM in ops:
-            found.append((algebra.sum(0, form, frame, loop), dims, OpKind.ACCUM_SUM))
+            found.append((algebra.sum(NO_PARTS, form, frame, loop), dims, OpKind.ACCUM_SUM))
         if last:
             short = _without(dims, len(dims) - 1)
             if OpKind.ACCUM_SUM_LAST in ops:
                 found.append((algebra.sum(last, form, frame, loop), short, OpKind.ACCUM_SUM_LAST))
-            for parts in [last | part for part in loop] or [last]:
+            for parts in [PartMask(last | part) for part in loop] or [last]:
                 if OpKind.ACCUM_MEAN_LAST in ops:
                     found.append((self._mean(form, parts, frame), short, OpKind.ACCUM_MEAN_LAST))
                 entire = not self._prune or _entire(dims[-1], parts, frame)
@@ -242,7 +252,7 @@ class Closer:
                 yield (value, new_dims, True), Producer(kind, (number,))
 
     def _binary(
-        self, out: Closure, number: int, other: int, context: _Context
+        self, out: Closure, number: ClassId, other: ClassId, context: _Context
     ) -> Iterator[tuple[BlockClass, Producer]]:
         form, dims, after = out.classes[number]
         form2, dims2, after2 = out.classes[other]
@@ -267,7 +277,7 @@ class Closer:
             yield from self._matmul((form2, dims2, other), (form, dims, number), after, context)
 
     def _elementwise(
-        self, a: int, b: int, form: int, form2: int, dims: Dims, after: bool
+        self, a: ClassId, b: ClassId, form: Form, form2: Form, dims: Dims, after: bool
     ) -> Iterator[tuple[BlockClass, Producer]]:
         for kind in self._pairs:
             if kind is OpKind.MUL and a == b:
@@ -281,7 +291,11 @@ class Closer:
                     yield (value, dims, after), Producer(kind, (b, a))
 
     def _matmul(
-        self, left: tuple[int, Dims, int], right: tuple[int, Dims, int], after: bool, context: _Context
+        self,
+        left: tuple[Form, Dims, ClassId],
+        right: tuple[Form, Dims, ClassId],
+        after: bool,
+        context: _Context,
     ) -> Iterator[tuple[BlockClass, Producer]]:
         a, dims_a, i = left
         b, dims_b, j = right
@@ -304,7 +318,7 @@ def _without(dims: Dims, dim: int) -> Dims:
     return (*dims[:dim], (), *dims[dim + 1 :])
 
 
-def _entire(dim: Parts, parts: int, frame: Frame) -> bool:
+def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
     """Whether ``parts`` are all parts of the axes of a dim."""
     full = 0
     for part in dim:
@@ -317,7 +331,7 @@ def _fits(a: Dims, b: Dims) -> bool:
     return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
 
 
-def _axes(parts: Parts) -> set[int]:
+def _axes(parts: Parts) -> set[Axis]:
     return {axis_of(part) for part in parts}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.types import Dim3
+from mirage_formal.search.guided.closure import ClassId
 from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.problems import Kernel
@@ -18,10 +19,10 @@ def block_graph(
 ) -> BlockGraph:
     """The block graph of one DAG of a kernel under an assignment."""
     producers, tensors = dict(dag), kernel.read
-    numbers = {i: i for i in range(len(tensors))}
+    numbers = {ClassId(i): i for i in range(len(tensors))}
     ops: list[Op] = []
 
-    def place(number: int) -> int:
+    def place(number: ClassId) -> int:
         if number not in numbers:
             producer = producers[number]
             operands = tuple(place(i) for i in producer.operands)

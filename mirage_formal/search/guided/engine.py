@@ -172,7 +172,7 @@ class _Builder:
     def _extents(self, sizes: Sequence[int]) -> Extents:
         """Extents of unsplit axes; copies of one axis have one extent."""
         names = self._solver.names
-        return {whole(a): sizes[names.base(a)] for a in range(names.count)} if sizes else {}
+        return {whole(a): sizes[names.base(a)] for a in names.axes} if sizes else {}
 
     def scaled(self, path: Path) -> tuple[KernelGraph, KernelGraph] | None:
         """The program and a candidate of this path at small extents; None where constants depend on extents."""

@@ -10,15 +10,15 @@ from math import prod
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
-from mirage_formal.search.guided.algebra.parts import Split, child
+from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.problems import Kernel
+from mirage_formal.search.guided.problems import Kernel, Placement
 from mirage_formal.search.guided.structure import F, G, KTensor, L, T
 from mirage_formal.search.guided.views import Dims
 from mirage_formal.search.space import SearchSpace, divisors
 
 #: Extent of each part at hand.
-Extents = Mapping[int, int]
+Extents = Mapping[Part, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Assignment:
 
     extents: Extents
     grid: Dim3
-    axis: Mapping[int, int]
+    axis: Mapping[Part, int]
     loop: int
     weight: float
 
@@ -68,7 +68,7 @@ class Assigner:
         limits = self._space.limits
         for values in product(*choices):
             extents = dict(outer)
-            grid_extents: dict[int, int] = {}
+            grid_extents: dict[Part, int] = {}
             ranges = set()
             for leaf, (_, split), numbers in zip(leaves, structure.splits, values, strict=True):
                 for kind, number in zip(split, numbers, strict=True):
@@ -93,8 +93,8 @@ class Assigner:
                 yield Assignment(extents, grid, axis, loop, weight)
 
     def _grids(
-        self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[int, int], loop: int
-    ) -> Iterator[tuple[Dim3, dict[int, int]]]:
+        self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[Part, int], loop: int
+    ) -> Iterator[tuple[Dim3, dict[Part, int]]]:
         if not self._listed:
             order = sorted(sizes, key=lambda leaf: (-sizes[leaf], leaf))
             grid = [sizes[leaf] for leaf in order] + [1] * (3 - len(order))
@@ -117,7 +117,7 @@ class Assigner:
         tensors: tuple[KTensor, ...],
         shapes: list[Shape],
         grid: Dim3,
-        axis: Mapping[int, int],
+        axis: Mapping[Part, int],
         loop: int,
     ) -> bool:
         split = []
@@ -206,7 +206,7 @@ def _options(
     return tuple(out)
 
 
-def input_map(dims: Dims, axis: Mapping[int, int]) -> DimMap:
+def input_map(dims: Dims, axis: Mapping[Part, int]) -> DimMap:
     """imap of an input: for each grid axis the dim that holds its leaf."""
     out: list[int | None] = [None, None, None]
     for leaf, slot in axis.items():
@@ -214,7 +214,7 @@ def input_map(dims: Dims, axis: Mapping[int, int]) -> DimMap:
     return (out[0], out[1], out[2])
 
 
-def output_map(placement: tuple[tuple[int, int], ...], axis: Mapping[int, int]) -> DimMap:
+def output_map(placement: Placement, axis: Mapping[Part, int]) -> DimMap:
     """omap of an output."""
     out: list[int | None] = [None, None, None]
     for leaf, dim in placement:
@@ -222,6 +222,6 @@ def output_map(placement: tuple[tuple[int, int], ...], axis: Mapping[int, int]) 
     return (out[0], out[1], out[2])
 
 
-def loop_dim(dims: Dims, loops: tuple[int, ...]) -> int | None:
+def loop_dim(dims: Dims, loops: Parts) -> int | None:
     """fmap of an input: the dim that holds a leaf of the loop."""
     return next((i for i, dim in enumerate(dims) if any(leaf in dim for leaf in loops)), None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NewType
 
-from mirage_formal.search.guided.closure import Closure, Producer
+from mirage_formal.search.guided.closure import ClassId, Closure, Producer
 
+#: A set of a block's inputs as a bit mask: bit i is set where input i is in it.
+InputMask = NewType("InputMask", int)
 #: A DAG: for each computed class the producer chosen, by ascending class number.
-Dag = tuple[tuple[int, Producer], ...]
+Dag = tuple[tuple[ClassId, Producer], ...]
 _UNREACHABLE = 1 << 20
 
 
@@ -35,33 +38,38 @@ def needed(goals: Sequence[int]) -> int:
     return max(t - 1 + sum(cost >= t for cost in goals) for t in goals)
 
 
-def reachable_inputs(closure: Closure) -> list[int]:
+def every_input(count: int) -> InputMask:
+    """The set of all of a block's ``count`` inputs."""
+    return InputMask((1 << count) - 1)
+
+
+def reachable_inputs(closure: Closure) -> list[InputMask]:
     """For each class the mask of inputs that some derivation uses."""
-    out = [1 << i if i < closure.inputs else 0 for i in range(len(closure.classes))]
+    out = [InputMask(1 << i if i < closure.inputs else 0) for i in range(len(closure.classes))]
     changed = True
     while changed:
         changed = False
         for number in range(closure.inputs, len(out)):
-            used = out[number]
+            used: int = out[number]
             for producer in closure.producers[number]:
                 for operand in producer.operands:
                     used |= out[operand]
             if used != out[number]:
-                out[number] = used
+                out[number] = InputMask(used)
                 changed = True
     return out
 
 
-def extract(closure: Closure, goals: tuple[int, ...], limit: int, cost: list[int]) -> list[Dag]:
+def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list[int]) -> list[Dag]:
     """All DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
 
     A class is computed once in a DAG, so no value is computed twice by construction.
     """
     found: list[Dag] = []
-    need = (1 << closure.inputs) - 1
-    chosen: dict[int, Producer] = {}
+    need = every_input(closure.inputs)
+    chosen: dict[ClassId, Producer] = {}
 
-    def visit(pending: frozenset[int], used: int) -> None:
+    def visit(pending: frozenset[ClassId], used: InputMask) -> None:
         if not pending:
             if used & need == need:
                 found.append(tuple(sorted(chosen.items())))
@@ -76,15 +84,16 @@ def extract(closure: Closure, goals: tuple[int, ...], limit: int, cost: list[int
             return
         rest = pending - {number}
         for producer in closure.producers[number]:
-            new_pending, new_used = rest, used
+            new_pending = rest
+            new_used: int = used
             for operand in producer.operands:
                 if operand < closure.inputs:
                     new_used |= 1 << operand
                 elif operand not in chosen:
                     new_pending |= {operand}
             chosen[number] = producer
-            visit(new_pending, new_used)
+            visit(new_pending, InputMask(new_used))
             del chosen[number]
 
-    visit(frozenset(g for g in goals if g >= closure.inputs), 0)
+    visit(frozenset(g for g in goals if g >= closure.inputs), InputMask(0))
     return found

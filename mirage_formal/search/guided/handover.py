@@ -7,14 +7,26 @@ leave the same parts behind hand over the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.parts import CARRIED, SLOTS, Parts, axis_of, carried, is_whole, mask, whole
-from mirage_formal.search.guided.structure import Frame, KTensor, Structure
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.parts import (
+    CARRIED,
+    SLOTS,
+    Axis,
+    Part,
+    Parts,
+    axis_of,
+    carried,
+    is_whole,
+    whole,
+)
+from mirage_formal.search.guided.structure import KTensor, Structure
 
 #: For each part carried behind a kernel the parts that it is made of, before and inside the kernel.
-Origins = tuple[tuple[int, Parts], ...]
+Origins = tuple[tuple[Part, Parts], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class Handover:
         """A tensor from before the kernel, under the names behind it."""
         if not self.moves:
             return tensor
-        renaming = tuple((1 << part, mask(now)) for part, now in self.moves)
+        renaming = tuple((PartMask(1 << part), mask(now)) for part, now in self.moves)
         form = algebra.rename(tensor.form, renaming)
         now = dict(self.moves)
         dims = tuple(tuple(q for p in dim for q in now.get(p, (p,))) for dim in tensor.dims)
@@ -54,7 +66,7 @@ def collapse(
     part has every split of them that keeps the order grid, loop, rest.
     """
     masks = [m for output in outputs for m in algebra.bound_masks(output.form)]
-    runs: dict[int, tuple[Parts, ...]] = {}
+    runs: dict[Part, tuple[Parts, ...]] = {}
     for leaf, _ in structure.splits:
         for twin in structure.names.twin_parts(leaf):
             runs[twin] = _runs(structure.children(twin), outputs, masks)
@@ -71,7 +83,7 @@ def collapse(
             names.now[leaf] = (leaf,)
             names.origins[leaf] = pieces[0]
     merged = {origin: part for part, origin in names.origins.items()}
-    renaming = tuple((mask(origin), 1 << part) for origin, part in merged.items() if not is_whole(part))
+    renaming = tuple((mask(origin), PartMask(1 << part)) for origin, part in merged.items() if not is_whole(part))
     handed = []
     for output in outputs:
         form = algebra.rename(output.form, renaming)
@@ -88,10 +100,10 @@ class _Names:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = list(frame)
-        self.now: dict[int, Parts] = {}
-        self.origins: dict[int, Parts] = {}
+        self.now: dict[Part, Parts] = {}
+        self.origins: dict[Part, Parts] = {}
 
-    def split(self, axis: int, runs: dict[int, tuple[Parts, ...]]) -> bool:
+    def split(self, axis: Axis, runs: dict[Part, tuple[Parts, ...]]) -> bool:
         """Name the parts of an axis of which a leaf is left split; False if they are too many or do not nest."""
         before = carried_in(self.frame, axis)
         if any(axis_of(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
@@ -108,14 +120,14 @@ class _Names:
         return True
 
 
-def carried_in(frame: Frame | list[int], axis: int) -> Parts:
+def carried_in(frame: Sequence[PartMask], axis: Axis) -> Parts:
     """The parts in which an axis is carried, most significant first."""
-    return tuple(part for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
+    return tuple(Part(part) for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
 
 
-def _runs(children: Parts, outputs: list[KTensor], masks: list[int]) -> tuple[Parts, ...]:
+def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tuple[Parts, ...]:
     """The children in groups of neighbours that no output tells apart."""
-    runs: list[list[int]] = [[children[0]]]
+    runs: list[list[Part]] = [[children[0]]]
     for part in children[1:]:
         before = runs[-1][-1]
         bound = all((m >> before ^ m >> part) & 1 == 0 for m in masks)
@@ -126,7 +138,7 @@ def _runs(children: Parts, outputs: list[KTensor], masks: list[int]) -> tuple[Pa
     return tuple(tuple(run) for run in runs)
 
 
-def _side_by_side(output: KTensor, a: int, b: int) -> bool:
+def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
     """Whether the dims hold neither part, or b right behind a."""
     for dim in output.dims:
         if a in dim:
@@ -137,7 +149,7 @@ def _side_by_side(output: KTensor, a: int, b: int) -> bool:
     return True
 
 
-def _merge(dim: Parts, merged: dict[Parts, int]) -> Parts:
+def _merge(dim: Parts, merged: dict[Parts, Part]) -> Parts:
     """A dim with each group of parts replaced by its name."""
     by_first = {origin[0]: (part, len(origin)) for origin, part in merged.items()}
     out = []

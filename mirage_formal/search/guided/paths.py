@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import NewType
 
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.search.guided.algebra.parts import Parts, axis_of, full_mask, is_whole, whole
-from mirage_formal.search.guided.axes import FUNCTIONS, binary, rms_norm
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
+from mirage_formal.search.guided.axes import FUNCTIONS, TensorId, binary, rms_norm
 from mirage_formal.search.guided.handover import Handover, carried_in
 from mirage_formal.search.guided.problems import Kernel, KernelSolver
-from mirage_formal.search.guided.structure import Frame, KTensor
+from mirage_formal.search.guided.structure import KTensor
 from mirage_formal.search.guided.views import Dims
 
 
@@ -20,7 +23,7 @@ class PredefinedStep:
     """A predefined operator as a kernel of its own."""
 
     kind: OpKind
-    operands: tuple[int, ...]
+    operands: tuple[TensorId, ...]
     attrs: Attrs
     outputs: tuple[KTensor, ...]
 
@@ -29,10 +32,13 @@ class PredefinedStep:
 class DefinedStep:
     """A graph-defined kernel; ``kernels`` compute the same outputs."""
 
-    operands: tuple[int, ...]
+    operands: tuple[TensorId, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[KTensor, ...]
 
+
+#: A set of tensors as a bit mask: bit ``tensor`` is set where the tensor is in it.
+TensorMask = NewType("TensorMask", int)
 
 Step = PredefinedStep | DefinedStep
 Path = tuple[Step, ...]
@@ -41,11 +47,11 @@ Path = tuple[Step, ...]
 @dataclass(frozen=True, slots=True)
 class _State:
     tensors: tuple[KTensor, ...]
-    unused: int
+    unused: TensorMask
     steps_left: int
     defined_left: int
     frame: Frame
-    read: frozenset[int]
+    read: frozenset[TensorId]
     path: Path
 
 
@@ -68,7 +74,7 @@ class PathFinder:
         """All paths; those without an earlier graph-defined kernel only in part 0."""
         start = _State(
             tensors=self._solver.inputs,
-            unused=(1 << self._inputs) - 1,
+            unused=TensorMask((1 << self._inputs) - 1),
             steps_left=self._space.max_kernel_ops,
             defined_left=self._space.max_graph_defined,
             frame=self._solver.frame,
@@ -103,7 +109,7 @@ class PathFinder:
                 continue
             if tensor in state.tensors or not self._solver.algebra.within(tensor.form, self._solver.target):
                 continue
-            unused = state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors)
+            unused = TensorMask(state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors))
             if self._hopeless(unused.bit_count(), state.steps_left - 1):
                 continue
             yield from self._visit(
@@ -124,13 +130,13 @@ class PathFinder:
 
     def _applications(
         self, tensors: tuple[KTensor, ...], frame: Frame
-    ) -> Iterator[tuple[OpKind, tuple[int, ...], Attrs, int, Dims]]:
+    ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
         ops = self._space.kernel_ops
-        for i, a in enumerate(tensors):
+        for i, a in _numbered(tensors):
             for kind in ops:
                 for attrs, form, dims in self._unary(kind, a, frame):
                     yield kind, (i,), attrs, form, dims
-            for j, b in enumerate(tensors):
+            for j, b in _numbered(tensors):
                 for kind in ops:
                     if kind in (OpKind.ADD, OpKind.MUL) and (j > i or (j == i and kind is OpKind.MUL)):
                         continue
@@ -142,7 +148,7 @@ class PathFinder:
                     if value is not None:
                         yield kind, (i, j), NO_ATTRS, *value
 
-    def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[int, Dims] | None:
+    def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
         """Form and dims of a two-operand predefined operator; None if it has none or takes one operand."""
         algebra = self._solver.algebra
         form, dims = b.form, b.dims
@@ -168,7 +174,7 @@ class PathFinder:
             value = binary(algebra, kind, a.form, form)
         return None if value is None else (value, dims2)
 
-    def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, int, Dims]]:
+    def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         algebra, axes = self._solver.algebra, self._solver.axes
         if kind in FUNCTIONS and kind in axes.functions:
             yield NO_ATTRS, algebra.apply(kind.value, a.form), a.dims
@@ -188,7 +194,7 @@ class PathFinder:
         elif kind in (OpKind.SUM, OpKind.RMS_NORM):
             yield from self._along(kind, a, frame)
 
-    def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, int, Dims]]:
+    def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         """Operators along one dim."""
         algebra = self._solver.algebra
         for dim, parts in enumerate(a.dims):
@@ -209,24 +215,24 @@ class PathFinder:
     def _defined(self, state: _State) -> Iterator[Path]:
         count = len(state.tensors)
         for size in range(1, min(self._space.max_block_inputs, count) + 1):
-            for operands in combinations(range(count), size):
+            for operands in combinations(map(TensorId, range(count)), size):
                 if self._commutes(state, operands):
                     continue  # the other order finds it
-                rest = state.unused & ~sum(1 << i for i in operands)
+                rest = TensorMask(state.unused & ~sum(1 << i for i in operands))
                 if sum(i in state.read for i in operands) > self._space.max_reread:
                     continue
                 readings = [self._readings(state.tensors[i], state.frame) for i in operands]
                 for tensors in product(*readings):
                     yield from self._kernel(state, operands, rest, tensors)
 
-    def _commutes(self, state: _State, operands: tuple[int, ...]) -> bool:
+    def _commutes(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
         """Whether the step before is a predefined operator whose result is not read."""
         return (
             bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
         )
 
     def _kernel(
-        self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
+        self, state: _State, operands: tuple[TensorId, ...], rest: TensorMask, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
         if not rest and self._mine(state):
             kernels = self._solver.last(tensors, state.frame)
@@ -242,10 +248,10 @@ class PathFinder:
         also be read as it is, and so it may where the axis has another copy.
         """
         names, axes = self._solver.names, self._solver.axes
-        split = {a for a in range(names.count) if frame[a] != 1 << whole(a)}
+        split = {a for a in names.axes if frame[a] != 1 << whole(a)}
         present = {axis_of(leaf) for leaf in tensor.leaves}
         places = [leaf for leaf in tensor.leaves if is_whole(leaf)]
-        choices: list[list[int | None]] = []
+        choices: list[list[Axis | None]] = []
         for leaf in places:
             axis = axis_of(leaf)
             also = [a for a in split if names.base(a) == names.base(axis) and (a == axis or a not in present)]
@@ -260,7 +266,7 @@ class PathFinder:
                 out.append(found)
         return out
 
-    def _refined(self, tensor: KTensor, frame: Frame, chosen: dict[int, int | None]) -> KTensor | None:
+    def _refined(self, tensor: KTensor, frame: Frame, chosen: dict[Part, Axis | None]) -> KTensor | None:
         """The tensor with some unsplit axes read as axes that are split."""
         into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
         if len(set(into.values())) < len(into):
@@ -271,14 +277,14 @@ class PathFinder:
         return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
 
     def _earlier(
-        self, state: _State, operands: tuple[int, ...], rest: int, tensors: tuple[KTensor, ...]
+        self, state: _State, operands: tuple[TensorId, ...], rest: TensorMask, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
         if self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
             return
         count = len(state.tensors)
         for handover, kernels in self._handovers(state, tensors):
             outputs = handover.outputs
-            unused = rest | ((1 << len(outputs)) - 1) << count
+            unused = TensorMask(rest | ((1 << len(outputs)) - 1) << count)
             if self._hopeless(unused.bit_count(), state.steps_left - 1):
                 continue
             if self._goal in outputs:
@@ -338,12 +344,16 @@ def _alone(dim: Parts) -> bool:
     return len(axes) == 1 and not any(is_whole(part) for part in dim)
 
 
-def _bits(parts: Parts) -> int:
+def _bits(parts: Parts) -> PartMask:
     """What a sum over these parts of a dim binds: an unsplit axis wholly, even where other tensors carry its parts."""
     out = 0
     for part in parts:
         out |= full_mask(axis_of(part)) if is_whole(part) else 1 << part
-    return out
+    return PartMask(out)
+
+
+def _numbered(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]]:
+    return ((TensorId(i), tensor) for i, tensor in enumerate(tensors))
 
 
 def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:

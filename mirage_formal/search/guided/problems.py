@@ -20,13 +20,14 @@ from itertools import combinations, product
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.parts import SLOTS, Parts, Split, axis_of, child, is_whole, whole
-from mirage_formal.search.guided.axes import ProgramAxes
-from mirage_formal.search.guided.closure import Closer, Closure
-from mirage_formal.search.guided.extract import Dag, costs, extract, needed, reachable_inputs
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, unsplit
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, Parts, Split, axis_of, child, is_whole, whole
+from mirage_formal.search.guided.axes import ProgramAxes, TensorId
+from mirage_formal.search.guided.closure import PRUNED, ClassId, Closer, Closure
+from mirage_formal.search.guided.extract import Dag, InputMask, costs, every_input, extract, needed, reachable_inputs
 from mirage_formal.search.guided.handover import Handover, Origins, collapse
 from mirage_formal.search.guided.structure import (
-    Frame,
     G,
     KTensor,
     L,
@@ -42,7 +43,7 @@ from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.search.space import SearchSpace
 
 #: For each grid leaf the output dim that concatenates it.
-Placement = tuple[tuple[int, int], ...]
+Placement = tuple[tuple[Part, int], ...]
 
 
 @dataclass(slots=True)
@@ -51,8 +52,8 @@ class Solved:
 
     closure: Closure
     cost: list[int]
-    reach: list[int]
-    dags: dict[tuple[int, ...], list[Dag]] = field(default_factory=dict)
+    reach: list[InputMask]
+    dags: dict[tuple[ClassId, ...], list[Dag]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Kernel:
     read: tuple[KTensor, ...]
     structure: Structure
     solved: Solved
-    goals: tuple[int, ...]
+    goals: tuple[ClassId, ...]
     placements: tuple[Placement, ...]
     origins: Origins = ()
     last: bool = False
@@ -97,29 +98,29 @@ class KernelSolver:
         self.names = Names(algebra.width, max(most, min(repeats, 2)), 1 if repeats == 1 else repeats + 1)
         folds = space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
         self._rules = StructureRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
-        self.inputs = tuple(KTensor(*axes.tensor(algebra, i)) for i in range(len(axes.program.inputs)))
+        self.inputs = tuple(KTensor(*axes.tensor(algebra, TensorId(i))) for i in range(len(axes.program.inputs)))
         tied = self.names.ways > 1 and "ties" not in options.off
         places = ties(algebra, self.target, self.inputs) if tied else {}
         self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
-        self.frame: Frame = tuple(1 << whole(a) for a in range(self.names.count))
+        self.frame = unsplit(self.names.count)
         self._raw = {tensor.form for tensor in self.inputs}
 
     def views(self, frame: Frame) -> Views:
         """Views of device tensors: an axis that an earlier kernel left split keeps its name."""
         names = self.names
 
-        def peers(axis: int) -> list[int]:
+        def peers(axis: Axis) -> list[Axis]:
             if frame[axis] != 1 << whole(axis):
                 return [axis]
-            copies = range(names.base(axis), names.count, names.width)
+            copies = names.axes[names.base(axis) :: names.width]
             return [copy for copy in copies if frame[copy] == 1 << whole(copy)]
 
         return Views(self.algebra, peers)
 
-    def device_tensor(self, form: int, dims: Dims, frame: Frame) -> KTensor | None:
+    def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
         """A device tensor in its canonical view; None if an axis has too few copies for it."""
         if self.names.single:
             return KTensor(form, dims)
@@ -128,13 +129,13 @@ class KernelSolver:
         except ValueError:
             return None
 
-    def _goals(self, leaves: tuple[int, ...]) -> Iterator[tuple[int, Dims]]:
+    def _goals(self, leaves: Parts) -> Iterator[tuple[Form, Dims]]:
         """The program's output over the leaves at hand, whose axes it may run through in several ways.
 
         Where some tensors carry an axis in parts and another has it whole, the output runs through either.
         """
         names = self.names
-        held: dict[int, list[Parts]] = {}
+        held: dict[Axis, list[Parts]] = {}
         for leaf in leaves:
             ways = held.setdefault(axis_of(leaf), [()])
             if is_whole(leaf):
@@ -147,12 +148,12 @@ class KernelSolver:
             for axis in axes
         ]
         for chosen in product(*choices):
-            used: dict[int, int] = {}
-            final: dict[int, tuple[int, Parts]] = {}
+            used: dict[Axis, int] = {}
+            final: dict[Axis, tuple[Axis, Parts]] = {}
             for axis, (name, way) in zip(axes, chosen, strict=True):
                 twin = used[name] = used.get(name, -1) + 1
                 step = twin * names.width * names.ways
-                final[axis] = (name + step, tuple(leaf + step * SLOTS for leaf in way))
+                final[axis] = (Axis(name + step), tuple(Part(leaf + step * SLOTS) for leaf in way))
             if any(twin >= names.twins for twin in used.values()):
                 continue
             pairs = tuple((a, b) for a, (b, _) in final.items() if a != b)
@@ -193,7 +194,7 @@ class KernelSolver:
         return self._solved[key]
 
     def _close(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
-        inputs: list[tuple[int, Dims]] = []
+        inputs: list[tuple[Form, Dims]] = []
         for tensor in tensors:
             form = self.algebra.rename(tensor.form, structure.renaming)
             dims = structure.block_dims(tensor.dims)
@@ -232,11 +233,11 @@ class KernelSolver:
                 if kernel is not None and self.dags(kernel):
                     yield kernel
 
-    def _leaves(self, tensors: tuple[KTensor, ...]) -> tuple[int, ...]:
+    def _leaves(self, tensors: tuple[KTensor, ...]) -> Parts:
         return tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
 
     def _last_kernel(
-        self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: int, goal: Dims
+        self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: Form, goal: Dims
     ) -> Kernel | None:
         tile = structure.block_dims(goal)
         if tile is None or not structure.opens(goal):
@@ -249,9 +250,9 @@ class KernelSolver:
         solved = self._solve(tensors, frame, structure)
         if solved is None:
             return None
-        number = solved.closure.index.get((form, tile, True), -1)
-        need = (1 << len(tensors)) - 1
-        if number < 0 or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
+        number = solved.closure.index.get((form, tile, True), PRUNED)
+        need = every_input(len(tensors))
+        if number == PRUNED or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
             return None
         return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
 
@@ -265,8 +266,8 @@ class KernelSolver:
         base_of = self.names.base
         leaves = self._leaves(tensors)
         grid_only = self.axes.free - self.axes.bound
-        base: dict[int, Split] = {leaf: ((G,) if base_of(axis_of(leaf)) in grid_only else (T,)) for leaf in leaves}
-        need = (1 << len(tensors)) - 1
+        base: dict[Part, Split] = {leaf: ((G,) if base_of(axis_of(leaf)) in grid_only else (T,)) for leaf in leaves}
+        need = every_input(len(tensors))
         for loops in self._rules.loop_groups(tensors):
             ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
             for splits in product(ways, repeat=len(loops)):
@@ -280,8 +281,8 @@ class KernelSolver:
                     continue
                 for form, goal in self._goals(leaves):
                     tile = tuple(tuple(p for leaf in dim for p in structure.local(leaf)) for dim in goal)
-                    number = solved.closure.index.get((form, tile, True), -1)
-                    if number >= 0 and solved.reach[number] == need:
+                    number = solved.closure.index.get((form, tile, True), PRUNED)
+                    if number != PRUNED and solved.reach[number] == need:
                         return True
         return False
 
@@ -324,13 +325,13 @@ class KernelSolver:
         frame: Frame,
         tensors: tuple[KTensor, ...],
         read: tuple[KTensor, ...],
-        chosen: tuple[tuple[int, KTensor, Placement], ...],
+        chosen: tuple[tuple[ClassId, KTensor, Placement], ...],
     ) -> None:
         numbers = [number for number, _, _ in chosen]
         used = 0
         for number in numbers:
             used |= solved.reach[number]
-        if used != (1 << len(tensors)) - 1 or len(set(numbers)) < len(numbers):
+        if used != every_input(len(tensors)) or len(set(numbers)) < len(numbers):
             return
         if needed([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
             return
@@ -354,17 +355,17 @@ class KernelSolver:
 
     def _exports(
         self, solved: Solved, structure: Structure, tensors: tuple[KTensor, ...]
-    ) -> list[tuple[int, KTensor, Placement]]:
+    ) -> list[tuple[ClassId, KTensor, Placement]]:
         out = []
         closure = solved.closure
-        for number in range(closure.inputs, len(closure.classes)):
+        for number in map(ClassId, range(closure.inputs, len(closure.classes))):
             form, dims, after = closure.classes[number]
             if after and solved.cost[number] <= self.space.max_block_ops:
                 out += [(number, t, p) for t, p in self._placed(form, dims, structure, tensors)]
         return out
 
     def _placed(
-        self, form: int, dims: Dims, structure: Structure, tensors: tuple[KTensor, ...]
+        self, form: Form, dims: Dims, structure: Structure, tensors: tuple[KTensor, ...]
     ) -> Iterator[tuple[KTensor, Placement]]:
         """The device tensors that an STensor's blocks can form: every grid part goes in front of its own tile part.
 
@@ -400,5 +401,5 @@ def _ambiguous(read: tuple[KTensor, ...]) -> bool:
     return not {axis_of(p) for p in leaves if is_whole(p)}.isdisjoint(axis_of(p) for p in leaves if not is_whole(p))
 
 
-def _dim_with(dims: Dims, leaf: int) -> int:
+def _dim_with(dims: Dims, leaf: Part) -> int:
     return next((i for i, dim in enumerate(dims) if leaf in dim), -1)

@@ -10,21 +10,34 @@ One axis may be split in several ways in different dims of the inputs: each way 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
+from typing import cast
 
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.masks import Renaming, rename_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS, Kind, Parts, Split, axis_of, child, is_whole, mask, whole
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, Renaming, mask, rename_mask
+from mirage_formal.search.guided.algebra.parts import (
+    SLOTS,
+    Axis,
+    Kind,
+    Part,
+    Parts,
+    Split,
+    axis_of,
+    child,
+    is_whole,
+    renamed,
+    whole,
+)
 from mirage_formal.search.guided.views import Dims
 
-#: For each axis the mask of the parts it is made of at this point of the kernel graph.
-Frame = tuple[int, ...]
-
 #: A dim's axis in a program input: (normal form of the input, number of the axis in its dims).
-Place = tuple[int, int]
+Place = tuple[Form, int]
+#: An axis of a tensor that a kernel reads: (number of the tensor among the kernel's inputs, axis).
+ReadPlace = tuple[int, Axis]
 
 G, L, F, T = Kind.GRID, Kind.LOOP, Kind.FOLD, Kind.TILE
 
@@ -33,11 +46,11 @@ G, L, F, T = Kind.GRID, Kind.LOOP, Kind.FOLD, Kind.TILE
 class KTensor:
     """A device tensor as a class: the normal form of its element and the parts of its dims."""
 
-    form: int
+    form: Form
     dims: Dims
 
     @property
-    def leaves(self) -> tuple[int, ...]:
+    def leaves(self) -> Parts:
         """Every part of its dims, in order."""
         return tuple(part for dim in self.dims for part in dim)
 
@@ -66,22 +79,26 @@ class Names:
         """Number of axes, copies included."""
         return self.width * self.ways * self.twins
 
-    def base(self, axis: int) -> int:
+    def base(self, axis: Axis) -> Axis:
         """The base axis of an axis."""
-        return axis % self.width
+        return Axis(axis % self.width)
 
-    def peers(self, axis: int) -> range:
+    @property
+    def axes(self) -> Sequence[Axis]:
+        """All axes, copies included, ascending."""
+        return cast(Sequence[Axis], range(self.count))
+
+    def peers(self, axis: Axis) -> Sequence[Axis]:
         """An axis and its twins."""
-        return range(axis % (self.width * self.ways), self.count, self.width * self.ways)
+        return cast(Sequence[Axis], range(axis % (self.width * self.ways), self.count, self.width * self.ways))
 
-    def first(self, part: int) -> int:
+    def first(self, part: Part) -> Part:
         """The same part of the first twin."""
-        axis = axis_of(part)
-        return part + (axis % (self.width * self.ways) - axis) * SLOTS
+        return renamed(part, Axis(axis_of(part) % (self.width * self.ways)))
 
-    def twin_parts(self, part: int) -> tuple[int, ...]:
+    def twin_parts(self, part: Part) -> Parts:
         """The same part of every twin of an axis, given that of the first one."""
-        return tuple(part + i * self.width * self.ways * SLOTS for i in range(self.twins))
+        return tuple(Part(part + i * self.width * self.ways * SLOTS) for i in range(self.twins))
 
 
 @dataclass(frozen=True)
@@ -91,46 +108,48 @@ class Structure:
     Leaves are those of first twins; the others are split like them.
     """
 
-    splits: tuple[tuple[int, Split], ...]
-    loops: tuple[int, ...]
+    splits: tuple[tuple[Part, Split], ...]
+    loops: Parts
     names: Names
 
     @cached_property
-    def _by_leaf(self) -> dict[int, Split]:
+    def _by_leaf(self) -> dict[Part, Split]:
         return {twin: split for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
 
-    def split(self, leaf: int) -> Split:
+    def split(self, leaf: Part) -> Split:
         """The split of one leaf, of whichever twin."""
         return self._by_leaf[leaf]
 
-    def children(self, leaf: int) -> Parts:
+    def children(self, leaf: Part) -> Parts:
         """The parts that a leaf is split into."""
         return tuple(child(leaf, kind) for kind in self.split(leaf))
 
-    def local(self, leaf: int) -> Parts:
+    def local(self, leaf: Part) -> Parts:
         """The parts of a leaf that one block holds at a time."""
         return tuple(child(leaf, kind) for kind in self.split(leaf) if kind >= F)
 
     @property
-    def grid_leaves(self) -> tuple[int, ...]:
+    def grid_leaves(self) -> Parts:
         """Leaves that a grid axis splits, in order."""
         return tuple(leaf for leaf, split in self.splits if G in split)
 
     @cached_property
-    def loop_parts(self) -> tuple[int, ...]:
+    def loop_parts(self) -> tuple[PartMask, ...]:
         """Masks of the loop's parts, one for each index that it runs through; none where the loop runs once."""
-        return tuple(1 << child(twin, L) for leaf in self.loops for twin in self.names.twin_parts(leaf))
+        return tuple(PartMask(1 << child(twin, L)) for leaf in self.loops for twin in self.names.twin_parts(leaf))
 
     @cached_property
-    def same(self) -> tuple[tuple[int, ...], ...]:
+    def same(self) -> tuple[tuple[PartMask, ...], ...]:
         """Masks of parts that are one index of the kernel under several names, such as the loop's."""
-        grids = [tuple(1 << child(twin, G) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves]
+        grids = [
+            tuple(PartMask(1 << child(twin, G)) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
+        ]
         return tuple(group for group in (self.loop_parts, *grids) if len(group) > 1)
 
     @cached_property
     def renaming(self) -> Renaming:
         """Each leaf replaced by its children."""
-        return tuple((1 << leaf, mask(self.children(leaf))) for leaf in self._by_leaf)
+        return tuple((PartMask(1 << leaf), mask(self.children(leaf))) for leaf in self._by_leaf)
 
     def frame(self, outer: Frame) -> Frame:
         """The frame inside the kernel."""
@@ -145,7 +164,7 @@ class Structure:
         """Dims of one block's tile; None if a dim is not cut in the order grid, loop, rest, or by two grid axes."""
         out: list[Parts] = []
         for dim in dims:
-            tile: list[int] = []
+            tile: list[Part] = []
             highest, grids = G, 0
             for leaf in dim:
                 for kind in self.split(leaf):
@@ -170,7 +189,7 @@ class Structure:
         return sum(leaf in self.loops for leaf in leaves) <= 1 and len(set(split)) == len(split)
 
 
-def leaves_of(tensors: tuple[KTensor, ...]) -> tuple[int, ...]:
+def leaves_of(tensors: tuple[KTensor, ...]) -> Parts:
     """All leaves of some tensors, ascending."""
     return tuple(sorted({leaf for tensor in tensors for leaf in tensor.leaves}))
 
@@ -189,15 +208,15 @@ class StructureRules:
         max_grid: Most grid axes.
     """
 
-    free: frozenset[int]
-    bound: frozenset[int]
+    free: frozenset[Axis]
+    bound: frozenset[Axis]
     fold: bool
     names: Names
     loops: int = 1
     apart: bool = True
     max_grid: int = 3
 
-    def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[tuple[int, ...]]:
+    def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[Parts]:
         """What the loop may run through: nothing, one leaf, or leaves no two of which are in one input."""
         first = self.names.first
         held = [{first(leaf) for leaf in tensor.leaves} for tensor in tensors]
@@ -217,7 +236,7 @@ class StructureRules:
                     if self._told_apart(structure):
                         yield structure
 
-    def _base(self, leaf: int) -> int:
+    def _base(self, leaf: Part) -> Axis:
         return self.names.base(axis_of(leaf))
 
     def _told_apart(self, structure: Structure) -> bool:
@@ -230,7 +249,7 @@ class StructureRules:
         ways = [(self._base(leaf), leaf % SLOTS, split) for leaf, split in structure.splits if G not in split]
         return len(set(ways)) == len(ways)
 
-    def _options(self, leaf: int, loop: bool, last: bool) -> tuple[Split, ...]:
+    def _options(self, leaf: Part, loop: bool, last: bool) -> tuple[Split, ...]:
         axis = self._base(leaf)
         if loop:
             base: tuple[Split, ...] = ((L, T), (L,)) if last else ((L, T), (L,), (G, L, T), (G, L))
@@ -255,7 +274,7 @@ class Reader:
             is split in one way, unless one of them holds it twice.
     """
 
-    def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[int]) -> None:
+    def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[Form]) -> None:
         self._names = names
         self._ties = ties
         self._inputs = inputs
@@ -266,7 +285,7 @@ class Reader:
         if names.ways == 1:
             yield tensors
             return
-        taken = {a for a in range(names.width * names.ways) if frame[a] != 1 << whole(a)}
+        taken = {a for a in names.axes[: names.width * names.ways] if frame[a] != 1 << whole(a)}
         places = [
             (i, axis)
             for i, tensor in enumerate(tensors)
@@ -282,10 +301,10 @@ class Reader:
             if read is not None:
                 yield read
 
-    def _ways(self, base: int, taken: set[int]) -> list[int]:
+    def _ways(self, base: Axis, taken: set[Axis]) -> list[int]:
         return [way for way in range(self._names.ways) if base + way * self._names.width not in taken]
 
-    def _groups(self, tensors: tuple[KTensor, ...], places: list[tuple[int, int]]) -> list[list[int]]:
+    def _groups(self, tensors: tuple[KTensor, ...], places: list[ReadPlace]) -> list[list[int]]:
         """Places that must be read through one copy."""
         of = {
             (tensor.form, n): (i, axis_of(leaf))
@@ -298,10 +317,10 @@ class Reader:
                 if place in group and of.get(other) in group:
                     old, new = group[of[other]], group[place]
                     group = {p: new if g == old else g for p, g in group.items()}
-        for one, other in combinations(places, 2):
-            made = any(tensors[i].form not in self._inputs for i, _ in (one, other))
-            if made and one[0] != other[0] and self._names.base(one[1]) == self._names.base(other[1]):
-                old, new = group[other], group[one]
+        for one, two in combinations(places, 2):
+            made = any(tensors[i].form not in self._inputs for i, _ in (one, two))
+            if made and one[0] != two[0] and self._names.base(one[1]) == self._names.base(two[1]):
+                old, new = group[two], group[one]
                 if not self._repeated(places, group, old, new):
                     group = {p: new if g == old else g for p, g in group.items()}
         out: dict[int, list[int]] = {}
@@ -309,38 +328,34 @@ class Reader:
             out.setdefault(group[place], []).append(number)
         return list(out.values())
 
-    def _repeated(
-        self, places: list[tuple[int, int]], group: Mapping[tuple[int, int], int], one: int, other: int
-    ) -> bool:
+    def _repeated(self, places: list[ReadPlace], group: Mapping[ReadPlace, int], one: int, other: int) -> bool:
         """Whether two groups hold places of one tensor."""
         first = {i for i, axis in places if group[i, axis] == one}
         return any(i in first for i, axis in places if group[i, axis] == other)
 
     def _read(
-        self, tensors: tuple[KTensor, ...], places: list[tuple[int, int]], ways: Mapping[int, int], algebra: Algebra
+        self, tensors: tuple[KTensor, ...], places: list[ReadPlace], ways: Mapping[int, int], algebra: Algebra
     ) -> tuple[KTensor, ...] | None:
         names, out = self._names, []
         for i, tensor in enumerate(tensors):
-            used: dict[int, int] = {}
-            renamed: dict[int, int] = {}
+            used: dict[Axis, int] = {}
+            new_names: dict[Axis, Axis] = {}
             for number, (holder, axis) in enumerate(places):
                 if holder == i:
-                    first = names.base(axis) + ways[number] * names.width
+                    first = Axis(names.base(axis) + ways[number] * names.width)
                     twin = used[first] = used.get(first, -1) + 1
                     if twin >= names.twins:
                         return None
-                    renamed[axis] = first + twin * names.width * names.ways
-            pairs = tuple((a, b) for a, b in renamed.items() if a != b)
-            dims = tuple(
-                tuple(p + (renamed.get(axis_of(p), axis_of(p)) - axis_of(p)) * SLOTS for p in d) for d in tensor.dims
-            )
+                    new_names[axis] = Axis(first + twin * names.width * names.ways)
+            pairs = tuple((a, b) for a, b in new_names.items() if a != b)
+            dims = tuple(tuple(renamed(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
             out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
         return tuple(out)
 
 
-def _in_order(bases: list[int], ways: tuple[int, ...], taken: set[int], width: int) -> bool:
+def _in_order(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
     """Whether the copies of each axis come into use in ascending order."""
-    next_way: dict[int, int] = {}
+    next_way: dict[Axis, int] = {}
     for base, way in zip(bases, ways, strict=True):
         limit = next_way.get(base, 0)
         while base + limit * width in taken:

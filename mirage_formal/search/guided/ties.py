@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import NewType
 
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.masks import axes_in
-from mirage_formal.search.guided.algebra.parts import full_mask
+from mirage_formal.search.guided.algebra.interner import AtomId, Form, input_axes, norm_parts
+from mirage_formal.search.guided.algebra.masks import NO_PARTS, axes_in, full_mask
+from mirage_formal.search.guided.algebra.parts import Axis
 from mirage_formal.search.guided.structure import KTensor, Place
 
+#: Number of an index of the target: one for each free index and for each time that one is bound.
+_Index = NewType("_Index", int)
 
-def ties(algebra: Algebra, target: int, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
+
+def ties(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
     """For each place of an input the places of others that share its index in every term where the input occurs.
 
     Sound: a candidate without cancellation uses an input only as the target's terms do, so where one kernel reads both
     inputs as they are, they meet along that index and are split alike.
     """
     forms = {str(algebra.atoms[_atom(algebra, tensor.form)][1]): tensor.form for tensor in inputs}
-    numbers = count()
-    uses: list[list[tuple[Place, int]]] = []
-    at: dict[int, set[Place]] = {}
+    numbers = map(_Index, count())
+    uses: list[list[tuple[Place, _Index]]] = []
+    at: dict[_Index, set[Place]] = {}
 
-    def visit(polynomial: int, scope: Mapping[int, int]) -> None:
+    def visit(polynomial: Form, scope: Mapping[Axis, _Index]) -> None:
         for monomial, _ in algebra.polynomials[polynomial]:
             bound, atoms, denominators = algebra.monomials[monomial]
             inner = {**scope, **{axis: next(numbers) for axis in axes_in(bound)}}
@@ -31,9 +36,7 @@ def ties(algebra: Algebra, target: int, inputs: Sequence[KTensor]) -> Mapping[Pl
             for atom in atoms:
                 parts = algebra.atoms[atom]
                 if parts[0] == "input":
-                    axes = parts[2]
-                    assert isinstance(axes, tuple)
-                    places = [((forms[str(parts[1])], n), inner[axis]) for n, axis in enumerate(axes)]
+                    places = [((forms[str(parts[1])], n), inner[axis]) for n, axis in enumerate(input_axes(parts))]
                     uses.append(places)
                     for place, index in places:
                         at.setdefault(index, set()).add(place)
@@ -41,8 +44,7 @@ def ties(algebra: Algebra, target: int, inputs: Sequence[KTensor]) -> Mapping[Pl
                 argument = algebra.argument(atom)
                 if argument is None:
                     continue
-                binds = parts[2] if parts[0] == "rms" else 0
-                assert isinstance(binds, int)
+                binds = norm_parts(parts) if parts[0] == "rms" else NO_PARTS
                 visit(argument, {**inner, **{axis: next(numbers) for axis in axes_in(binds)}})
 
     free = {axis: next(numbers) for axis in axes_in(algebra.free[target]) if algebra.free[target] & full_mask(axis)}
@@ -55,6 +57,6 @@ def ties(algebra: Algebra, target: int, inputs: Sequence[KTensor]) -> Mapping[Pl
     return out
 
 
-def _atom(algebra: Algebra, form: int) -> int:
+def _atom(algebra: Algebra, form: Form) -> AtomId:
     ((monomial, _),) = algebra.polynomials[form]
     return algebra.monomials[monomial][1][0]

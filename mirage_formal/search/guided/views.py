@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.masks import Substitution
-from mirage_formal.search.guided.algebra.parts import SLOTS, Parts, axis_of, full_mask
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Substitution, full_mask
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, renamed
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]
@@ -28,18 +29,18 @@ class Views:
         peers: For an axis all copies that it may be renamed to, in order of preference.
     """
 
-    def __init__(self, algebra: Algebra, peers: Callable[[int], Sequence[int]]) -> None:
+    def __init__(self, algebra: Algebra, peers: Callable[[Axis], Sequence[Axis]]) -> None:
         self._algebra = algebra
         self._peers = peers
 
-    def canonical(self, form: int, dims: Dims) -> tuple[int, Dims]:
+    def canonical(self, form: Form, dims: Dims) -> tuple[Form, Dims]:
         """The view that takes copies in the order of the dims.
 
         Raises:
             ValueError: An index that no dim shows has one of the names, or there are too few.
         """
-        names: dict[int, int] = {}
-        used: set[int] = set()
+        names: dict[Axis, Axis] = {}
+        used: set[Axis] = set()
         for axis in _visible(dims):
             name = next((peer for peer in self._peers(axis) if peer not in used), None)
             if name is None:
@@ -48,7 +49,7 @@ class Views:
             used.add(name)
         return self._viewed(form, dims, names)
 
-    def joined(self, dims: Dims, form: int, dims2: Dims) -> tuple[int, Dims]:
+    def joined(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
         """For an elementwise operator: the second operand viewed along the first, and the dims of the result.
 
         Raises:
@@ -58,7 +59,7 @@ class Views:
         form, viewed = self._matched(pairs, _visible(dims), form, dims2)
         return form, tuple(x or y for x, y in zip(dims, viewed, strict=True))
 
-    def contracted(self, dims: Dims, form: int, dims2: Dims) -> tuple[int, Dims]:
+    def contracted(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
         """For a product of matrices: the second operand viewed along the first.
 
         Raises:
@@ -68,9 +69,9 @@ class Views:
         return self._matched([(dims[-1], dims2[-2]), *pairs], _visible(dims), form, dims2)
 
     def _matched(
-        self, pairs: Iterable[tuple[Parts, Parts]], avoid: Iterable[int], form: int, dims: Dims
-    ) -> tuple[int, Dims]:
-        names: dict[int, int] = {}
+        self, pairs: Iterable[tuple[Parts, Parts]], avoid: Iterable[Axis], form: Form, dims: Dims
+    ) -> tuple[Form, Dims]:
+        names: dict[Axis, Axis] = {}
         for wanted, present in pairs:
             if len(wanted) != len(present):
                 raise ValueError
@@ -92,7 +93,7 @@ class Views:
             used.add(name)
         return self._viewed(form, dims, names)
 
-    def _viewed(self, form: int, dims: Dims, names: dict[int, int]) -> tuple[int, Dims]:
+    def _viewed(self, form: Form, dims: Dims, names: dict[Axis, Axis]) -> tuple[Form, Dims]:
         pairs: Substitution = tuple((axis, name) for axis, name in names.items() if axis != name)
         if not pairs:
             return form, dims
@@ -100,10 +101,10 @@ class Views:
         free = self._algebra.free[form]
         if any(full_mask(name) & free for _, name in pairs if name not in names):
             raise ValueError
-        viewed = tuple(tuple(p + (names[axis_of(p)] - axis_of(p)) * SLOTS for p in dim) for dim in dims)
+        viewed = tuple(tuple(renamed(p, names[axis_of(p)]) for p in dim) for dim in dims)
         return self._algebra.substitute(form, pairs), viewed
 
 
-def _visible(dims: Dims) -> list[int]:
+def _visible(dims: Dims) -> list[Axis]:
     """The axes of some dims, in order."""
     return list(dict.fromkeys(axis_of(part) for dim in dims for part in dim))

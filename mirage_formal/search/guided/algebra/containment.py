@@ -9,10 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import permutations, product
+from typing import TypeVar
 
-from mirage_formal.search.guided.algebra.forms import Forms, Monomial
-from mirage_formal.search.guided.algebra.masks import Renaming, Substitution, axes_in, move, rename_mask, without
-from mirage_formal.search.guided.algebra.parts import full_mask
+from mirage_formal.search.guided.algebra.forms import Forms
+from mirage_formal.search.guided.algebra.interner import (
+    AtomId,
+    Atoms,
+    Denominators,
+    Form,
+    Monomial,
+    MonomialId,
+    norm_parts,
+    operand,
+)
+from mirage_formal.search.guided.algebra.masks import (
+    Frame,
+    PartMask,
+    Renaming,
+    Substitution,
+    axes_in,
+    full_mask,
+    move,
+    rename_mask,
+    without,
+)
+from mirage_formal.search.guided.algebra.parts import Axis
+
+_Number = TypeVar("_Number", AtomId, Form)
 
 
 class Algebra(Forms):
@@ -24,15 +47,15 @@ class Algebra(Forms):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self._renamed: dict[tuple[int, Renaming], int | None] = {}
-        self._norms: dict[tuple[int, int, Fraction | None, tuple[int, ...]], int | None] = {}
-        self._nested: dict[tuple[int, bool], tuple[int, ...]] = {}
-        self._copies: dict[tuple[int, bool], tuple[int, ...]] = {}
-        self._within: dict[tuple[int, int, bool], bool] = {}
+        self._renamed: dict[tuple[Form, Renaming], Form | None] = {}
+        self._norms: dict[tuple[PartMask, Form, Fraction | None, Frame], Form | None] = {}
+        self._nested: dict[tuple[Form, bool], tuple[Form, ...]] = {}
+        self._copies: dict[tuple[Form, bool], tuple[int, ...]] = {}
+        self._within: dict[tuple[Form, Form, bool], bool] = {}
         self.queries = 0
         self.misses = 0
 
-    def root_mean_square(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+    def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """See ``Forms.root_mean_square``; closures ask for the same norms again and again."""
         key = (parts, argument, eps, frame)
         if key not in self._norms:
@@ -41,7 +64,7 @@ class Algebra(Forms):
 
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
-    def rename(self, a: int, renaming: Renaming) -> int | None:
+    def rename(self, a: Form, renaming: Renaming) -> Form | None:
         """Replace parts of partly bound indices; None if a source is only partly bound somewhere."""
         if not renaming:
             return a
@@ -50,8 +73,8 @@ class Algebra(Forms):
             self._renamed[key] = self._rename_new(a, renaming)
         return self._renamed[key]
 
-    def _rename_new(self, a: int, renaming: Renaming) -> int | None:
-        terms: dict[int, int] = {}
+    def _rename_new(self, a: Form, renaming: Renaming) -> Form | None:
+        terms: dict[MonomialId, int] = {}
         for monomial, count in self.polynomials[a]:
             bound, atoms, denominators = self.monomials[monomial]
             new_bound = rename_mask(bound, renaming)
@@ -63,33 +86,29 @@ class Algebra(Forms):
             terms[key] = terms.get(key, 0) + count
         return self.polynomial(terms)
 
-    def _rename_atom(self, number: int, renaming: Renaming) -> int | None:
+    def _rename_atom(self, number: AtomId, renaming: Renaming) -> AtomId | None:
         atom = self.atoms[number]
         kind = atom[0]
         if kind in ("input", "const"):
             return number
-        argument = atom[1]
-        assert isinstance(argument, int)
-        renamed = self.rename(argument, renaming)
+        renamed = self.rename(operand(atom), renaming)
         if renamed is None:
             return None
         if kind in ("rms", "layer_norm"):
-            parts = atom[2]
-            assert isinstance(parts, int)
-            new_parts = rename_mask(parts, renaming)
+            new_parts = rename_mask(norm_parts(atom), renaming)
             if new_parts is None:
                 return None
-            free = self.free[renamed] & ~new_parts if kind == "rms" else self.free[renamed]
+            free = PartMask(self.free[renamed] & ~new_parts) if kind == "rms" else self.free[renamed]
             return self.atom((kind, renamed, new_parts, atom[3]), free)
         return self.atom((kind, renamed), self.free[renamed])
 
     # --- containment -------------------------------------------------------------------------------------------
 
-    def nested(self, target: int, *, products: bool = True) -> tuple[int, ...]:
+    def nested(self, target: Form, *, products: bool = True) -> tuple[Form, ...]:
         """The target and every denominator, product of one term's denominators and argument nested in it."""
         found = self._nested.get((target, products))
         if found is None:
-            seen: dict[int, None] = {}
+            seen: dict[Form, None] = {}
             stack = [target]
             while stack:
                 number = stack.pop()
@@ -106,33 +125,31 @@ class Algebra(Forms):
             found = self._nested[target, products] = tuple(seen)
         return found
 
-    def _product(self, factors: tuple[int, ...]) -> list[int]:
+    def _product(self, factors: Denominators) -> list[Form]:
         """The product, if it has a normal form."""
-        out: int | None = factors[0]
+        out: Form | None = factors[0]
         for factor in factors[1:]:
             out = None if out is None else self.mul(out, factor)
         return [] if out is None else [out]
 
-    def argument(self, atom: int) -> int | None:
+    def argument(self, atom: AtomId) -> Form | None:
         """The polynomial inside an atom, None for inputs and constants."""
-        inner = self.atoms[atom][1]
-        return inner if isinstance(inner, int) and self.atoms[atom][0] not in ("input", "const") else None
+        inside = self.atoms[atom]
+        return None if inside[0] in ("input", "const") else operand(inside)
 
-    def bound_masks(self, a: int) -> frozenset[int]:
+    def bound_masks(self, a: Form) -> frozenset[PartMask]:
         """Masks of parts that are bound together anywhere in a polynomial."""
-        out: set[int] = set()
+        out: set[PartMask] = set()
         for number in self.nested(a):
             for monomial, _ in self.polynomials[number]:
                 bound, atoms, _ = self.monomials[monomial]
                 out.add(bound)
                 for atom in atoms:
                     if self.atoms[atom][0] in ("rms", "layer_norm"):
-                        parts = self.atoms[atom][2]
-                        assert isinstance(parts, int)
-                        out.add(parts)
+                        out.add(norm_parts(self.atoms[atom]))
         return frozenset(out)
 
-    def copies(self, target: int, *, products: bool = True) -> tuple[int, ...]:
+    def copies(self, target: Form, *, products: bool = True) -> tuple[int, ...]:
         """For each base axis how many of its copies occur in a polynomial, whatever they are nested in.
 
         Without ``products`` those are not counted that only meet in a product of denominators.
@@ -142,12 +159,12 @@ class Algebra(Forms):
             counts = [1] * self.width
             for number in self.nested(target, products=products):
                 for monomial, _ in self.polynomials[number]:
-                    for axis in axes_in(self.monomials[monomial][0] | self.monomial_free[monomial]):
+                    for axis in axes_in(PartMask(self.monomials[monomial][0] | self.monomial_free[monomial])):
                         counts[axis % self.width] = max(counts[axis % self.width], 1 + axis // self.width)
             found = self._copies[target, products] = tuple(counts)
         return found
 
-    def within(self, a: int, target: int, *, loose: bool = False) -> bool:
+    def within(self, a: Form, target: Form, *, loose: bool = False) -> bool:
         """Whether some monomial context times ``a`` is contained termwise in the target or in a part nested in it.
 
         The names of the indices of ``a`` do not matter where the target has several copies of their base axis. If
@@ -166,7 +183,7 @@ class Algebra(Forms):
             found = self._within[key] = any(self._fits(a, inner, target, loose) for inner in self.nested(target))
         return found
 
-    def _fits(self, a: int, inner: int, target: int, loose: bool) -> bool:
+    def _fits(self, a: Form, inner: Form, target: Form, loose: bool) -> bool:
         if a == inner:
             return True
         terms, available = self.polynomials[a], self.polynomials[inner]
@@ -191,7 +208,9 @@ class Algebra(Forms):
                     return True
         return False
 
-    def _namings(self, free: int, bound: int, here: int, copies: tuple[int, ...]) -> Iterator[Substitution]:
+    def _namings(
+        self, free: PartMask, bound: PartMask, here: PartMask, copies: tuple[int, ...]
+    ) -> Iterator[Substitution]:
         """Ways to name indices by copies that the target has, the present names first.
 
         An index may have a name that the target does not use, where a kernel reads an axis in a second way.
@@ -199,8 +218,8 @@ class Algebra(Forms):
         The free indices take different copies, and so do the bound ones and those free ``here``, in their term.
         """
         yield ()
-        groups: dict[tuple[int, bool], list[int]] = {}
-        further = {axis % self.width for axis in axes_in(free | bound) if axis >= self.width}
+        groups: dict[tuple[int, bool], list[Axis]] = {}
+        further = {axis % self.width for axis in axes_in(PartMask(free | bound)) if axis >= self.width}
         for mask, is_bound in ((free, False), (bound, True)):
             for axis in axes_in(mask):
                 base = axis % self.width
@@ -208,7 +227,7 @@ class Algebra(Forms):
                     groups.setdefault((base, is_bound), []).append(axis)
         for orders in product(*(permutations(range(copies[base]), len(axes)) for (base, _), axes in groups.items())):
             named = {
-                axis: base + copy * self.width
+                axis: Axis(base + copy * self.width)
                 for ((base, _), axes), order in zip(groups.items(), orders, strict=True)
                 for axis, copy in zip(axes, order, strict=True)
             }
@@ -218,7 +237,7 @@ class Algebra(Forms):
                 yield pairs
 
     def _context(
-        self, monomial: int, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]
+        self, monomial: MonomialId, bound: PartMask, atoms: Atoms, denominators: Denominators
     ) -> Monomial | None:
         """What remains of a target's monomial next to a factor; None if it is no factor or depends on its sums."""
         t_bound, t_atoms, t_denominators = self.monomials[monomial]
@@ -229,19 +248,25 @@ class Algebra(Forms):
             return None
         if self.factors_free(rest_atoms, rest_denominators) & bound:
             return None
-        return t_bound & ~bound, rest_atoms, rest_denominators
+        return PartMask(t_bound & ~bound), rest_atoms, rest_denominators
 
     def _covered(
-        self, monomial: int, count: int, names: Substitution, context: Monomial, counts: dict[int, int], loose: bool
+        self,
+        monomial: MonomialId,
+        count: int,
+        names: Substitution,
+        context: Monomial,
+        counts: dict[MonomialId, int],
+        loose: bool,
     ) -> bool:
         """Whether context times one further term is in the target often enough."""
         bound, atoms, denominators = context
         free = self.factors_free(atoms, denominators)
         renamed = self.substitute_monomial(monomial, names) if names else monomial
-        m_bound, m_atoms, m_denominators = self.apart(renamed, bound | free | self.monomial_free[renamed])
+        m_bound, m_atoms, m_denominators = self.apart(renamed, PartMask(bound | free | self.monomial_free[renamed]))
         if m_bound & (bound | free):
             return False
-        number = self.named(bound | m_bound, m_atoms + atoms, m_denominators + denominators)
+        number = self.named(PartMask(bound | m_bound), m_atoms + atoms, m_denominators + denominators)
         if counts.get(number, 0) >= count:
             return True
         if not loose:
@@ -253,5 +278,5 @@ class Algebra(Forms):
         )
 
 
-def _sorted(numbers: Iterable[int | None]) -> tuple[int, ...]:
+def _sorted(numbers: Iterable[_Number | None]) -> tuple[_Number, ...]:
     return tuple(sorted(n for n in numbers if n is not None))

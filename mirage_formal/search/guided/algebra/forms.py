@@ -18,19 +18,37 @@ of sums, renaming of bound indices. No law cancels, so two elements with one nor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from fractions import Fraction
 from itertools import permutations, product
 
-from mirage_formal.search.guided.algebra.masks import Substitution, axes_in, complete, move, without
-from mirage_formal.search.guided.algebra.parts import full_mask
+from mirage_formal.search.guided.algebra.interner import (
+    AtomId,
+    Atoms,
+    Denominators,
+    Form,
+    Interner,
+    Monomial,
+    MonomialId,
+    Polynomial,
+    input_axes,
+    norm_parts,
+    operand,
+)
+from mirage_formal.search.guided.algebra.masks import (
+    NO_PARTS,
+    Frame,
+    PartMask,
+    Substitution,
+    axes_in,
+    complete,
+    full_mask,
+    move,
+    without,
+)
+from mirage_formal.search.guided.algebra.parts import Axis
 
-Atom = tuple[object, ...]
-Monomial = tuple[int, tuple[int, ...], tuple[int, ...]]
-Polynomial = tuple[tuple[int, int], ...]
 
-
-class Forms:
+class Forms(Interner):
     """Interner of atoms, monomials and polynomials; results are polynomial numbers, None where an operation has none.
 
     Sound: equal numbers mean equal tensors for every choice of extents, because only laws valid for all real values
@@ -42,92 +60,39 @@ class Forms:
     """
 
     def __init__(self, width: int) -> None:
-        self.width = max(1, width)
-        self._atom_ids: dict[Atom, int] = {}
-        self.atoms: list[Atom] = []
-        self.atom_free: list[int] = []
-        self._monomial_ids: dict[Monomial, int] = {}
-        self.monomials: list[Monomial] = []
-        self.monomial_free: list[int] = []
-        self._whole: list[tuple[int, ...]] = []
-        self._polynomial_ids: dict[Polynomial, int] = {(): 0}
-        self.polynomials: list[Polynomial] = [()]
-        self.free: list[int] = [0]
-        self._mul: dict[tuple[int, int], int | None] = {}
-        self._add: dict[tuple[int, int], int] = {}
-        self._sum: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int | None] = {}
-        self._div: dict[tuple[int, int], int | None] = {}
-        self._substituted: dict[tuple[int, Substitution], int] = {}
-
-    # --- interning ---------------------------------------------------------------------------------------------
-
-    def atom(self, atom: Atom, free: int) -> int:
-        number = self._atom_ids.get(atom)
-        if number is None:
-            number = self._atom_ids[atom] = len(self.atoms)
-            self.atoms.append(atom)
-            self.atom_free.append(free)
-        return number
-
-    def factors_free(self, atoms: Iterable[int], denominators: Iterable[int]) -> int:
-        free = 0
-        for atom in atoms:
-            free |= self.atom_free[atom]
-        for denominator in denominators:
-            free |= self.free[denominator]
-        return free
-
-    def monomial(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> int:
-        key = (bound, atoms, denominators)
-        number = self._monomial_ids.get(key)
-        if number is None:
-            number = self._monomial_ids[key] = len(self.monomials)
-            self.monomials.append(key)
-            self.monomial_free.append(self.factors_free(atoms, denominators) & ~bound)
-            self._whole.append(tuple(axis for axis in axes_in(bound) if not full_mask(axis) & ~bound))
-        return number
-
-    def polynomial(self, terms: dict[int, int]) -> int:
-        key = tuple(sorted(terms.items()))
-        number = self._polynomial_ids.get(key)
-        if number is None:
-            number = self._polynomial_ids[key] = len(self.polynomials)
-            self.polynomials.append(key)
-            free = 0
-            for monomial, _ in key:
-                free |= self.monomial_free[monomial]
-            self.free.append(free)
-        return number
-
-    def _single(self, atom: int) -> int:
-        return self.polynomial({self.monomial(0, (atom,), ()): 1})
+        super().__init__(width)
+        self._mul: dict[tuple[Form, Form], Form | None] = {}
+        self._add: dict[tuple[Form, Form], Form] = {}
+        self._sum: dict[tuple[PartMask, Form, Frame, tuple[PartMask, ...]], Form | None] = {}
+        self._div: dict[tuple[Form, Form], Form | None] = {}
+        self._substituted: dict[tuple[Form, Substitution], Form] = {}
 
     # --- names of bound indices --------------------------------------------------------------------------------
 
-    def _fresh(self, base: int, taken: int, count: int = 1) -> list[int]:
+    def _fresh(self, base: Axis, taken: PartMask, count: int = 1) -> list[Axis]:
         """The first copies of a base axis that have no part in ``taken``."""
-        out: list[int] = []
+        out: list[Axis] = []
         axis = base
         while len(out) < count:
             if not full_mask(axis) & taken:
                 out.append(axis)
-            axis += self.width
+            axis = Axis(axis + self.width)
         return out
 
-    def named(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> int:
+    def named(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
         """The monomial with its wholly bound indices named canonically.
 
         Sound: renaming a bound index to a name that is not free in the term changes no value.
         """
         if not bound:
-            return self.monomial(0, tuple(sorted(atoms)), tuple(sorted(denominators)))
-        groups: dict[int, list[int]] = {}
-        rest = bound
+            return self.monomial(NO_PARTS, tuple(sorted(atoms)), tuple(sorted(denominators)))
+        groups: dict[Axis, list[Axis]] = {}
+        rest: int = bound
         for axis in axes_in(bound):
             if not full_mask(axis) & ~bound:
-                groups.setdefault(axis % self.width, []).append(axis)
+                groups.setdefault(Axis(axis % self.width), []).append(axis)
                 rest &= ~full_mask(axis)
-        taken = (self.factors_free(atoms, denominators) & ~bound) | rest
+        taken = PartMask((self.factors_free(atoms, denominators) & ~bound) | rest)
         names = {base: self._fresh(base, taken, len(axes)) for base, axes in groups.items()}
         if all(len(axes) == 1 and axes == names[base] for base, axes in groups.items()):
             return self.monomial(bound, tuple(sorted(atoms)), tuple(sorted(denominators)))
@@ -135,7 +100,7 @@ class Forms:
         for found in names.values():
             for axis in found:
                 mask |= full_mask(axis)
-        best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        best: tuple[Atoms, Denominators] | None = None
         for orders in product(*(permutations(names[base]) for base in groups)):
             named = zip(groups.values(), orders, strict=True)
             pairs = tuple(p for axes, order in named for p in zip(axes, order, strict=True) if p[0] != p[1])
@@ -143,11 +108,9 @@ class Forms:
             if best is None or moved < best:
                 best = moved
         assert best is not None
-        return self.monomial(mask, *best)
+        return self.monomial(PartMask(mask), *best)
 
-    def moved(
-        self, atoms: tuple[int, ...], denominators: tuple[int, ...], pairs: Substitution
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def moved(self, atoms: Atoms, denominators: Denominators, pairs: Substitution) -> tuple[Atoms, Denominators]:
         if not pairs:
             return tuple(sorted(atoms)), tuple(sorted(denominators))
         return (
@@ -155,7 +118,7 @@ class Forms:
             tuple(sorted(self.substitute(d, pairs) for d in denominators)),
         )
 
-    def substitute(self, a: int, pairs: Substitution) -> int:
+    def substitute(self, a: Form, pairs: Substitution) -> Form:
         """Replace free indices by copies of the same base axes, all at once; partly bound ones move as well."""
         sources = 0
         for source, _ in pairs:
@@ -165,33 +128,33 @@ class Forms:
         key = (a, pairs)
         found = self._substituted.get(key)
         if found is None:
-            terms: dict[int, int] = {}
+            terms: dict[MonomialId, int] = {}
             for monomial, count in self.polynomials[a]:
                 number = self.substitute_monomial(monomial, pairs)
                 terms[number] = terms.get(number, 0) + count
             found = self._substituted[key] = self.polynomial(terms)
         return found
 
-    def substitute_monomial(self, monomial: int, pairs: Substitution) -> int:
+    def substitute_monomial(self, monomial: MonomialId, pairs: Substitution) -> MonomialId:
         bound, atoms, denominators = self.monomials[monomial]
-        free, whole = self.monomial_free[monomial], self._whole[monomial]
+        free, whole = self.monomial_free[monomial], self.wholly_bound[monomial]
         pairs = tuple((s, t) for s, t in pairs if free & full_mask(s))
         if not pairs:
             return monomial
-        taken = free | bound
+        taken: int = free | bound
         for _, target in pairs:
             taken |= full_mask(target)
         hit = {target for _, target in pairs}
-        extra: list[tuple[int, int]] = []
+        extra: list[tuple[Axis, Axis]] = []
         for axis in whole:
             if axis in hit:
-                (name,) = self._fresh(axis % self.width, taken)
+                (name,) = self._fresh(Axis(axis % self.width), PartMask(taken))
                 taken |= full_mask(name)
                 extra.append((axis, name))
         every = (*pairs, *extra)
         return self.named(move(bound, every), *self.moved(atoms, denominators, every))
 
-    def _substitute_atom(self, number: int, pairs: Substitution) -> int:
+    def _substitute_atom(self, number: AtomId, pairs: Substitution) -> AtomId:
         free = self.atom_free[number]
         pairs = tuple((s, t) for s, t in pairs if free & full_mask(s))
         if not pairs:
@@ -199,79 +162,78 @@ class Forms:
         atom = self.atoms[number]
         match atom[0]:
             case "input":
-                return self._input(str(atom[1]), tuple(dict(pairs).get(a, a) for a in _axes(atom[2])))
+                return self._input(str(atom[1]), tuple(dict(pairs).get(a, a) for a in input_axes(atom)))
             case "rms":
-                inner, parts = _integers(atom)
+                inner, parts = operand(atom), norm_parts(atom)
                 hit = {target for _, target in pairs}
-                extra: list[tuple[int, int]] = []
-                taken = self.free[inner]
+                extra: list[tuple[Axis, Axis]] = []
+                taken: int = self.free[inner]
                 for _, target in pairs:
                     taken |= full_mask(target)
                 for axis in axes_in(parts):
                     if axis in hit:
-                        (name,) = self._fresh(axis % self.width, taken)
+                        (name,) = self._fresh(Axis(axis % self.width), PartMask(taken))
                         taken |= full_mask(name)
                         extra.append((axis, name))
                 every = (*pairs, *extra)
                 return self._norm_atom(self.substitute(inner, every), move(parts, every), atom[3])
             case "layer_norm":
-                inner, parts = _integers(atom)
+                inner, parts = operand(atom), norm_parts(atom)
                 inner = self.substitute(inner, pairs)
                 return self.atom(("layer_norm", inner, move(parts, pairs), atom[3]), self.free[inner])
             case _:
-                assert isinstance(atom[1], int)
-                inner = self.substitute(atom[1], pairs)
+                inner = self.substitute(operand(atom), pairs)
                 return self.atom((atom[0], inner), self.free[inner])
 
     # --- constructors ------------------------------------------------------------------------------------------
 
-    def _input(self, name: str, axes: tuple[int, ...]) -> int:
+    def _input(self, name: str, axes: tuple[Axis, ...]) -> AtomId:
         free = 0
         for axis in axes:
             free |= full_mask(axis)
-        return self.atom(("input", name, axes), free)
+        return self.atom(("input", name, axes), PartMask(free))
 
-    def variable(self, name: str, axes: tuple[int, ...]) -> int:
+    def variable(self, name: str, axes: tuple[Axis, ...]) -> Form:
         """Element of input ``name`` at these indices, one for each of its axes in order."""
-        return self._single(self._input(name, axes))
+        return self.single(self._input(name, axes))
 
-    def constant(self, value: Fraction) -> int:
+    def constant(self, value: Fraction) -> Form:
         """A rational constant, kept as an atom: constants are never folded."""
-        return self._single(self.atom(("const", value), 0))
+        return self.single(self.atom(("const", value), NO_PARTS))
 
-    def apply(self, name: str, argument: int) -> int:
+    def apply(self, name: str, argument: Form) -> Form:
         """An opaque elementwise function."""
-        return self._single(self.atom((name, argument), self.free[argument]))
+        return self.single(self.atom((name, argument), self.free[argument]))
 
-    def root_mean_square(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+    def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """sqrt(mean over ``parts`` of argument^2 (+ eps)), opaque; None if the argument does not depend on them all."""
         if parts & ~self.free[argument] or not parts:
             return None
-        return self._single(self._norm_atom(argument, complete(parts, frame), eps))
+        return self.single(self._norm_atom(argument, complete(parts, frame), eps))
 
-    def _norm_atom(self, argument: int, parts: int, eps: object) -> int:
+    def _norm_atom(self, argument: Form, parts: PartMask, eps: object) -> AtomId:
         """The norm factor with its wholly bound indices named canonically, in the order of their names."""
         whole = [axis for axis in axes_in(parts) if not full_mask(axis) & ~parts]
-        rest = parts
+        rest: int = parts
         for axis in whole:
             rest &= ~full_mask(axis)
         taken = (self.free[argument] & ~parts) | rest
-        pairs: list[tuple[int, int]] = []
+        pairs: list[tuple[Axis, Axis]] = []
         for axis in whole:
-            (name,) = self._fresh(axis % self.width, taken)
+            (name,) = self._fresh(Axis(axis % self.width), PartMask(taken))
             taken |= full_mask(name)
             rest |= full_mask(name)
             pairs.append((axis, name))
         argument = self.substitute(argument, tuple(p for p in pairs if p[0] != p[1]))
-        return self.atom(("rms", argument, rest, eps), self.free[argument] & ~rest)
+        return self.atom(("rms", argument, PartMask(rest), eps), PartMask(self.free[argument] & ~rest))
 
-    def layer_norm(self, parts: int, argument: int, eps: Fraction | None, frame: tuple[int, ...]) -> int | None:
+    def layer_norm(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """Layer norm over ``parts``, opaque; the result still depends on them."""
         if parts & ~self.free[argument] or not parts:
             return None
-        return self._single(self.atom(("layer_norm", argument, complete(parts, frame), eps), self.free[argument]))
+        return self.single(self.atom(("layer_norm", argument, complete(parts, frame), eps), self.free[argument]))
 
-    def add(self, a: int, b: int) -> int:
+    def add(self, a: Form, b: Form) -> Form:
         """a + b."""
         if a > b:
             a, b = b, a
@@ -283,7 +245,7 @@ class Forms:
             found = self._add[a, b] = self.polynomial(terms)
         return found
 
-    def mul(self, a: int, b: int) -> int | None:
+    def mul(self, a: Form, b: Form) -> Form | None:
         """a * b, expanded; None where a partly bound index of one occurs in the other."""
         if a > b:
             a, b = b, a
@@ -292,8 +254,8 @@ class Forms:
             self._mul[key] = self._mul_new(a, b)
         return self._mul[key]
 
-    def _mul_new(self, a: int, b: int) -> int | None:
-        terms: dict[int, int] = {}
+    def _mul_new(self, a: Form, b: Form) -> Form | None:
+        terms: dict[MonomialId, int] = {}
         for m, c in self.polynomials[a]:
             for n, d in self.polynomials[b]:
                 key = self._times(m, n)
@@ -302,32 +264,32 @@ class Forms:
                 terms[key] = terms.get(key, 0) + c * d
         return self.polynomial(terms)
 
-    def _times(self, a: int, b: int) -> int | None:
+    def _times(self, a: MonomialId, b: MonomialId) -> MonomialId | None:
         bound_a, atoms_a, denominators_a = self.monomials[a]
         bound_b, atoms_b, denominators_b = self.monomials[b]
         free_a, free_b = self.monomial_free[a], self.monomial_free[b]
         if bound_b & (bound_a | free_a):
-            bound_b, atoms_b, denominators_b = self.apart(b, bound_a | free_a | free_b)
+            bound_b, atoms_b, denominators_b = self.apart(b, PartMask(bound_a | free_a | free_b))
         if bound_a & (bound_b | free_b):
-            bound_a, atoms_a, denominators_a = self.apart(a, bound_b | free_a | free_b)
+            bound_a, atoms_a, denominators_a = self.apart(a, PartMask(bound_b | free_a | free_b))
         if bound_a & (bound_b | free_b) or bound_b & free_a:
             return None
-        return self.named(bound_a | bound_b, atoms_a + atoms_b, denominators_a + denominators_b)
+        return self.named(PartMask(bound_a | bound_b), atoms_a + atoms_b, denominators_a + denominators_b)
 
-    def apart(self, monomial: int, taken: int) -> Monomial:
+    def apart(self, monomial: MonomialId, taken: PartMask) -> Monomial:
         """A monomial whose wholly bound indices avoid ``taken``."""
         bound, atoms, denominators = self.monomials[monomial]
-        pairs: list[tuple[int, int]] = []
-        busy = taken | bound
-        for axis in self._whole[monomial]:
+        pairs: list[tuple[Axis, Axis]] = []
+        busy: int = taken | bound
+        for axis in self.wholly_bound[monomial]:
             if full_mask(axis) & taken:
-                (name,) = self._fresh(axis % self.width, busy)
+                (name,) = self._fresh(Axis(axis % self.width), PartMask(busy))
                 busy |= full_mask(name)
                 pairs.append((axis, name))
         moved = tuple(pairs)
         return (move(bound, moved), *self.moved(atoms, denominators, moved))
 
-    def sum(self, parts: int, a: int, frame: tuple[int, ...], one_of: tuple[int, ...] = ()) -> int | None:
+    def sum(self, parts: PartMask, a: Form, frame: Frame, one_of: tuple[PartMask, ...] = ()) -> Form | None:
         """Sum over ``parts``, and over one of the parts of a loop that runs through several axes.
 
         Args:
@@ -346,11 +308,11 @@ class Forms:
             self._sum[key] = self._sum_new(parts, a, frame, one_of)
         return self._sum[key]
 
-    def _sum_new(self, parts: int, a: int, frame: tuple[int, ...], one_of: tuple[int, ...]) -> int | None:
-        terms: dict[int, int] = {}
+    def _sum_new(self, parts: PartMask, a: Form, frame: Frame, one_of: tuple[PartMask, ...]) -> Form | None:
+        terms: dict[MonomialId, int] = {}
         for monomial, count in self.polynomials[a]:
             free = self.monomial_free[monomial]
-            over = parts
+            over: int = parts
             if one_of:
                 chosen = [part for part in one_of if part & free]
                 if len(chosen) != 1:
@@ -359,32 +321,32 @@ class Forms:
             if over & ~free:
                 return None
             bound, atoms, denominators = self.monomials[monomial]
-            number = self.named(complete(bound | over, frame), atoms, denominators)
+            number = self.named(complete(PartMask(bound | over), frame), atoms, denominators)
             terms[number] = terms.get(number, 0) + count
         return self.polynomial(terms)
 
-    def div(self, a: int, b: int) -> int | None:
+    def div(self, a: Form, b: Form) -> Form | None:
         """a / b; None where a partly bound index of a term is free in b (the quotient would capture it)."""
         key = (a, b)
         if key not in self._div:
             self._div[key] = self._div_new(a, b)
         return self._div[key]
 
-    def _div_new(self, a: int, b: int) -> int | None:
+    def _div_new(self, a: Form, b: Form) -> Form | None:
         factors = self.factors(b)
         free = self.free[b]
-        terms: dict[int, int] = {}
+        terms: dict[MonomialId, int] = {}
         for monomial, count in self.polynomials[a]:
             bound, atoms, denominators = self.monomials[monomial]
             if bound & free:
-                bound, atoms, denominators = self.apart(monomial, free | self.monomial_free[monomial])
+                bound, atoms, denominators = self.apart(monomial, PartMask(free | self.monomial_free[monomial]))
                 if bound & free:
                     return None
             number = self.named(bound, atoms, denominators + factors)
             terms[number] = terms.get(number, 0) + count
         return self.polynomial(terms)
 
-    def factors(self, b: int) -> tuple[int, ...]:
+    def factors(self, b: Form) -> Denominators:
         """A divisor as a product, as 1 / (x * y) is 1 / x / y: the factors that its terms share, and the rest.
 
         A single term falls into the factors that share no bound index; a denominator d in it is the factor 1 / d.
@@ -401,33 +363,35 @@ class Forms:
         shared_atoms, shared_denominators = self._shared(terms)
         if not shared_atoms and not shared_denominators:
             return (b,)
-        rest: dict[int, int] = {}
+        rest: dict[MonomialId, int] = {}
         for monomial, count in terms:
             bound, atoms, denominators = self.monomials[monomial]
             left = without(atoms, shared_atoms), without(denominators, shared_denominators)
             assert left[0] is not None and left[1] is not None
             rest[self.named(bound, left[0], left[1])] = count
-        factors = [(0, (atom,), ()) for atom in shared_atoms] + [(0, (), (d,)) for d in shared_denominators]
+        factors: list[Monomial] = [(NO_PARTS, (atom,), ()) for atom in shared_atoms]
+        factors += [(NO_PARTS, (), (d,)) for d in shared_denominators]
         return (self.polynomial(rest), *(self.polynomial({self.monomial(*f): 1}) for f in factors))
 
-    def _components(self, bound: int, atoms: tuple[int, ...], denominators: tuple[int, ...]) -> list[Monomial]:
+    def _components(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> list[Monomial]:
         """The factors of a monomial that share no bound index."""
-        items = [(self.atom_free[a] & bound, (a,), ()) for a in atoms]
+        items: list[Monomial] = [(PartMask(self.atom_free[a] & bound), (a,), ()) for a in atoms]
+        items += [(PartMask(self.free[d] & bound), (), (d,)) for d in denominators]
         groups: list[Monomial] = []
-        for parts, some_atoms, some_denominators in [*items, *((self.free[d] & bound, (), (d,)) for d in denominators)]:
+        for parts, some_atoms, some_denominators in items:
             rest = []
             for group in groups:
                 if group[0] & parts:
-                    parts |= group[0]
+                    parts = PartMask(parts | group[0])
                     some_atoms, some_denominators = some_atoms + group[1], some_denominators + group[2]
                 else:
                     rest.append(group)
             groups = [*rest, (parts, some_atoms, some_denominators)]
         return groups
 
-    def _shared(self, terms: Polynomial) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _shared(self, terms: Polynomial) -> tuple[Atoms, Denominators]:
         """Atoms and denominators that are factors of every term and depend on nothing that the term binds."""
-        common: tuple[Counter[int], Counter[int]] | None = None
+        common: tuple[Counter[AtomId], Counter[Form]] | None = None
         for monomial, _ in terms:
             bound, atoms, denominators = self.monomials[monomial]
             mine = (
@@ -437,14 +401,3 @@ class Forms:
             common = mine if common is None else (common[0] & mine[0], common[1] & mine[1])
         assert common is not None
         return tuple(sorted(common[0].elements())), tuple(sorted(common[1].elements()))
-
-
-def _axes(value: object) -> tuple[int, ...]:
-    assert isinstance(value, tuple)
-    return value
-
-
-def _integers(atom: Atom) -> tuple[int, int]:
-    inner, parts = atom[1], atom[2]
-    assert isinstance(inner, int) and isinstance(parts, int)
-    return inner, parts

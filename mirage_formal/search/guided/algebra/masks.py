@@ -2,61 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final, NewType, TypeVar
 
-from mirage_formal.search.guided.algebra.parts import SLOTS, full_mask
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, whole
 
+#: A set of parts as a bit mask: bit ``part`` is set where the part is in it.
+PartMask = NewType("PartMask", int)
+#: For each axis the mask of the parts that it is made of at one point of the kernel graph.
+Frame = tuple[PartMask, ...]
 #: Replacement of bound parts: each (source mask, target mask); a source must be covered wholly or not at all.
-Renaming = tuple[tuple[int, int], ...]
+Renaming = tuple[tuple[PartMask, PartMask], ...]
 #: Simultaneous replacement of indices: pairs (axis, axis), sources and targets distinct.
-Substitution = tuple[tuple[int, int], ...]
+Substitution = tuple[tuple[Axis, Axis], ...]
+
+NO_PARTS: Final = PartMask(0)
+
+_Item = TypeVar("_Item")
 
 
-def axes_in(parts: int) -> Iterator[int]:
+def mask(parts: Iterable[Part]) -> PartMask:
+    """The mask of a set of parts."""
+    out = 0
+    for part in parts:
+        out |= 1 << part
+    return PartMask(out)
+
+
+def full_mask(axis: Axis) -> PartMask:
+    """Every part that could belong to an axis, however it is split."""
+    return PartMask(((1 << SLOTS) - 1) << (SLOTS * axis))
+
+
+def unsplit(count: int) -> Frame:
+    """The frame in which the first ``count`` axes are unsplit."""
+    return tuple(PartMask(1 << whole(Axis(axis))) for axis in range(count))
+
+
+def axes_in(parts: PartMask) -> Iterator[Axis]:
     """The axes that have a part in a mask, ascending."""
-    while parts:
-        axis = ((parts & -parts).bit_length() - 1) // SLOTS
+    rest: int = parts
+    while rest:
+        axis = Axis(((rest & -rest).bit_length() - 1) // SLOTS)
         yield axis
-        parts &= ~full_mask(axis)
+        rest &= ~full_mask(axis)
 
 
-def complete(parts: int, frame: tuple[int, ...]) -> int:
+def complete(parts: PartMask, frame: Frame) -> PartMask:
     """A mask of bound parts where every axis whose parts of the frame are all bound is bound wholly."""
+    out: int = parts
     for axis, made_of in enumerate(frame):
-        if made_of & parts and not made_of & ~parts:
-            parts |= full_mask(axis)
-    return parts
+        if made_of & out and not made_of & ~out:
+            out |= full_mask(Axis(axis))
+    return PartMask(out)
 
 
-def move(parts: int, pairs: Substitution) -> int:
+def move(parts: PartMask, pairs: Substitution) -> PartMask:
     """A mask with the parts of each source axis moved to its target, all at once."""
-    out, moved = parts, 0
+    out: int = parts
+    moved = 0
     for source, target in pairs:
         found = parts & full_mask(source)
         out &= ~full_mask(source)
         shift = (target - source) * SLOTS
         moved |= found << shift if shift > 0 else found >> -shift
-    return out | moved
+    return PartMask(out | moved)
 
 
-def rename_mask(parts: int, renaming: Renaming) -> int | None:
+def rename_mask(parts: PartMask, renaming: Renaming) -> PartMask | None:
     """Apply a renaming to a mask; None if a source is only partly contained. Wholly bound axes stay as they are."""
     out = 0
-    rest = parts
+    rest: int = parts
     for source, target in renaming:
         overlap = parts & source
         if overlap:
-            full = full_mask(((overlap & -overlap).bit_length() - 1) // SLOTS)
+            full = full_mask(Axis(((overlap & -overlap).bit_length() - 1) // SLOTS))
             if not full & ~parts:
                 continue
             if overlap != source:
                 return None
             out |= target
             rest &= ~source
-    return out | rest
+    return PartMask(out | rest)
 
 
-def without(items: tuple[int, ...], removed: tuple[int, ...]) -> tuple[int, ...] | None:
+def without(items: tuple[_Item, ...], removed: tuple[_Item, ...]) -> tuple[_Item, ...] | None:
     """A multiset without some of its elements; None if it does not hold them all."""
     rest = list(items)
     for item in removed:

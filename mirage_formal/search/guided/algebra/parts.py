@@ -9,9 +9,13 @@ parts a bit mask, and extents never appear here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Final, NewType
+
+#: Number of an axis, copies included: axis ``copy * width + base`` is a copy of base axis ``base``.
+Axis = NewType("Axis", int)
+#: Number of a part: ``axis * SLOTS + slot``.
+Part = NewType("Part", int)
 
 
 class Kind(IntEnum):
@@ -27,7 +31,7 @@ class Kind(IntEnum):
 Split = tuple[Kind, ...]
 
 #: An ordered list of parts, most significant first: the digits of one tensor dimension.
-Parts = tuple[int, ...]
+Parts = tuple[Part, ...]
 
 #: Most parts in which one axis is carried from kernel to kernel.
 CARRIED: Final = 4
@@ -35,42 +39,34 @@ CARRIED: Final = 4
 SLOTS: Final = (1 + CARRIED) * (1 + len(Kind))
 
 
-def whole(axis: int) -> int:
+def whole(axis: Axis) -> Part:
     """The part that is an unsplit axis."""
-    return axis * SLOTS
+    return Part(axis * SLOTS)
 
 
-def axis_of(part: int) -> int:
+def axis_of(part: Part) -> Axis:
     """The axis that a part belongs to."""
-    return part // SLOTS
+    return Axis(part // SLOTS)
 
 
-def is_whole(part: int) -> bool:
+def is_whole(part: Part) -> bool:
     """Whether a part is an unsplit axis."""
     return part % SLOTS == 0
 
 
-def carried(axis: int, count: int) -> Parts:
+def carried(axis: Axis, count: int) -> Parts:
     """The first ``count`` carried parts of an axis, most significant first."""
     assert count <= CARRIED, "checked where parts are carried"
-    return tuple(axis * SLOTS + 1 + i for i in range(count))
+    return tuple(Part(axis * SLOTS + 1 + i) for i in range(count))
 
 
-def child(part: int, kind: Kind) -> int:
+def child(part: Part, kind: Kind) -> Part:
     """Part of kind ``kind`` of a whole axis or a carried part, inside a kernel that splits it."""
     axis, slot = divmod(part, SLOTS)
     assert slot <= CARRIED, "what a kernel has split is carried under a new name"
-    return axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind
+    return Part(axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind)
 
 
-def mask(parts: Iterable[int]) -> int:
-    """Bit mask of a set of parts."""
-    out = 0
-    for part in parts:
-        out |= 1 << part
-    return out
-
-
-def full_mask(axis: int) -> int:
-    """Every part that could belong to an axis, however it is split."""
-    return ((1 << SLOTS) - 1) << (SLOTS * axis)
+def renamed(part: Part, axis: Axis) -> Part:
+    """The part of another axis that is cut from it as this one is from its own."""
+    return Part(axis * SLOTS + part % SLOTS)
