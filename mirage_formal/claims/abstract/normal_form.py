@@ -7,6 +7,19 @@ or argument, a monomial context M exists such that M * E is termwise contained i
 which is unique because A_eq is cancellative. x + x is a multiplicity, not a sum over 2.
 
 All values are interned: a polynomial, a monomial and an atom is a number in a table.
+
+The normal forms of guided search (search/guided/algebra/forms.py) are polynomials of monomials as well, but not these,
+and no table serves both:
+
+- Here a sum is its extent, a factor of n, and which index it binds is forgotten: sums of x over two indices of one
+  extent are one form. There a sum is the set of index parts that it binds, without extents. So a product of monomials
+  always exists here and multiplies n; there bound indices have to be renamed first, and it may have no normal form.
+- Here the denominators are multiplied out to one polynomial, as the exact division needs on which containment rests.
+  There they are a multiset of polynomials that are compared as they are: nothing divides by a polynomial.
+- Equal numbers mean here that A_eq identifies two expressions, whose tensors may still differ; there they mean that
+  the tensors are equal for every choice of extents.
+
+What is left in common is that sorted (monomial, multiplicity) pairs are interned.
 """
 
 from __future__ import annotations

@@ -13,6 +13,12 @@ bound indices are one form, and the form of the program's output does not depend
 
 Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
 of sums, renaming of bound indices. No law cancels, so two elements with one normal form are equal for every extent.
+
+The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but not
+these: a monomial there has the product of all summed extents where one here has the set of bound parts, and one
+denominator, multiplied out, where one here has a multiset of them. Without index names nothing there can be captured,
+so products always exist; here they rename or refuse. There two tensors with one form may differ, here they may not.
+So the two share no table; the full comparison stands there.
 """
 
 from __future__ import annotations
