@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from mirage_formal.errors import SpaceError
 from mirage_formal.graph.ops import SPECS, Lax, OpKind
@@ -89,6 +89,34 @@ class ExtentRules:
     forloop_ranges: tuple[int, ...] | None
     min_blocks: int
     max_blocks: int
+
+
+class Overrides(TypedDict, total=False):
+    """A user's own lists and limits for a space; what is missing or None leaves the space's own.
+
+    Attributes:
+        extents: Which kind of extents is in force; the lists below are for that kind.
+        griddims: Exactly these grids.
+        blockdims: Exactly these block dimensions.
+        imaps: Candidates for one input's map.
+        omaps: Candidates for one output's map.
+        fmaps: Candidates for the dim that the loop splits.
+        franges: Loop ranges.
+        max_kernel_ops: Most operators of a kernel graph.
+        max_block_ops: Most operators of a block graph.
+        keep: How many candidates are reported.
+    """
+
+    extents: str | None
+    griddims: IntTriples | None
+    blockdims: IntTriples | None
+    imaps: IntTriples | None
+    omaps: IntTriples | None
+    fmaps: Sequence[int] | None
+    franges: Sequence[int] | None
+    max_kernel_ops: int | None
+    max_block_ops: int | None
+    keep: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +186,7 @@ class SearchSpace:
         """Candidates for the loop range, or None for all divisors."""
         return self.rules.forloop_ranges
 
-    def with_overrides(
-        self,
-        *,
-        extents: str | None = None,
-        griddims: IntTriples | None = None,
-        blockdims: IntTriples | None = None,
-        imaps: IntTriples | None = None,
-        omaps: IntTriples | None = None,
-        fmaps: Sequence[int] | None = None,
-        franges: Sequence[int] | None = None,
-        max_kernel_ops: int | None = None,
-        max_block_ops: int | None = None,
-        keep: int | None = None,
-    ) -> SearchSpace:
+    def with_overrides(self, **overrides: Unpack[Overrides]) -> SearchSpace:
         """The space with a user's own lists and limits in place of its own; None leaves a bound as it is.
 
         The lists are used exactly as given (grids are not held to the space's numbers of blocks).
@@ -179,27 +194,21 @@ class SearchSpace:
         Raises:
             SpaceError: A list or number that makes no sense, named by its parameter.
         """
+        unknown = sorted(overrides.keys() - Overrides.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"with_overrides() got an unexpected keyword argument {unknown[0]!r}")
+        extents = overrides.get("extents")
         kind = self.extents if extents is None else _extents(extents)
         space = replace(self, extents=kind)
-        rules = space.rules
-        if griddims is not None:
-            rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
-        if imaps is not None:
-            rules = replace(rules, imaps=tuple(dim_map("imaps", m) for m in imaps))
-        if omaps is not None:
-            rules = replace(rules, omaps=tuple(dim_map("omaps", m) for m in omaps))
-        if fmaps is not None:
-            rules = replace(rules, fmaps=tuple(to_dim("fmaps", f) for f in fmaps))
-        if franges is not None:
-            rules = replace(rules, forloop_ranges=tuple(positive("franges", r) for r in franges))
+        rules = _overridden(space.rules, overrides)
         space = replace(space, free=rules) if kind is Extents.FREE else replace(space, paper=rules)
-        if blockdims is not None:
+        if (blockdims := overrides.get("blockdims")) is not None:
             space = replace(space, block_dims=tuple(_grid("blockdims", b) for b in blockdims))
-        if max_kernel_ops is not None:
+        if (max_kernel_ops := overrides.get("max_kernel_ops")) is not None:
             space = replace(space, max_kernel_ops=positive("max_kernel_ops", max_kernel_ops))
-        if max_block_ops is not None:
+        if (max_block_ops := overrides.get("max_block_ops")) is not None:
             space = replace(space, max_block_ops=positive("max_block_ops", max_block_ops))
-        if keep is not None:
+        if (keep := overrides.get("keep")) is not None:
             space = replace(space, keep=positive("keep", keep))
         return space
 
@@ -241,6 +250,21 @@ class SearchSpace:
         listed = self.rules.forloop_ranges
         every = divisors(extents[0]) if listed is None else listed
         return tuple(dict.fromkeys(r for r in every if r > 1 and all(e % r == 0 for e in extents)))
+
+
+def _overridden(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
+    """Rules with a user's own lists in place of theirs."""
+    if (griddims := overrides.get("griddims")) is not None:
+        rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
+    if (imaps := overrides.get("imaps")) is not None:
+        rules = replace(rules, imaps=tuple(dim_map("imaps", m) for m in imaps))
+    if (omaps := overrides.get("omaps")) is not None:
+        rules = replace(rules, omaps=tuple(dim_map("omaps", m) for m in omaps))
+    if (fmaps := overrides.get("fmaps")) is not None:
+        rules = replace(rules, fmaps=tuple(to_dim("fmaps", f) for f in fmaps))
+    if (franges := overrides.get("franges")) is not None:
+        rules = replace(rules, forloop_ranges=tuple(positive("franges", r) for r in franges))
+    return rules
 
 
 def in_parts(operators: int) -> str:

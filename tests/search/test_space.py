@@ -157,6 +157,11 @@ def test_senseless_overrides_are_named(overrides: dict[str, object], where: str,
     assert caught.value.what.endswith(f"got {got}")
 
 
+def test_an_override_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kepp'"):
+        load_space("mlp").with_overrides(kepp=7)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "key", "expected", "got"),
     [

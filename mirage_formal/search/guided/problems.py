@@ -79,6 +79,29 @@ class Kernel:
     last: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A kernel before the last one whose outputs are still to be chosen.
+
+    Attributes:
+        tensors: Its inputs as they are in device memory.
+        read: Its inputs as it reads them.
+        frame: The frame before it.
+        structure: Its structure.
+        solved: Its closure.
+    """
+
+    tensors: tuple[KTensor, ...]
+    read: tuple[KTensor, ...]
+    frame: Frame
+    structure: Structure
+    solved: Solved
+
+
+#: A class that an earlier kernel may write, the device tensor that this makes, and where its grid parts go.
+_Export = tuple[ClassId, KTensor, Placement]
+
+
 class KernelSolver:
     """Solves graph-defined kernels of one program in one space; memoised, deterministic."""
 
@@ -298,70 +321,60 @@ class KernelSolver:
                 if _ambiguous(read):
                     continue
                 for structure in self._rules.structures(read, last=False):
-                    self._add_outputs(found, tensors, read, frame, structure)
+                    solved = self._solve(read, frame, structure)
+                    if solved is not None:
+                        self._add_outputs(found, _Earlier(tensors, read, frame, structure, solved))
         return found
 
-    def _add_outputs(
-        self,
-        out: dict[Handover, list[Kernel]],
-        tensors: tuple[KTensor, ...],
-        read: tuple[KTensor, ...],
-        frame: Frame,
-        structure: Structure,
-    ) -> None:
-        solved = self._solve(read, frame, structure)
-        if solved is None:
-            return
-        exports = self._exports(solved, structure, read)
+    def _add_outputs(self, out: dict[Handover, list[Kernel]], kernel: _Earlier) -> None:
+        exports = self._exports(kernel)
         for count in range(1, self.space.max_block_outputs + 1):
             for chosen in combinations(exports, count):
-                self._add_output_set(out, solved, structure, frame, tensors, read, chosen)
+                written = self._written(kernel, chosen)
+                if written is not None:
+                    handover, complete = written
+                    out.setdefault(handover, []).append(complete)
 
-    def _add_output_set(
-        self,
-        out: dict[Handover, list[Kernel]],
-        solved: Solved,
-        structure: Structure,
-        frame: Frame,
-        tensors: tuple[KTensor, ...],
-        read: tuple[KTensor, ...],
-        chosen: tuple[tuple[ClassId, KTensor, Placement], ...],
-    ) -> None:
+    def _written(self, kernel: _Earlier, chosen: tuple[_Export, ...]) -> tuple[Handover, Kernel] | None:
+        """What the kernel hands over if it writes these classes, and the kernel; None if it may not write them."""
+        solved = kernel.solved
         numbers = [number for number, _, _ in chosen]
         used = 0
         for number in numbers:
             used |= solved.reach[number]
-        if used != every_input(len(tensors)) or len(set(numbers)) < len(numbers):
-            return
+        if used != every_input(len(kernel.tensors)) or len(set(numbers)) < len(numbers):
+            return None
         if needed([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
-            return
-        collapsed = collapse(self.algebra, [t for _, t, _ in chosen], structure, frame, merge=self._merge)
+            return None
+        tensors = [tensor for _, tensor, _ in chosen]
+        collapsed = collapse(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
         if collapsed is None:
             self.tally.prune("parts")
-            return
+            return None
         handover, origins = collapsed
         outputs = [self.device_tensor(o.form, o.dims, handover.frame) for o in handover.outputs]
         named = [o for o in outputs if o is not None]
-        if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in tensors for o in named):
-            return
+        if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in kernel.tensors for o in named):
+            return None
         if any(o.form in self._raw for o in named):
             self.tally.prune("copy")
-            return
+            return None
         order = sorted(range(len(named)), key=lambda i: (named[i].form, named[i].dims))
-        key = replace(handover, outputs=tuple(named[i] for i in order))
         goals = tuple(numbers[i] for i in order)
         placements = tuple(chosen[i][2] for i in order)
-        out.setdefault(key, []).append(Kernel(read, structure, solved, goals, placements, origins))
+        return (
+            replace(handover, outputs=tuple(named[i] for i in order)),
+            Kernel(kernel.read, kernel.structure, solved, goals, placements, origins),
+        )
 
-    def _exports(
-        self, solved: Solved, structure: Structure, tensors: tuple[KTensor, ...]
-    ) -> list[tuple[ClassId, KTensor, Placement]]:
-        out = []
+    def _exports(self, kernel: _Earlier) -> list[_Export]:
+        out: list[_Export] = []
+        solved = kernel.solved
         closure = solved.closure
         for number in map(ClassId, range(closure.inputs, len(closure.classes))):
             form, dims, after = closure.classes[number]
             if after and solved.cost[number] <= self.space.max_block_ops:
-                out += [(number, t, p) for t, p in self._placed(form, dims, structure, tensors)]
+                out += [(number, t, p) for t, p in self._placed(form, dims, kernel.structure, kernel.read)]
         return out
 
     def _placed(
