@@ -1,1 +1,19 @@
-"""Guided search: closures of index-aware classes over symbolic extents, then extraction and instantiation."""
+"""Guided search: closures of index-aware classes over symbolic extents, then extraction and instantiation.
+
+What the words of these modules are called elsewhere:
+
+- axis: an index variable, as in an einsum (algebra/parts.py); a copy of an axis is another variable of the same range.
+- part: a factor of an axis' extent, a digit of its index in a mixed radix. A dim is a list of parts, a mask a set of
+  parts as bits (algebra/masks.py). A leaf is a part that a kernel's inputs have before the kernel splits it.
+- frame: for each axis the digits that its index has at one point of the kernel graph.
+- form: the number of a normal form, a polynomial over tensor elements (algebra/forms.py). A wholly bound index is one
+  that a sum over a whole axis binds; its name does not matter, as in alpha-equivalence.
+- class: the tensors of a block that have one value, as an e-class of an e-graph; a producer is an e-node, the closure
+  an e-graph pruned by the target, and extraction chooses an e-node of each class (closure.py, extract.py).
+- structure: a schedule without numbers: which digits the grid, the loop and the tile take (structure.py). An assignment
+  gives them numbers (extents.py).
+- view: a tensor under other names of its indices (views.py).
+- handover: the interface between a kernel and those behind it: its outputs and the frame (handover.py).
+- path: a sequence of kernels up to the program's output (paths.py).
+- tie: two dims of inputs that have one index in every term of the output (ties.py).
+"""

@@ -240,7 +240,15 @@ class ProgramAxes:
         return _repeats(set(self.dims), self.bound, twice) if twice else 1
 
     def tensor(self, algebra: Algebra, number: TensorId) -> tuple[Form, Dims]:
-        """Normal form and dims of program input ``number``; its axes take their copies in the order of its dims."""
+        """A program input; its axes take their copies in the order of its dims.
+
+        Args:
+            algebra: The forms' algebra.
+            number: Number of the input.
+
+        Returns:
+            Its form and dims.
+        """
         seen: dict[Axis, int] = {}
         dims = []
         for dim in self.dims[number]:
@@ -385,7 +393,17 @@ class _Walk:
 
 
 def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
-    """Normal form of an elementwise operator of two operands."""
+    """Normal form of an elementwise operator.
+
+    Args:
+        algebra: The forms' algebra.
+        kind: ADD, SUB, MUL or DIV.
+        a: Form of the first operand.
+        b: Form of the second operand.
+
+    Returns:
+        The form; None where it has none.
+    """
     if kind is OpKind.ADD:
         return algebra.add(a, b)
     if kind is OpKind.SUB:
@@ -395,13 +413,13 @@ def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
 
 
 def rms_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of rms_norm over ``parts``: the norm stays an opaque factor."""
+    """Normal form of rms_norm over ``parts``: the norm stays an opaque factor. See ``Forms.root_mean_square``."""
     norm = algebra.root_mean_square(parts, a, eps, frame)
     return None if norm is None else algebra.div(a, norm)
 
 
 def layer_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of layer_norm over ``parts``, opaque."""
+    """Normal form of layer_norm over ``parts``, opaque. See ``Forms.layer_norm``."""
     return algebra.layer_norm(parts, a, eps, frame)
 
 

@@ -1,7 +1,9 @@
 """The closure of a block's input classes under the block operators, pruned by the target.
 
 A class is (normal form, dims as part lists, behind an accumulator or not); a producer is an operator with the classes
-of its operands. Extents never occur: a reduction binds parts, and "all parts bound" stands for "lengths match".
+of its operands. They are what an e-graph calls an e-class and an e-node, but for how classes become one: not by
+rewriting, only by an equal normal form. Extents never occur: a reduction binds parts, and "all parts bound" stands for
+"lengths match".
 """
 
 from __future__ import annotations
@@ -113,9 +115,14 @@ class Closer:
     def close(
         self, inputs: list[tuple[Form, Dims]], structure: Structure, frame: Frame, target: Form, depth: int
     ) -> Closure:
-        """Close the input classes (normal form, block dims) within ``depth`` operator levels.
+        """Close a block's input classes under the block operators.
 
-        ``frame`` is the frame inside the kernel.
+        Args:
+            inputs: Form and block dims of each input, all different.
+            structure: How the kernel splits its leaves.
+            frame: The frame inside the kernel: for each axis the parts that it is made of there.
+            target: Form of the program's output.
+            depth: Most operators between an input and a class.
         """
         names = structure.names
         views = Views(self._algebra, names.peers) if names.twins > 1 else None

@@ -17,7 +17,18 @@ def block_graph(
     block: Dim3,
     dimx: tuple[int, ...],
 ) -> BlockGraph:
-    """The block graph of one DAG of a kernel under an assignment."""
+    """The block graph of one DAG of a kernel under an assignment.
+
+    Args:
+        kernel: The kernel.
+        dag: One of its DAGs, which ``Assigner.fits``.
+        assignment: Its extents.
+        block: The block dimensions.
+        dimx: The widths, reduction_dimx, that the space lists.
+
+    Returns:
+        The block graph, whose tensors are its inputs and then its operators' results in the order of computation.
+    """
     producers, tensors = dict(dag), kernel.read
     numbers = {ClassId(i): i for i in range(len(tensors))}
     ops: list[Op] = []

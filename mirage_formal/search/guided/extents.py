@@ -41,7 +41,12 @@ class Assignment:
 
 
 def shape_of(dims: Dims, extents: Extents) -> Shape:
-    """Shape of a tensor."""
+    """Shape of a tensor.
+
+    Args:
+        dims: Its dims.
+        extents: The extent of each part in them.
+    """
     return tuple(prod(extents[p] for p in dim) for dim in dims)
 
 
@@ -60,7 +65,12 @@ class Assigner:
         return self._space.reduction_dimx
 
     def assignments(self, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
-        """All assignments of a kernel whose input tensors have the extents ``outer``, before ``fits``."""
+        """All assignments of a kernel, before ``fits``.
+
+        Args:
+            kernel: The kernel.
+            outer: The extent of each leaf of its input tensors.
+        """
         structure, tensors = kernel.structure, kernel.read
         leaves = [leaf for leaf, _ in structure.splits]
         loops = self._space.forloop_ranges
@@ -152,7 +162,16 @@ class Assigner:
         return traffic / (4e6 * parallel) + 0.3 * loop * waves + 0.2 * waves
 
     def shared_bytes(self, kernel: Kernel, dag: Dag, extents: Extents) -> int:
-        """Shared memory of one block: its input tiles and every result that does not take an operand's place."""
+        """Shared memory of one block: its input tiles and every result that does not take an operand's place.
+
+        Args:
+            kernel: The kernel.
+            dag: One of its DAGs.
+            extents: The extent of each part inside the kernel.
+
+        Returns:
+            The bytes.
+        """
         closure = kernel.solved.closure
         total = sum(prod(shape_of(closure.classes[i][1], extents)) for i in range(closure.inputs))
         for number, producer in dag:
@@ -172,7 +191,17 @@ class Assigner:
 
 
 def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
-    """The reduction_dimx of a block graph; the first allowed one if nothing folds, None if folds disagree."""
+    """The width, reduction_dimx, to which the reductions of a block graph fold.
+
+    Args:
+        kernel: The kernel.
+        dag: One of its DAGs.
+        extents: The extent of each part inside the kernel.
+        allowed: The widths that the space lists.
+
+    Returns:
+        The width; the first allowed one if nothing folds, None if folds disagree or have a width that is not listed.
+    """
     classes = kernel.solved.closure.classes
     widths = set()
     for number, producer in dag:
@@ -207,7 +236,12 @@ def _options(
 
 
 def input_map(dims: Dims, axis: Mapping[Part, int]) -> DimMap:
-    """imap of an input: for each grid axis the dim that holds its leaf."""
+    """imap of an input: for each grid axis the dim that holds its leaf.
+
+    Args:
+        dims: Dims of the input.
+        axis: Grid axis (0, 1, 2) of each leaf that the grid splits.
+    """
     out: list[int | None] = [None, None, None]
     for leaf, slot in axis.items():
         out[slot] = next((i for i, dim in enumerate(dims) if leaf in dim), None)
@@ -215,7 +249,12 @@ def input_map(dims: Dims, axis: Mapping[Part, int]) -> DimMap:
 
 
 def output_map(placement: Placement, axis: Mapping[Part, int]) -> DimMap:
-    """omap of an output."""
+    """omap of an output: for each grid axis the dim that it concatenates.
+
+    Args:
+        placement: For each leaf that the grid splits the dim of the output.
+        axis: Grid axis (0, 1, 2) of each such leaf.
+    """
     out: list[int | None] = [None, None, None]
     for leaf, dim in placement:
         out[axis[leaf]] = dim
@@ -223,5 +262,13 @@ def output_map(placement: Placement, axis: Mapping[Part, int]) -> DimMap:
 
 
 def loop_dim(dims: Dims, loops: Parts) -> int | None:
-    """fmap of an input: the dim that holds a leaf of the loop."""
+    """fmap of an input.
+
+    Args:
+        dims: Dims of the input.
+        loops: The leaves that the loop splits.
+
+    Returns:
+        The dim that holds one of them; None if none does.
+    """
     return next((i for i, dim in enumerate(dims) if any(leaf in dim for leaf in loops)), None)

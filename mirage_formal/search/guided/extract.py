@@ -15,7 +15,14 @@ _UNREACHABLE = 1 << 20
 
 
 def costs(closure: Closure) -> list[int]:
-    """For each class a lower bound on the operators needed: the depth of its shallowest derivation."""
+    """Lower bounds on operators.
+
+    Args:
+        closure: The closure.
+
+    Returns:
+        By ``ClassId`` the operators needed for a class at least: the depth of its shallowest derivation.
+    """
     out = [0 if i < closure.inputs else _UNREACHABLE for i in range(len(closure.classes))]
     changed = True
     while changed:
@@ -30,7 +37,10 @@ def costs(closure: Closure) -> list[int]:
 
 
 def needed(goals: Sequence[int]) -> int:
-    """A lower bound on the operators of a DAG that computes distinct goals with these costs; at least one goal.
+    """A lower bound on the operators of a DAG that computes distinct goals.
+
+    Args:
+        goals: The cost of each goal; at least one.
 
     Sound: of the goals that cost t or more, the first in the order of computation has t - 1 operators before it, and
     none of these is such a goal. An output may lie on another one's path, so costs are not added.
@@ -44,7 +54,14 @@ def every_input(count: int) -> InputMask:
 
 
 def reachable_inputs(closure: Closure) -> list[InputMask]:
-    """For each class the mask of inputs that some derivation uses."""
+    """The inputs that classes depend on.
+
+    Args:
+        closure: The closure.
+
+    Returns:
+        By ``ClassId`` the inputs that some derivation of a class uses.
+    """
     out = [InputMask(1 << i if i < closure.inputs else 0) for i in range(len(closure.classes))]
     changed = True
     while changed:
@@ -64,6 +81,12 @@ def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list
     """All DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
 
     A class is computed once in a DAG, so no value is computed twice by construction.
+
+    Args:
+        closure: The closure.
+        goals: The classes to compute.
+        limit: Most operators.
+        cost: By ``ClassId`` what ``costs`` found.
     """
     found: list[Dag] = []
     need = every_input(closure.inputs)

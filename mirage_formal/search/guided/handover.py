@@ -44,7 +44,15 @@ class Handover:
     moves: Origins
 
     def moved(self, algebra: Algebra, tensor: KTensor) -> KTensor | None:
-        """A tensor from before the kernel, under the names behind it."""
+        """A tensor from before the kernel, under the names behind it.
+
+        Args:
+            algebra: The forms' algebra.
+            tensor: The tensor.
+
+        Returns:
+            The tensor; None where its form has no such names.
+        """
         if not self.moves:
             return tensor
         renaming = tuple((PartMask(1 << part), mask(now)) for part, now in self.moves)
@@ -57,9 +65,18 @@ class Handover:
 def collapse(
     algebra: Algebra, outputs: list[KTensor], structure: Structure, frame: Frame, *, merge: bool = True
 ) -> tuple[Handover, Origins] | None:
-    """The handover of these outputs; None if an axis would be carried in too many parts, or in two ways at once.
+    """The handover of some outputs: parts that none of them tells apart are merged.
 
-    Without ``merge`` a split leaf is merged wholly or not at all.
+    Args:
+        algebra: The forms' algebra.
+        outputs: The outputs, over the parts inside the kernel.
+        structure: How the kernel splits its leaves.
+        frame: The frame before the kernel.
+        merge: Whether parts of a leaf that is left split are merged; if not, it is merged wholly or not at all.
+
+    Returns:
+        The handover, and what the parts carried behind the kernel are made of; None if an axis would be carried in too
+        many parts, or in two ways at once.
 
     Sound: merged are only adjacent parts that each output holds side by side or not at all, and that are bound
     together wherever one of them is; so no operator behind needs to tell them apart, and a later split of the merged
@@ -121,7 +138,12 @@ class _Names:
 
 
 def carried_in(frame: Sequence[PartMask], axis: Axis) -> Parts:
-    """The parts in which an axis is carried, most significant first."""
+    """The parts in which an axis is carried, most significant first.
+
+    Args:
+        frame: For each axis the mask of the parts that it is made of.
+        axis: The axis.
+    """
     return tuple(Part(part) for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
 
 

@@ -60,7 +60,12 @@ _FEW_INPUTS = 4
 
 
 class PathFinder:
-    """Enumerates kernel-level paths; ``part`` = (i, n) is the share of first kernels' handovers to explore."""
+    """Enumerates kernel-level paths.
+
+    Args:
+        solver: Solves the kernels.
+        part: (i, n): of n shares of what first kernels hand over, the one with number i.
+    """
 
     def __init__(self, solver: KernelSolver, part: tuple[int, int]) -> None:
         self._solver = solver

@@ -132,7 +132,11 @@ class KernelSolver:
         self._raw = {tensor.form for tensor in self.inputs}
 
     def views(self, frame: Frame) -> Views:
-        """Views of device tensors: an axis that an earlier kernel left split keeps its name."""
+        """Views of device tensors: an axis that an earlier kernel left split keeps its name.
+
+        Args:
+            frame: The frame at that point of the kernel graph.
+        """
         names = self.names
 
         def peers(axis: Axis) -> list[Axis]:
@@ -144,7 +148,16 @@ class KernelSolver:
         return Views(self.algebra, peers)
 
     def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
-        """A device tensor in its canonical view; None if an axis has too few copies for it."""
+        """A device tensor in its canonical view.
+
+        Args:
+            form: Its form.
+            dims: Its dims.
+            frame: The frame at that point of the kernel graph.
+
+        Returns:
+            The tensor; None if an axis has too few copies for it.
+        """
         if self.names.single:
             return KTensor(form, dims)
         try:
@@ -235,7 +248,12 @@ class KernelSolver:
     # --- the last kernel ---------------------------------------------------------------------------------------
 
     def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[Kernel]:
-        """Every way in which one kernel computes the program's output from these tensors."""
+        """Every way in which one kernel computes the program's output.
+
+        Args:
+            tensors: Its inputs in device memory.
+            frame: The frame before it.
+        """
         key = (tensors, frame)
         found = self._last.get(key)
         if found is None:
@@ -312,7 +330,12 @@ class KernelSolver:
     # --- an earlier kernel -------------------------------------------------------------------------------------
 
     def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[Handover, list[Kernel]]:
-        """What one kernel over these tensors can hand over, with the ways to compute it."""
+        """What one kernel can hand over, with the ways to compute it.
+
+        Args:
+            tensors: Its inputs in device memory.
+            frame: The frame before it.
+        """
         key = (tensors, frame)
         found = self._earlier.get(key)
         if found is None:

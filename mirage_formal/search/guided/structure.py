@@ -152,7 +152,11 @@ class Structure:
         return tuple((PartMask(1 << leaf), mask(self.children(leaf))) for leaf in self._by_leaf)
 
     def frame(self, outer: Frame) -> Frame:
-        """The frame inside the kernel."""
+        """The frame inside the kernel.
+
+        Args:
+            outer: The frame before it.
+        """
         inner = []
         for axis_mask in outer:
             renamed = rename_mask(axis_mask, self.renaming)
@@ -161,7 +165,14 @@ class Structure:
         return tuple(inner)
 
     def block_dims(self, dims: Dims) -> Dims | None:
-        """Dims of one block's tile; None if a dim is not cut in the order grid, loop, rest, or by two grid axes."""
+        """Dims of one block's tile.
+
+        Args:
+            dims: Dims of the tensor in device memory.
+
+        Returns:
+            The dims; None if a dim is not cut in the order grid, loop, rest, or by two grid axes.
+        """
         out: list[Parts] = []
         for dim in dims:
             tile: list[Part] = []
@@ -227,7 +238,12 @@ class StructureRules:
                     yield group
 
     def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
-        """All structures over the leaves of these tensors; a last kernel may not split a reduced axis over the grid."""
+        """All structures over the leaves of some tensors.
+
+        Args:
+            tensors: What the kernel reads.
+            last: Whether it is the last kernel, which may not split a reduced axis over the grid.
+        """
         leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
         for loops in self.loop_groups(tensors):
             for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
@@ -280,7 +296,13 @@ class Reader:
         self._inputs = inputs
 
     def readings(self, tensors: tuple[KTensor, ...], frame: Frame, algebra: Algebra) -> Iterator[tuple[KTensor, ...]]:
-        """Every choice of copies, up to exchanging copies that have no parts yet; the one with fewest comes first."""
+        """Every choice of copies, up to exchanging copies that have no parts yet; the one with fewest comes first.
+
+        Args:
+            tensors: The kernel's inputs in device memory.
+            frame: The frame before the kernel.
+            algebra: The forms' algebra.
+        """
         names = self._names
         if names.ways == 1:
             yield tensors

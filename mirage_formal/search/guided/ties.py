@@ -19,6 +19,11 @@ _Index = NewType("_Index", int)
 def ties(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
     """For each place of an input the places of others that share its index in every term where the input occurs.
 
+    Args:
+        algebra: The forms' algebra.
+        target: Form of the program's output.
+        inputs: The program's inputs, each the form of one atom.
+
     Sound: a candidate without cancellation uses an input only as the target's terms do, so where one kernel reads both
     inputs as they are, they meet along that index and are split alike.
     """

@@ -36,6 +36,13 @@ class Views:
     def canonical(self, form: Form, dims: Dims) -> tuple[Form, Dims]:
         """The view that takes copies in the order of the dims.
 
+        Args:
+            form: Form of the tensor.
+            dims: Its dims.
+
+        Returns:
+            Form and dims of the view.
+
         Raises:
             ValueError: An index that no dim shows has one of the names, or there are too few.
         """
@@ -52,6 +59,14 @@ class Views:
     def joined(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
         """For an elementwise operator: the second operand viewed along the first, and the dims of the result.
 
+        Args:
+            dims: Dims of the first operand.
+            form: Form of the second operand.
+            dims2: Dims of the second operand.
+
+        Returns:
+            Form of the view, and dims of the result.
+
         Raises:
             ValueError: The dims do not fit.
         """
@@ -61,6 +76,14 @@ class Views:
 
     def contracted(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
         """For a product of matrices: the second operand viewed along the first.
+
+        Args:
+            dims: Dims of the first operand.
+            form: Form of the second operand.
+            dims2: Dims of the second operand.
+
+        Returns:
+            Form and dims of the view.
 
         Raises:
             ValueError: The dims do not fit.

@@ -65,7 +65,15 @@ class Algebra(Forms):
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
     def rename(self, a: Form, renaming: Renaming) -> Form | None:
-        """Replace parts of partly bound indices; None if a source is only partly bound somewhere."""
+        """Replace parts of partly bound indices, as where a kernel splits a leaf or merges parts.
+
+        Args:
+            a: The form.
+            renaming: (source, target) masks.
+
+        Returns:
+            The renamed form; None if a source is only partly bound somewhere.
+        """
         if not renaming:
             return a
         key = (a, renaming)
@@ -105,7 +113,15 @@ class Algebra(Forms):
     # --- containment -------------------------------------------------------------------------------------------
 
     def nested(self, target: Form, *, products: bool = True) -> tuple[Form, ...]:
-        """The target and every denominator, product of one term's denominators and argument nested in it."""
+        """The target and every denominator, product of one term's denominators and argument nested in it.
+
+        Args:
+            target: The form.
+            products: Whether products of denominators count.
+
+        Returns:
+            Their forms, each once, the target first.
+        """
         found = self._nested.get((target, products))
         if found is None:
             seen: dict[Form, None] = {}
@@ -133,12 +149,26 @@ class Algebra(Forms):
         return [] if out is None else [out]
 
     def argument(self, atom: AtomId) -> Form | None:
-        """The polynomial inside an atom, None for inputs and constants."""
+        """The polynomial inside an atom.
+
+        Args:
+            atom: Number of the atom.
+
+        Returns:
+            Its form; None for inputs and constants.
+        """
         inside = self.atoms[atom]
         return None if inside[0] in ("input", "const") else operand(inside)
 
     def bound_masks(self, a: Form) -> frozenset[PartMask]:
-        """Masks of parts that are bound together anywhere in a polynomial."""
+        """Which parts are bound together.
+
+        Args:
+            a: The form.
+
+        Returns:
+            The mask that each monomial, and each norm, anywhere in it binds.
+        """
         out: set[PartMask] = set()
         for number in self.nested(a):
             for monomial, _ in self.polynomials[number]:
@@ -150,9 +180,14 @@ class Algebra(Forms):
         return frozenset(out)
 
     def copies(self, target: Form, *, products: bool = True) -> tuple[int, ...]:
-        """For each base axis how many of its copies occur in a polynomial, whatever they are nested in.
+        """How many copies of each axis occur in a form, whatever they are nested in.
 
-        Without ``products`` those are not counted that only meet in a product of denominators.
+        Args:
+            target: The form.
+            products: Whether those count that only meet in a product of denominators.
+
+        Returns:
+            The number of copies of each base axis, at least 1.
         """
         found = self._copies.get((target, products))
         if found is None:
@@ -165,10 +200,15 @@ class Algebra(Forms):
         return found
 
     def within(self, a: Form, target: Form, *, loose: bool = False) -> bool:
-        """Whether some monomial context times ``a`` is contained termwise in the target or in a part nested in it.
+        """Whether some monomial context times ``a`` is contained termwise in the target or in a form nested in it.
 
-        The names of the indices of ``a`` do not matter where the target has several copies of their base axis. If
-        ``loose``, the terms of ``a`` may be summed over different indices later, as a loop through several axes does.
+        The names of the indices of ``a`` do not matter where the target has several copies of their base axis.
+
+        Args:
+            a: Form of a tensor that a candidate may hold.
+            target: Form of the program's output.
+            loose: Whether the terms of ``a`` may be summed over different indices later, as a loop through several axes
+                does.
 
         Sound: used only to prune. Without cancellation every tensor that contributes to the target occurs in it this
         way, and the context may not depend on a part that ``a`` has already bound.

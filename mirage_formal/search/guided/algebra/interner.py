@@ -63,7 +63,12 @@ class Interner:
         self.free: list[PartMask] = [NO_PARTS]
 
     def atom(self, atom: Atom, free: PartMask) -> AtomId:
-        """The number of an atom that depends on the parts ``free``."""
+        """The number of an atom.
+
+        Args:
+            atom: The atom.
+            free: The parts that it depends on.
+        """
         number = self._atom_ids.get(atom)
         if number is None:
             number = self._atom_ids[atom] = AtomId(len(self.atoms))
@@ -72,7 +77,12 @@ class Interner:
         return number
 
     def factors_free(self, atoms: Iterable[AtomId], denominators: Iterable[Form]) -> PartMask:
-        """The parts that some of these factors depend on."""
+        """The parts that some of these factors depend on.
+
+        Args:
+            atoms: Numbers of atoms.
+            denominators: Forms of the denominators.
+        """
         free = 0
         for atom in atoms:
             free |= self.atom_free[atom]
@@ -81,7 +91,13 @@ class Interner:
         return PartMask(free)
 
     def monomial(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
-        """The number of a monomial whose factors are sorted and whose bound parts have their final names."""
+        """The number of a monomial under its final names; ``Binders.named`` finds those.
+
+        Args:
+            bound: The parts that it is summed over.
+            atoms: Numbers of its atoms, ascending.
+            denominators: Forms of its denominators, ascending.
+        """
         key = (bound, atoms, denominators)
         number = self._monomial_ids.get(key)
         if number is None:
@@ -92,7 +108,7 @@ class Interner:
         return number
 
     def polynomial(self, terms: dict[MonomialId, int]) -> Form:
-        """The number of a polynomial.
+        """The normal form that is a sum of monomials.
 
         Args:
             terms: The multiplicity of each monomial, positive.

@@ -49,7 +49,15 @@ def axes_in(parts: PartMask) -> Iterator[Axis]:
 
 
 def complete(parts: PartMask, frame: Frame) -> PartMask:
-    """A mask of bound parts where every axis whose parts of the frame are all bound is bound wholly."""
+    """Bind every axis wholly whose parts at hand are all bound.
+
+    Args:
+        parts: The bound parts.
+        frame: For each axis the parts that it is made of.
+
+    Returns:
+        The parts, and all slots of each such axis.
+    """
     out: int = parts
     for axis, made_of in enumerate(frame):
         if made_of & out and not made_of & ~out:
@@ -58,7 +66,12 @@ def complete(parts: PartMask, frame: Frame) -> PartMask:
 
 
 def move(parts: PartMask, pairs: Substitution) -> PartMask:
-    """A mask with the parts of each source axis moved to its target, all at once."""
+    """The parts with those of each source axis moved to its target, all at once.
+
+    Args:
+        parts: The parts.
+        pairs: (source, target) axes.
+    """
     out: int = parts
     moved = 0
     for source, target in pairs:
@@ -70,7 +83,15 @@ def move(parts: PartMask, pairs: Substitution) -> PartMask:
 
 
 def rename_mask(parts: PartMask, renaming: Renaming) -> PartMask | None:
-    """Apply a renaming to a mask; None if a source is only partly contained. Wholly bound axes stay as they are."""
+    """Apply a renaming to a mask; wholly bound axes stay as they are.
+
+    Args:
+        parts: The parts.
+        renaming: (source, target) masks.
+
+    Returns:
+        The renamed parts; None if a source is only partly among them.
+    """
     out = 0
     rest: int = parts
     for source, target in renaming:
@@ -87,7 +108,15 @@ def rename_mask(parts: PartMask, renaming: Renaming) -> PartMask | None:
 
 
 def without(items: tuple[_Item, ...], removed: tuple[_Item, ...]) -> tuple[_Item, ...] | None:
-    """A multiset without some of its elements; None if it does not hold them all."""
+    """The difference of multisets.
+
+    Args:
+        items: A multiset, as the numbers of its elements in any order.
+        removed: The elements to take out.
+
+    Returns:
+        What is left, in the order of ``items``; None if ``items`` does not hold them all.
+    """
     rest = list(items)
     for item in removed:
         if item not in rest:

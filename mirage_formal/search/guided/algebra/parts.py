@@ -1,10 +1,11 @@
 """Named parts of axes as bits.
 
-An axis is an index that runs through a program (batch, query, key, ...). A graph-defined kernel splits the index into
-a most significant grid part, a loop part, a part folded by a reduction to ``reduction_dimx``, and a tile part. What it
-leaves split is carried to the kernels behind it under new names, 1, 2, ... in order of significance, and each of those
-may split every carried part once more. So the names do not grow with the number of kernels. A part is one bit, a set of
-parts a bit mask, and extents never appear here.
+An axis is an index that runs through a program (batch, query, key, ...). A part is a factor of its extent, that is a
+digit of the index in a mixed radix. A graph-defined kernel splits the index into a most significant grid part, a loop
+part, a part folded by a reduction to ``reduction_dimx``, and a tile part. What it leaves split is carried to the
+kernels behind it under new names, 1, 2, ... in order of significance, and each of those may split every carried part
+once more. So the names do not grow with the number of kernels. A part is one bit, a set of parts a bit mask, and
+extents never appear here.
 """
 
 from __future__ import annotations
@@ -55,18 +56,33 @@ def is_whole(part: Part) -> bool:
 
 
 def carried(axis: Axis, count: int) -> Parts:
-    """The first ``count`` carried parts of an axis, most significant first."""
+    """The first carried parts of an axis, most significant first.
+
+    Args:
+        axis: The axis.
+        count: How many, at most CARRIED.
+    """
     assert count <= CARRIED, "checked where parts are carried"
     return tuple(Part(axis * SLOTS + 1 + i) for i in range(count))
 
 
 def child(part: Part, kind: Kind) -> Part:
-    """Part of kind ``kind`` of a whole axis or a carried part, inside a kernel that splits it."""
+    """The part that a kernel cuts from a leaf.
+
+    Args:
+        part: The leaf: a whole axis or a carried part.
+        kind: What the kernel uses the cut part for.
+    """
     axis, slot = divmod(part, SLOTS)
     assert slot <= CARRIED, "what a kernel has split is carried under a new name"
     return Part(axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind)
 
 
 def renamed(part: Part, axis: Axis) -> Part:
-    """The part of another axis that is cut from it as this one is from its own."""
+    """The part of another axis that is cut from it as this one is from its own.
+
+    Args:
+        part: The part.
+        axis: The other axis.
+    """
     return Part(axis * SLOTS + part % SLOTS)
