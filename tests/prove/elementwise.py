@@ -1,47 +1,48 @@
 """Identities of fields, exp, roots and activations, element by element."""
 
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.search.thread import fuse_threads
-from tests.kit.proofs.claims import claim, kernel, on, pair
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 
 A = 96
 N = 11008
 
 
-def two(a, n):
+def two(a: int, n: int) -> Shapes:
     return {"X": (a, n), "Y": (a, n)}
 
 
-def one(g, x):
+def one(g: Graph, x: Tensor) -> Tensor:
     return g.exp(g.scale(x, 0))
 
 
 @claim(a=2, n=3)
-def exp_of_a_sum(a=A, n=N):
+def exp_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.exp(x + y), lambda g, x, y: g.exp(y) * g.exp(x))
 
 
 @claim(a=2, n=3)
-def exp_of_a_difference(a=A, n=N):
+def exp_of_a_difference(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.exp(g.sub(x, y)), lambda g, x, y: g.exp(x) / g.exp(y))
 
 
 @claim(a=2, n=3)
-def exp_of_a_negative(a=A, n=N):
+def exp_of_a_negative(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(-x), lambda g, x: one(g, x) / g.exp(x))
 
 
 @claim(a=2, n=3)
-def exp_of_twice(a=A, n=N):
+def exp_of_twice(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(g.scale(x, 2)), lambda g, x: g.square(g.exp(x)))
 
 
 @claim(a=2, n=3)
-def the_root_of_exp(a=A, n=N):
+def the_root_of_exp(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.exp(x)), lambda g, x: g.exp(g.div(x, 2)))
 
 
 @claim(a=2, n=3)
-def the_square_of_a_sum(a=A, n=N):
+def the_square_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: g.square(x + y),
@@ -50,17 +51,17 @@ def the_square_of_a_sum(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def a_difference_of_squares(a=A, n=N):
+def a_difference_of_squares(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.sub(x * x, y * y), lambda g, x, y: (x + y) * g.sub(x, y))
 
 
 @claim(a=2, n=3, positive=True)
-def quotients_of_quotients(a=A, n=N):
+def quotients_of_quotients(a: int = A, n: int = N) -> Pair:
     return pair({**two(a, n), "Z": (a, n)}, lambda g, x, y, z: x / (y / z), lambda g, x, y, z: (x * z) / y)
 
 
 @claim(a=2, n=3, positive=True)
-def a_sum_of_quotients(a=A, n=N):
+def a_sum_of_quotients(a: int = A, n: int = N) -> Pair:
     return pair(
         {"P": (a, n), "Q": (a, n), "R": (a, n), "S": (a, n)},
         lambda g, p, q, r, s: p / q + r / s,
@@ -69,12 +70,12 @@ def a_sum_of_quotients(a=A, n=N):
 
 
 @claim(a=2, n=3, positive=True)
-def a_common_denominator(a=A, n=N):
+def a_common_denominator(a: int = A, n: int = N) -> Pair:
     return pair({**two(a, n), "Z": (a, n)}, lambda g, x, y, z: (x + y) / z, lambda g, x, y, z: x / z + y / z)
 
 
 @claim(a=2, n=3, positive=True)
-def a_nested_fraction(a=A, n=N):
+def a_nested_fraction(a: int = A, n: int = N) -> Pair:
     """1 / (1/x + 1/y) = x y / (x + y)."""
     return pair(
         two(a, n),
@@ -84,17 +85,17 @@ def a_nested_fraction(a=A, n=N):
 
 
 @claim(a=2, n=3, positive=True)
-def the_square_of_a_root(a=A, n=N):
+def the_square_of_a_root(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.square(g.sqrt(x)) + y, lambda g, x, y: x + y)
 
 
 @claim(a=2, n=3, positive=True)
-def a_number_over_its_root(a=A, n=N):
+def a_number_over_its_root(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: (y * x) / g.sqrt(x), lambda g, x, y: g.sqrt(x) * y)
 
 
 @claim(a=2, n=3)
-def the_root_of_a_sum_of_squares_squared(a=A, n=N):
+def the_root_of_a_sum_of_squares_squared(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: g.square(g.sqrt(g.square(x) + g.square(y))),
@@ -103,7 +104,7 @@ def the_root_of_a_sum_of_squares_squared(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def root_of_four_times(a=A, n=N):
+def root_of_four_times(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: g.sqrt(g.scale(g.exp(x) + g.exp(y), 4)),
@@ -112,25 +113,25 @@ def root_of_four_times(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def sigmoid_of_a_negative(a=A, n=N):
+def sigmoid_of_a_negative(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sigmoid(-x), lambda g, x: g.sub(one(g, x), g.sigmoid(x)))
 
 
 @claim(a=2, n=3)
-def sigmoid_by_exp(a=A, n=N):
+def sigmoid_by_exp(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sigmoid(x), lambda g, x: g.exp(x) / (one(g, x) + g.exp(x)))
 
 
 @claim(a=2, n=3)
-def sigmoid_is_a_softmax_of_two(a=A, n=N):
-    def program(g, x, y):
+def sigmoid_is_a_softmax_of_two(a: int = A, n: int = N) -> Pair:
+    def program(g: Graph, x: Tensor, y: Tensor) -> Tensor:
         return g.sigmoid(g.sub(x, y))
 
     return pair(two(a, n), program, lambda g, x, y: g.exp(x) / (g.exp(x) + g.exp(y)))
 
 
 @claim(a=2, n=3)
-def silu_twice_over(a=A, n=N):
+def silu_twice_over(a: int = A, n: int = N) -> Pair:
     return pair(
         {"X": (a, n)},
         lambda g, x: g.silu(x) + g.silu(-x),
@@ -139,8 +140,8 @@ def silu_twice_over(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def a_hyperbolic_tangent(a=A, n=N):
-    def program(g, x):
+def a_hyperbolic_tangent(a: int = A, n: int = N) -> Pair:
+    def program(g: Graph, x: Tensor) -> Tensor:
         up, down = g.exp(x), g.exp(-x)
         return g.sub(up, down) / (up + down)
 
@@ -148,7 +149,7 @@ def a_hyperbolic_tangent(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def relu_of_a_rearranged_argument(a=A, n=N):
+def relu_of_a_rearranged_argument(a: int = A, n: int = N) -> Pair:
     return pair(
         {**two(a, n), "Z": (a, n)},
         lambda g, x, y, z: g.relu((x + y) * z),
@@ -157,12 +158,12 @@ def relu_of_a_rearranged_argument(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def gelu_of_a_rearranged_argument(a=A, n=N):
+def gelu_of_a_rearranged_argument(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.gelu(g.sub(x, y)) + x, lambda g, x, y: x + g.gelu(g.scale(y, -1) + x))
 
 
 @claim(a=2, n=3)
-def gelu_of_a_transpose(a=A, n=N):
+def gelu_of_a_transpose(a: int = A, n: int = N) -> Pair:
     return pair(
         {"X": (a, n)},
         lambda g, x: g.transpose(g.gelu(x), 0, 1),
@@ -171,7 +172,7 @@ def gelu_of_a_transpose(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def scales_collected(a=A, n=N):
+def scales_collected(a: int = A, n: int = N) -> Pair:
     return pair(
         {"X": (a, n)},
         lambda g, x: g.scale(g.scale(x, 0.1), 3) + g.div(x, 5),
@@ -180,7 +181,7 @@ def scales_collected(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def a_telescope_of_exponentials(a=A, n=N):
+def a_telescope_of_exponentials(a: int = A, n: int = N) -> Pair:
     return pair(
         {**two(a, n), "Z": (a, n)},
         lambda g, x, y, z: g.exp(g.sub(x, y)) * g.exp(g.sub(y, z)),
@@ -189,9 +190,9 @@ def a_telescope_of_exponentials(a=A, n=N):
 
 
 @claim(a=2, n=6, grid=3)
-def fused_in_a_thread_graph(a=A, n=N, grid=43):
-    def candidate(g, x, y):
-        def body(t, x, y):
+def fused_in_a_thread_graph(a: int = A, n: int = N, grid: int = 43) -> Pair:
+    def candidate(g: Graph, x: Tensor, y: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, y: BlockTensor) -> Saved:
             x, y = t.forloop_accum(x), t.forloop_accum(y)
             return t.sqrt(t.exp(t.scale(x + y, 2))) * x, on(1)
 
@@ -202,9 +203,9 @@ def fused_in_a_thread_graph(a=A, n=N, grid=43):
 
 
 @claim(a=2, n=6, grid=3)
-def a_reciprocal_in_blocks(a=A, n=N, grid=344):
-    def candidate(g, x, y):
-        def body(t, x, y):
+def a_reciprocal_in_blocks(a: int = A, n: int = N, grid: int = 344) -> Pair:
+    def candidate(g: Graph, x: Tensor, y: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, y: BlockTensor) -> Saved:
             return t.forloop_accum(x * t.exp(-y)), on(1)
 
         return kernel(g, (grid,), [(x, on(1)), (y, on(1))], body)
@@ -213,7 +214,7 @@ def a_reciprocal_in_blocks(a=A, n=N, grid=344):
 
 
 @claim(a=2, n=3)
-def results_of_equal_shape_in_their_order(a=A, n=N):
+def results_of_equal_shape_in_their_order(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: (x + y, g.sub(x, y)),

@@ -1,25 +1,26 @@
 """Latent attention: keys and values are products of a small cache, and projections are absorbed."""
 
-from tests.kit.proofs.claims import claim, kernel, on, pair
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 
 
-def shapes(h, m, d, n, c):
+def shapes(h: int, m: int, d: int, n: int, c: int) -> Shapes:
     """Queries per head, a shared cache C [n,c], up-projections of keys [h,c,d] and values [h,c,d]."""
     return {"Q": (h, m, d), "C": (n, c), "Uk": (h, c, d), "Uv": (h, c, d)}
 
 
-def heads(g, x, h):
+def heads(g: Graph, x: Tensor, h: int) -> Tensor:
     return g.repeat(g.reshape(x, 1, *x.shape), 0, h)
 
 
-def program(g, q, cache, uk, uv):
+def program(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
     wide = heads(g, cache, q.shape[0])
     return g.softmax(q @ g.transpose(wide @ uk, 1, 2), 2) @ (wide @ uv)
 
 
 @claim(h=2, m=2, d=2, n=3, c=2)
-def keys_and_values_absorbed(h=16, m=16, d=128, n=4096, c=512):
-    def candidate(g, q, cache, uk, uv):
+def keys_and_values_absorbed(h: int = 16, m: int = 16, d: int = 128, n: int = 4096, c: int = 512) -> Pair:
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         wide = heads(g, cache, h)
         p = g.exp((q @ g.transpose(uk, 1, 2)) @ g.transpose(wide, 1, 2))
         return ((p @ wide) @ uv) / g.reduction(p, 2)
@@ -28,8 +29,8 @@ def keys_and_values_absorbed(h=16, m=16, d=128, n=4096, c=512):
 
 
 @claim(h=2, m=2, d=2, n=3, c=2)
-def only_keys_absorbed(h=16, m=16, d=128, n=4096, c=512):
-    def candidate(g, q, cache, uk, uv):
+def only_keys_absorbed(h: int = 16, m: int = 16, d: int = 128, n: int = 4096, c: int = 512) -> Pair:
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         wide = heads(g, cache, h)
         p = g.exp((q @ g.transpose(uk, 1, 2)) @ g.transpose(wide, 1, 2))
         return (p / g.reduction(p, 2)) @ (wide @ uv)
@@ -38,8 +39,8 @@ def only_keys_absorbed(h=16, m=16, d=128, n=4096, c=512):
 
 
 @claim(h=2, m=2, d=2, n=3, c=2)
-def all_heads_in_one_product_with_the_cache(h=16, m=1, d=128, n=4096, c=512):
-    def candidate(g, q, cache, uk, uv):
+def all_heads_in_one_product_with_the_cache(h: int = 16, m: int = 1, d: int = 128, n: int = 4096, c: int = 512) -> Pair:
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         low = g.reshape(q @ g.transpose(uk, 1, 2), h * m, c)
         p = g.exp(low @ g.transpose(cache, 0, 1))
         mixed = (p @ cache) / g.reduction(p, 1)
@@ -49,12 +50,14 @@ def all_heads_in_one_product_with_the_cache(h=16, m=1, d=128, n=4096, c=512):
 
 
 @claim(h=2, m=2, d=2, n=4, c=2, split=2)
-def the_cache_split_over_blocks(h=16, m=4, d=96, n=6144, c=320, split=12):
-    def candidate(g, q, cache, uk, uv):
+def the_cache_split_over_blocks(
+    h: int = 16, m: int = 4, d: int = 96, n: int = 6144, c: int = 320, split: int = 12
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         low = g.reshape(q @ g.transpose(uk, 1, 2), h * m, c)
         turned = g.transpose(cache, 0, 1)
 
-        def body(t, q, k, v):
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> list[Saved]:
             p = t.exp(q @ k)
             return [(t.forloop_accum(p @ v), on(1)), (t.forloop_accum(p, "sum"), on(1))]
 
@@ -66,13 +69,15 @@ def the_cache_split_over_blocks(h=16, m=4, d=96, n=6144, c=320, split=12):
 
 
 @claim(h=2, m=2, d=2, n=4, c=2, loop=2)
-def the_cache_in_the_loop_of_one_kernel(h=16, m=4, d=96, n=11008, c=320, loop=43):
-    def candidate(g, q, cache, uk, uv):
+def the_cache_in_the_loop_of_one_kernel(
+    h: int = 16, m: int = 4, d: int = 96, n: int = 11008, c: int = 320, loop: int = 43
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         low = q @ g.transpose(uk, 1, 2)
         wide = g.reshape(cache, 1, n, c)
         turned = g.transpose(wide, 1, 2)
 
-        def body(t, q, k, v):
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
             s = q @ k
             m_, moved = t.reduction_max(s, 2)
             f = t.exp(moved)
@@ -86,7 +91,9 @@ def the_cache_in_the_loop_of_one_kernel(h=16, m=4, d=96, n=11008, c=320, loop=43
 
 
 @claim(h=2, m=2, d=2, n=3, r=2)
-def a_part_with_positions_beside_the_part_without(h=16, m=16, d=128, n=4096, r=64):
+def a_part_with_positions_beside_the_part_without(
+    h: int = 16, m: int = 16, d: int = 128, n: int = 4096, r: int = 64
+) -> Pair:
     inputs = {"Qn": (h, m, d), "Qr": (h, m, r), "Kn": (h, d, n), "Kr": (h, r, n), "V": (h, n, d)}
     return pair(
         inputs,
@@ -96,8 +103,8 @@ def a_part_with_positions_beside_the_part_without(h=16, m=16, d=128, n=4096, r=6
 
 
 @claim(h=2, m=2, d=2, n=3, r=1)
-def the_position_part_is_a_factor(h=16, m=16, d=128, n=4096, r=64):
-    def candidate(g, qn, qr, kn, kr, v):
+def the_position_part_is_a_factor(h: int = 16, m: int = 16, d: int = 128, n: int = 4096, r: int = 64) -> Pair:
+    def candidate(g: Graph, qn: Tensor, qr: Tensor, kn: Tensor, kr: Tensor, v: Tensor) -> Tensor:
         p = g.exp(qn @ kn) * g.exp(qr @ g.repeat(kr, 0, h))
         return (p @ v) / g.reduction(p, 2)
 
@@ -110,10 +117,12 @@ def the_position_part_is_a_factor(h=16, m=16, d=128, n=4096, r=64):
 
 
 @claim(h=2, m=2, d=2, n=3, c=2, out=2)
-def output_projection_absorbed_too(h=16, m=16, d=128, n=4096, c=512, out=2048):
+def output_projection_absorbed_too(
+    h: int = 16, m: int = 16, d: int = 128, n: int = 4096, c: int = 512, out: int = 2048
+) -> Pair:
     inputs = {**shapes(h, m, d, n, c), "Wo": (h, d, out)}
 
-    def candidate(g, q, cache, uk, uv, wo):
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor, wo: Tensor) -> Tensor:
         wide = heads(g, cache, h)
         p = g.exp(q @ g.transpose(wide @ uk, 1, 2))
         return g.reduction(((p @ wide) @ (uv @ wo)) / g.reduction(p, 2), 0)
@@ -122,14 +131,14 @@ def output_projection_absorbed_too(h=16, m=16, d=128, n=4096, c=512, out=2048):
 
 
 @claim(b=2, h=2, d=2, n=3, c=2, x=2)
-def from_the_hidden_state(b=4, h=12, d=64, n=320, c=96, x=768):
+def from_the_hidden_state(b: int = 4, h: int = 12, d: int = 64, n: int = 320, c: int = 96, x: int = 768) -> Pair:
     """Queries, too, come from a product: X (Wq Uk^T) with the cache H Wc."""
 
-    def program(g, x_, hidden, wq, wc, uk):
+    def program(g: Graph, x_: Tensor, hidden: Tensor, wq: Tensor, wc: Tensor, uk: Tensor) -> Tensor:
         q = heads(g, x_, h) @ wq
         return g.softmax(q @ g.transpose(heads(g, hidden @ wc, h) @ uk, 1, 2), 2)
 
-    def candidate(g, x_, hidden, wq, wc, uk):
+    def candidate(g: Graph, x_: Tensor, hidden: Tensor, wq: Tensor, wc: Tensor, uk: Tensor) -> Tensor:
         absorbed = wq @ g.transpose(uk, 1, 2)
         scores = (heads(g, x_, h) @ absorbed) @ g.transpose(heads(g, hidden @ wc, h), 1, 2)
         e = g.exp(g.sub(scores, g.max(scores, 2)))
@@ -140,11 +149,11 @@ def from_the_hidden_state(b=4, h=12, d=64, n=320, c=96, x=768):
 
 
 @claim(h=2, m=2, d=2, n=3, c=2)
-def a_normalised_cache(h=16, m=16, d=128, n=4096, c=512):
-    def normed(g, q, cache, uk, uv):
+def a_normalised_cache(h: int = 16, m: int = 16, d: int = 128, n: int = 4096, c: int = 512) -> Pair:
+    def normed(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         return program(g, q, g.rms_norm(cache), uk, uv)
 
-    def candidate(g, q, cache, uk, uv):
+    def candidate(g: Graph, q: Tensor, cache: Tensor, uk: Tensor, uv: Tensor) -> Tensor:
         below = g.reshape(g.sqrt(g.mean(g.square(cache), 1)), 1, n, 1)
         wide = heads(g, cache, h)
         p = g.exp(q @ g.transpose((wide @ uk) / below, 1, 2))

@@ -1,25 +1,26 @@
 """Softmax with a running maximum: rescaled sums, and partial results (m, l, o) over split blocks."""
 
-from tests.kit.proofs.claims import claim, kernel, on, pair
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 
 
-def qkv(b, m, d, n, e):
+def qkv(b: int, m: int, d: int, n: int, e: int) -> Shapes:
     return {"Q": (b, m, d), "K": (b, d, n), "V": (b, n, e)}
 
 
-def attention(g, q, k, v):
+def attention(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return g.softmax(q @ k, 2) @ v
 
 
-def shifted(g, x, dim):
+def shifted(g: Graph, x: Tensor, dim: int) -> Tensor:
     e = g.exp(g.sub(x, g.max(x, dim)))
     return e / g.reduction(e, dim)
 
 
-def partials(g, q, k, v, split, loop):
+def partials(g: Graph, q: Tensor, k: Tensor, v: Tensor, split: int, loop: int) -> list[Tensor]:
     """Per part of the keys its maximum [b,m,split], denominator [b,m,split] and numerator [b,m,split*e]."""
 
-    def body(t, q, k, v):
+    def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> list[Saved]:
         s = q @ k
         m, moved = t.reduction_max(s, 2)
         f = t.exp(moved)
@@ -34,13 +35,13 @@ def partials(g, q, k, v, split, loop):
 
 
 @claim(b=2, m=2, d=2, n=3, e=2)
-def shift_by_the_maximum(b=2, m=256, d=64, n=4096, e=64):
+def shift_by_the_maximum(b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64) -> Pair:
     return pair(qkv(b, m, d, n, e), attention, lambda g, q, k, v: shifted(g, q @ k, 2) @ v)
 
 
 @claim(b=3, n=5)
-def the_shift_cancels(b=96, n=11008):
-    def plain(g, x):
+def the_shift_cancels(b: int = 96, n: int = 11008) -> Pair:
+    def plain(g: Graph, x: Tensor) -> Tensor:
         e = g.exp(x)
         return e / g.reduction(e, 1)
 
@@ -48,8 +49,8 @@ def the_shift_cancels(b=96, n=11008):
 
 
 @claim(b=3, n=5)
-def any_row_constant_is_a_shift(b=96, n=320):
-    def candidate(g, x, c):
+def any_row_constant_is_a_shift(b: int = 96, n: int = 320) -> Pair:
+    def candidate(g: Graph, x: Tensor, c: Tensor) -> Tensor:
         e = g.exp(g.sub(x, c))
         return e / g.reduction(e, 1)
 
@@ -57,9 +58,11 @@ def any_row_constant_is_a_shift(b=96, n=320):
 
 
 @claim(b=2, m=2, d=2, n=6, e=2, loop=3)
-def running_maximum_in_one_kernel(b=2, m=256, d=64, n=4096, e=64, loop=64):
-    def candidate(g, q, k, v):
-        def body(t, q, k, v):
+def running_maximum_in_one_kernel(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, loop: int = 64
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
             s = q @ k
             m, moved = t.reduction_max(s, 2)
             f = t.exp(moved)
@@ -72,9 +75,11 @@ def running_maximum_in_one_kernel(b=2, m=256, d=64, n=4096, e=64, loop=64):
 
 
 @claim(b=2, m=4, d=2, n=4, e=2, rows=2, loop=2)
-def row_sums_before_the_rescaled_sum(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=32):
-    def candidate(g, q, k, v):
-        def body(t, q, k, v):
+def row_sums_before_the_rescaled_sum(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, rows: int = 4, loop: int = 32
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
             s = t.scale(q @ k, 0.125)
             m, moved = t.reduction_max(s, 2)
             f = t.exp(moved)
@@ -87,9 +92,9 @@ def row_sums_before_the_rescaled_sum(b=2, m=256, d=64, n=4096, e=64, rows=4, loo
 
 
 @claim(b=2, m=2, d=2, n=3, e=2)
-def a_loop_of_one_iteration(b=2, m=256, d=64, n=320, e=64):
-    def candidate(g, q, k, v):
-        def body(t, q, k, v):
+def a_loop_of_one_iteration(b: int = 2, m: int = 256, d: int = 64, n: int = 320, e: int = 64) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
             s = q @ k
             p = t.exp(t.sub(s, t.max(s, 2)))
             return t.forloop_accum(p @ v) / t.forloop_accum(p, "sum"), on(0)
@@ -99,7 +104,7 @@ def a_loop_of_one_iteration(b=2, m=256, d=64, n=320, e=64):
     return pair(qkv(b, m, d, n, e), attention, candidate)
 
 
-def combined_by_maxima(g, m, total, o, split):
+def combined_by_maxima(g: Graph, m: Tensor, total: Tensor, o: Tensor, split: int) -> Tensor:
     """Kernel-level combination of (m, l, o): weights exp(m_part - m)."""
     b, rows, e = o.shape[0], o.shape[1], o.shape[2] // split
     w = g.exp(g.sub(m, g.max(m, 2)))
@@ -109,43 +114,53 @@ def combined_by_maxima(g, m, total, o, split):
 
 
 @claim(b=2, m=2, d=2, n=4, e=2, split=2, loop=1)
-def partial_results_over_split_blocks(b=2, m=256, d=64, n=4096, e=64, split=16, loop=1):
-    def candidate(g, q, k, v):
-        def body(t, q, k, v):
+def partial_results_over_split_blocks(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16, loop: int = 1
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> list[Saved]:
             s = q @ k
             m = t.max(s, 2)
             p = t.exp(t.sub(s, m))
             saved = (t.forloop_accum(m), t.forloop_accum(p, "sum"), t.forloop_accum(p @ v))
             return [(item, on(0, 2)) for item in saved]
 
-        parts = kernel(g, (b, split), [(q, on(0)), (k, on(0, 2)), (v, on(0, 1))], body)
-        return combined_by_maxima(g, *parts, split)
+        m_, total, o = kernel(g, (b, split), [(q, on(0)), (k, on(0, 2)), (v, on(0, 1))], body)
+        return combined_by_maxima(g, m_, total, o, split)
 
     return pair(qkv(b, m, d, n, e), attention, candidate)
 
 
 @claim(b=2, m=2, d=2, n=8, e=2, split=2, loop=2)
-def partial_results_with_a_loop_in_every_block(b=2, m=256, d=64, n=4096, e=64, split=8, loop=8):
-    def candidate(g, q, k, v):
-        return combined_by_maxima(g, *partials(g, q, k, v, split, loop), split)
+def partial_results_with_a_loop_in_every_block(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 8, loop: int = 8
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        m_, total, o = partials(g, q, k, v, split, loop)
+        return combined_by_maxima(g, m_, total, o, split)
 
     return pair(qkv(b, m, d, n, e), attention, candidate)
 
 
 @claim(b=1, m=2, d=2, n=6, e=2, split=3, loop=2)
-def partial_results_over_forty_three_blocks(b=4, m=1, d=96, n=11008, e=96, split=43, loop=4):
-    def candidate(g, q, k, v):
-        return combined_by_maxima(g, *partials(g, q, k, v, split, loop), split)
+def partial_results_over_forty_three_blocks(
+    b: int = 4, m: int = 1, d: int = 96, n: int = 11008, e: int = 96, split: int = 43, loop: int = 4
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        m_, total, o = partials(g, q, k, v, split, loop)
+        return combined_by_maxima(g, m_, total, o, split)
 
     return pair(qkv(b, m, d, n, e), attention, candidate)
 
 
 @claim(b=2, m=2, d=2, n=4, e=2, split=2)
-def partial_results_combined_by_a_second_kernel(b=2, m=256, d=64, n=4096, e=64, split=16):
-    def candidate(g, q, k, v):
+def partial_results_combined_by_a_second_kernel(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         m_, total, o = partials(g, q, k, v, split, 1)
 
-        def combine(t, m, total, o):
+        def combine(t: BlockBuilder, m: BlockTensor, total: BlockTensor, o: BlockTensor) -> Saved:
             w = t.exp(t.sub(m, t.max(m, 2)))
             top = t.forloop_accum(t.reduction(w * o, 2))
             return top / t.forloop_accum(t.reduction(w * total, 2)), on(0, 1)
@@ -158,11 +173,13 @@ def partial_results_combined_by_a_second_kernel(b=2, m=256, d=64, n=4096, e=64, 
 
 
 @claim(b=2, m=2, d=2, n=8, e=2, split=4, loop=2)
-def a_running_maximum_over_the_parts(b=2, m=256, d=64, n=4096, e=64, split=16, loop=4):
-    def candidate(g, q, k, v):
+def a_running_maximum_over_the_parts(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16, loop: int = 4
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         m_, total, o = partials(g, q, k, v, split, 1)
 
-        def combine(t, m, total, o):
+        def combine(t: BlockBuilder, m: BlockTensor, total: BlockTensor, o: BlockTensor) -> Saved:
             top, moved = t.reduction_max(m, 2)
             f = t.exp(moved)
             w = t.exp(t.sub(m, top))
@@ -177,8 +194,10 @@ def a_running_maximum_over_the_parts(b=2, m=256, d=64, n=4096, e=64, split=16, l
 
 
 @claim(b=2, m=2, d=2, n=4, e=2, split=2)
-def normalised_parts_weighted_by_their_mass(b=2, m=256, d=64, n=4096, e=64, split=16):
-    def candidate(g, q, k, v):
+def normalised_parts_weighted_by_their_mass(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         m_, total, o = partials(g, q, k, v, split, 1)
         parts = g.reshape(o, b, m, split, e) / g.reshape(total, b, m, split, 1)
         mass = total * g.exp(g.sub(m_, g.max(m_, 2)))
@@ -189,9 +208,11 @@ def normalised_parts_weighted_by_their_mass(b=2, m=256, d=64, n=4096, e=64, spli
 
 
 @claim(b=2, m=2, d=2, n=4, e=2, split=2)
-def normalised_parts_without_maxima(b=2, m=256, d=64, n=4096, e=64, split=16):
-    def candidate(g, q, k, v):
-        def body(t, q, k, v):
+def normalised_parts_without_maxima(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16
+) -> Pair:
+    def candidate(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> list[Saved]:
             p = t.exp(q @ k)
             total = t.forloop_accum(p, "sum")
             return [(t.forloop_accum(p @ v) / total, on(0, 2)), (total, on(0, 2))]
@@ -204,11 +225,11 @@ def normalised_parts_without_maxima(b=2, m=256, d=64, n=4096, e=64, split=16):
 
 
 @claim(b=2, m=2, d=2, n=3, e=2)
-def two_halves_with_their_own_maxima(b=2, m=256, d=64, n=2048, e=64):
-    def program(g, q, k1, k2, v1, v2):
+def two_halves_with_their_own_maxima(b: int = 2, m: int = 256, d: int = 64, n: int = 2048, e: int = 64) -> Pair:
+    def program(g: Graph, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor) -> Tensor:
         return attention(g, q, g.concat(k1, k2, 2), g.concat(v1, v2, 1))
 
-    def candidate(g, q, k1, k2, v1, v2):
+    def candidate(g: Graph, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor) -> Tensor:
         s1, s2 = q @ k1, q @ k2
         m1, m2 = g.max(s1, 2), g.max(s2, 2)
         p1, p2 = g.exp(g.sub(s1, m1)), g.exp(g.sub(s2, m2))
@@ -221,9 +242,9 @@ def two_halves_with_their_own_maxima(b=2, m=256, d=64, n=2048, e=64):
 
 
 @claim(b=4, n=6, rows=2, split=3)
-def rows_of_softmax_in_two_kernels(b=96, n=6144, rows=12, split=12):
-    def candidate(g, x):
-        def first(t, x):
+def rows_of_softmax_in_two_kernels(b: int = 96, n: int = 6144, rows: int = 12, split: int = 12) -> Pair:
+    def candidate(g: Graph, x: Tensor) -> Tensor:
+        def first(t: BlockBuilder, x: BlockTensor) -> list[Saved]:
             m, moved = t.reduction_max(x, 1)
             f = t.exp(moved)
             total = t.forloop_accum_rescale(t.exp(t.sub(x, m)), f, "sum")
@@ -231,7 +252,7 @@ def rows_of_softmax_in_two_kernels(b=96, n=6144, rows=12, split=12):
 
         m, total = kernel(g, (rows,), [(x, on(0), 1)], first, split)
 
-        def second(t, x, m, total):
+        def second(t: BlockBuilder, x: BlockTensor, m: BlockTensor, total: BlockTensor) -> Saved:
             x, m, total = (t.forloop_accum(item) for item in (x, m, total))
             return t.exp(t.sub(x, m)) / total, on(0, 1)
 
@@ -241,8 +262,8 @@ def rows_of_softmax_in_two_kernels(b=96, n=6144, rows=12, split=12):
 
 
 @claim(b=3, n=4)
-def two_softmaxes_in_a_product(b=96, n=320):
-    def candidate(g, x, y):
+def two_softmaxes_in_a_product(b: int = 96, n: int = 320) -> Pair:
+    def candidate(g: Graph, x: Tensor, y: Tensor) -> Tensor:
         e = g.exp(g.sub(x, g.max(x, 1)) + g.sub(y, g.max(y, 1)))
         tops = g.reduction(g.exp(g.sub(x, g.max(x, 1))), 1), g.reduction(g.exp(g.sub(y, g.max(y, 1))), 1)
         return e / (tops[0] * tops[1])
@@ -251,8 +272,8 @@ def two_softmaxes_in_a_product(b=96, n=320):
 
 
 @claim(b=3, n=4)
-def softmax_of_softmax_logits_over_a_temperature(b=96, n=4096):
-    def candidate(g, x):
+def softmax_of_softmax_logits_over_a_temperature(b: int = 96, n: int = 4096) -> Pair:
+    def candidate(g: Graph, x: Tensor) -> Tensor:
         e = g.exp(g.scale(g.sub(x, g.max(x, 1)), 0.5))
         return e / g.reduction(e, 1)
 
@@ -260,8 +281,8 @@ def softmax_of_softmax_logits_over_a_temperature(b=96, n=4096):
 
 
 @claim(b=3, n=4)
-def the_square_of_softmax_is_a_softmax_of_twice(b=96, n=4096):
-    def program(g, x):
+def the_square_of_softmax_is_a_softmax_of_twice(b: int = 96, n: int = 4096) -> Pair:
+    def program(g: Graph, x: Tensor) -> Tensor:
         s = g.square(g.softmax(x, 1))
         return s / g.reduction(s, 1)
 

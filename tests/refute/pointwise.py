@@ -2,115 +2,116 @@
 
 from fractions import Fraction
 
-from tests.kit.proofs.claims import claim, kernel, on, pair
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 
 A = 96
 N = 11008
 
 
-def two(a, n):
+def two(a: int, n: int) -> Shapes:
     return {"X": (a, n), "Y": (a, n)}
 
 
-def one(g, x):
+def one(g: Graph, x: Tensor) -> Tensor:
     return g.exp(g.scale(x, 0))
 
 
-def gated_inputs(b, k, n):
+def gated_inputs(b: int, k: int, n: int) -> Shapes:
     return {"X": (b, k), "W1": (k, n), "W2": (k, n)}
 
 
-def gated(g, x, w1, w2):
+def gated(g: Graph, x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
     return g.silu(x @ w1) * (x @ w2)
 
 
 @claim(a=2, n=3)
-def exp_of_a_sum_as_a_sum_of_exps(a=A, n=N):
+def exp_of_a_sum_as_a_sum_of_exps(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.exp(x + y), lambda g, x, y: g.exp(x) + g.exp(y))
 
 
 @claim(a=2, n=3)
-def exp_of_a_product_as_a_product_of_exps(a=A, n=N):
+def exp_of_a_product_as_a_product_of_exps(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.exp(x * y), lambda g, x, y: g.exp(x) * g.exp(y))
 
 
 @claim(a=2, n=3)
-def exp_of_a_reduction_as_a_reduction_of_exps(a=A, n=96):
+def exp_of_a_reduction_as_a_reduction_of_exps(a: int = A, n: int = 96) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(g.reduction(x, 1)), lambda g, x: g.reduction(g.exp(x), 1))
 
 
 @claim(a=2, n=3)
-def twice_exp_for_exp_of_twice(a=A, n=N):
+def twice_exp_for_exp_of_twice(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(g.scale(x, 2)), lambda g, x: g.scale(g.exp(x), 2))
 
 
 @claim(a=2, n=3)
-def exp_of_a_negative_as_a_negative_exp(a=A, n=N):
+def exp_of_a_negative_as_a_negative_exp(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(-x), lambda g, x: -g.exp(x))
 
 
 @claim(a=2, n=3)
-def the_cube_for_the_square_of_exp(a=A, n=N):
+def the_cube_for_the_square_of_exp(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.exp(g.scale(x, 3)), lambda g, x: g.square(g.exp(x)))
 
 
 @claim(a=2, n=3)
-def the_root_of_a_square_without_its_sign(a=A, n=N):
+def the_root_of_a_square_without_its_sign(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.square(x)), lambda g, x: g.scale(x, 1))
 
 
 @claim(a=2, n=3)
-def a_number_over_its_length_as_one(a=A, n=N):
+def a_number_over_its_length_as_one(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.square(x)) / x, one)
 
 
 @claim(a=2, n=3)
-def the_root_of_a_fourth_power(a=A, n=N):
+def the_root_of_a_fourth_power(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.square(g.square(x))), lambda g, x: g.scale(x, 1))
 
 
 @claim(a=2, n=3)
-def the_root_of_a_square_of_a_product(a=A, n=N):
+def the_root_of_a_square_of_a_product(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.sqrt(g.square(x * y)), lambda g, x, y: x * y)
 
 
 @claim(a=2, n=3, positive=True)
-def the_root_of_a_sum(a=A, n=N):
+def the_root_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.sqrt(x + y), lambda g, x, y: g.sqrt(x) + g.sqrt(y))
 
 
 @claim(a=2, n=3, positive=True)
-def the_root_of_twice(a=A, n=N):
+def the_root_of_twice(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.scale(x, 2)), lambda g, x: g.scale(g.sqrt(x), 2))
 
 
 @claim(a=2, n=3)
-def the_square_of_a_sum_without_the_cross_term(a=A, n=N):
+def the_square_of_a_sum_without_the_cross_term(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.square(x + y), lambda g, x, y: g.square(x) + g.square(y))
 
 
 @claim(a=2, n=3)
-def a_difference_the_other_way_round(a=A, n=N):
+def a_difference_the_other_way_round(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.sub(x, y), lambda g, x, y: g.sub(y, x))
 
 
 @claim(a=2, n=3, positive=True)
-def a_quotient_the_other_way_round(a=A, n=N):
+def a_quotient_the_other_way_round(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: x / y, lambda g, x, y: y / x)
 
 
 @claim(a=2, n=3, positive=True)
-def a_sum_below_as_a_sum_of_quotients(a=A, n=N):
+def a_sum_below_as_a_sum_of_quotients(a: int = A, n: int = N) -> Pair:
     return pair({**two(a, n), "Z": (a, n)}, lambda g, x, y, z: x / (y + z), lambda g, x, y, z: x / y + x / z)
 
 
 @claim(a=2, n=3, positive=True)
-def quotients_of_quotients(a=A, n=N):
+def quotients_of_quotients(a: int = A, n: int = N) -> Pair:
     return pair({**two(a, n), "Z": (a, n)}, lambda g, x, y, z: x / (y / z), lambda g, x, y, z: (x / y) / z)
 
 
 @claim(a=2, n=3, positive=True)
-def a_mean_of_quotients(a=A, n=N):
+def a_mean_of_quotients(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: g.mean(x / y, 1),
@@ -119,82 +120,82 @@ def a_mean_of_quotients(a=A, n=N):
 
 
 @claim(a=2, n=3)
-def sigmoid_for_silu(a=A, n=N):
+def sigmoid_for_silu(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.silu(x), lambda g, x: g.sigmoid(x))
 
 
 @claim(a=2, n=3)
-def gelu_for_silu(a=A, n=N):
+def gelu_for_silu(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.silu(x), lambda g, x: g.gelu(x))
 
 
 @claim(a=2, n=3)
-def the_sigmoid_form_of_gelu(a=A, n=N):
+def the_sigmoid_form_of_gelu(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.gelu(x), lambda g, x: x * g.sigmoid(g.scale(x, Fraction(1702, 1000))))
 
 
 @claim(a=2, n=3)
-def silu_with_the_other_sign(a=A, n=N):
+def silu_with_the_other_sign(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.silu(x), lambda g, x: x / (one(g, x) + g.exp(x)))
 
 
 @claim(a=2, n=3)
-def silu_of_a_sum(a=A, n=N):
+def silu_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.silu(x + y), lambda g, x, y: g.silu(x) + g.silu(y))
 
 
 @claim(a=2, n=3)
-def relu_of_a_sum(a=A, n=N):
+def relu_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.relu(x + y), lambda g, x, y: g.relu(x) + g.relu(y))
 
 
 @claim(a=2, n=3)
-def relu_of_a_negative(a=A, n=N):
+def relu_of_a_negative(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.relu(-x), lambda g, x: -g.relu(x))
 
 
 @claim(a=2, n=3)
-def relu_left_out(a=A, n=N):
+def relu_left_out(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.relu(x), lambda g, x: g.scale(x, 1))
 
 
 @claim(a=2, n=3)
-def sigmoid_of_twice(a=A, n=N):
+def sigmoid_of_twice(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sigmoid(g.scale(x, 2)), lambda g, x: g.square(g.sigmoid(x)))
 
 
 @claim(a=2, n=3)
-def scales_added_for_scales_multiplied(a=A, n=N):
+def scales_added_for_scales_multiplied(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.scale(g.scale(x, 3), 2), lambda g, x: g.scale(x, 3) + g.scale(x, 2))
 
 
 @claim(a=2, n=3)
-def a_third_for_its_decimals(a=A, n=N):
+def a_third_for_its_decimals(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.scale(x, Fraction(1, 3)), lambda g, x: g.scale(x, 0.33))
 
 
 @claim(a=2, n=3)
-def a_maximum_for_a_sum(a=A, n=N):
+def a_maximum_for_a_sum(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.reduction(x, 1), lambda g, x: g.max(x, 1))
 
 
 @claim(a=2, n=3)
-def a_maximum_of_a_sum(a=A, n=N):
+def a_maximum_of_a_sum(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.max(x + y, 1), lambda g, x, y: g.max(x, 1) + g.max(y, 1))
 
 
 @claim(n=3)
-def the_wrong_broadcast(n=320):
+def the_wrong_broadcast(n: int = 320) -> Pair:
     return pair({"X": (n, n), "c": (n, 1)}, lambda g, x, c: x + c, lambda g, x, c: x + g.reshape(c, 1, n))
 
 
 @claim(n=3)
-def the_transpose_of_the_argument(n=320):
+def the_transpose_of_the_argument(n: int = 320) -> Pair:
     return pair({"X": (n, n)}, lambda g, x: g.exp(x), lambda g, x: g.exp(g.transpose(x, 0, 1)))
 
 
 @claim(n=3)
-def a_reshape_for_a_transpose(n=320):
+def a_reshape_for_a_transpose(n: int = 320) -> Pair:
     return pair(
         {"X": (n, 2 * n)},
         lambda g, x: g.transpose(x, 0, 1),
@@ -203,7 +204,7 @@ def a_reshape_for_a_transpose(n=320):
 
 
 @claim(a=2, b=3, c=2)
-def merged_dims_in_the_other_order(a=16, b=96, c=320):
+def merged_dims_in_the_other_order(a: int = 16, b: int = 96, c: int = 320) -> Pair:
     return pair(
         {"X": (a, b, c)},
         lambda g, x: g.reshape(x, a * b, c),
@@ -212,17 +213,17 @@ def merged_dims_in_the_other_order(a=16, b=96, c=320):
 
 
 @claim(n=3)
-def a_sum_over_the_rows(n=320):
+def a_sum_over_the_rows(n: int = 320) -> Pair:
     return pair({"X": (n, n)}, lambda g, x: g.reduction(x, 1), lambda g, x: g.transpose(g.reduction(x, 0), 0, 1))
 
 
 @claim(a=2, n=4)
-def concatenated_the_other_way_round(a=96, n=320):
+def concatenated_the_other_way_round(a: int = 96, n: int = 320) -> Pair:
     return pair(two(a, n), lambda g, x, y: g.concat(x, y, 1), lambda g, x, y: g.concat(y, x, 1))
 
 
 @claim(a=2, n=4)
-def interleaved_instead_of_concatenated(a=96, n=320):
+def interleaved_instead_of_concatenated(a: int = 96, n: int = 320) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: g.concat(x, y, 1),
@@ -231,7 +232,7 @@ def interleaved_instead_of_concatenated(a=96, n=320):
 
 
 @claim(a=2, n=3)
-def the_mean_of_two_unequal_parts(a=96, n=320):
+def the_mean_of_two_unequal_parts(a: int = 96, n: int = 320) -> Pair:
     return pair(
         {"X": (a, n), "Y": (a, 2 * n)},
         lambda g, x, y: g.mean(g.concat(x, y, 1), 1),
@@ -240,29 +241,29 @@ def the_mean_of_two_unequal_parts(a=96, n=320):
 
 
 @claim(a=2, n=3)
-def outputs_of_equal_shape_swapped(a=A, n=N):
+def outputs_of_equal_shape_swapped(a: int = A, n: int = N) -> Pair:
     return pair(two(a, n), lambda g, x, y: (x + y, x * y), lambda g, x, y: (x * y, x + y))
 
 
 @claim(b=2, k=3, n=4)
-def the_gate_on_the_other_branch(b=8, k=4096, n=4096):
+def the_gate_on_the_other_branch(b: int = 8, k: int = 4096, n: int = 4096) -> Pair:
     return pair(gated_inputs(b, k, n), gated, lambda g, x, u, v: gated(g, x, v, u))
 
 
 @claim(b=2, k=3, n=4)
-def the_gate_added(b=8, k=4096, n=4096):
+def the_gate_added(b: int = 8, k: int = 4096, n: int = 4096) -> Pair:
     return pair(gated_inputs(b, k, n), gated, lambda g, x, u, v: g.silu(x @ u) + x @ v)
 
 
 @claim(b=2, k=3, n=4)
-def the_activation_behind_the_product(b=8, k=4096, n=4096):
+def the_activation_behind_the_product(b: int = 8, k: int = 4096, n: int = 4096) -> Pair:
     return pair(gated_inputs(b, k, n), gated, lambda g, x, u, v: g.silu((x @ u) * (x @ v)))
 
 
 @claim(b=2, k=4, n=4, grid=2, loop=2)
-def the_activation_inside_the_loop(b=8, k=4096, n=4096, grid=64, loop=64):
-    def candidate(g, x, u, v):
-        def body(t, x, u, v):
+def the_activation_inside_the_loop(b: int = 8, k: int = 4096, n: int = 4096, grid: int = 64, loop: int = 64) -> Pair:
+    def candidate(g: Graph, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, u: BlockTensor, v: BlockTensor) -> Saved:
             return t.forloop_accum(t.silu(x @ u)) * t.forloop_accum(x @ v), on(1)
 
         return kernel(g, (grid,), [(x, on(), 1), (u, on(1), 0), (v, on(1), 0)], body, loop)
@@ -271,9 +272,9 @@ def the_activation_inside_the_loop(b=8, k=4096, n=4096, grid=64, loop=64):
 
 
 @claim(b=2, k=4, n=4, grid=2, loop=2)
-def the_gate_inside_the_loop(b=8, k=4096, n=4096, grid=64, loop=64):
-    def candidate(g, x, u, v):
-        def body(t, x, u, v):
+def the_gate_inside_the_loop(b: int = 8, k: int = 4096, n: int = 4096, grid: int = 64, loop: int = 64) -> Pair:
+    def candidate(g: Graph, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, u: BlockTensor, v: BlockTensor) -> Saved:
             return t.forloop_accum(t.silu(x @ u) * (x @ v)), on(1)
 
         return kernel(g, (grid,), [(x, on(), 1), (u, on(1), 0), (v, on(1), 0)], body, loop)
@@ -282,11 +283,11 @@ def the_gate_inside_the_loop(b=8, k=4096, n=4096, grid=64, loop=64):
 
 
 @claim(b=2, k=3, p=2)
-def hidden_units_that_see_one_input_each(b=8, k=320, p=96):
+def hidden_units_that_see_one_input_each(b: int = 8, k: int = 320, p: int = 96) -> Pair:
     """Hidden unit j is input j times a sum of weights."""
 
-    def candidate(g, x, w1, w2):
-        def body(t, x, w1, w2):
+    def candidate(g: Graph, x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, w1: BlockTensor, w2: BlockTensor) -> Saved:
             return t.forloop_accum(t.relu(x * t.reduction(w1, 0)) @ w2), on()
 
         turned = g.transpose(w1, 0, 1)
@@ -297,9 +298,9 @@ def hidden_units_that_see_one_input_each(b=8, k=320, p=96):
 
 
 @claim(b=2, k=4, n=4, grid=2, loop=2)
-def a_bias_added_in_every_iteration(b=8, k=4096, n=6144, grid=48, loop=64):
-    def candidate(g, x, w, bias):
-        def body(t, x, w, bias):
+def a_bias_added_in_every_iteration(b: int = 8, k: int = 4096, n: int = 6144, grid: int = 48, loop: int = 64) -> Pair:
+    def candidate(g: Graph, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor, w: BlockTensor, bias: BlockTensor) -> Saved:
             return t.gelu(t.forloop_accum(x @ w + bias)), on(1)
 
         return kernel(g, (grid,), [(x, on(), 1), (w, on(1), 0), (bias, on(1))], body, loop)

@@ -19,11 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import overload
 
 import numpy as np
 
 import mirage_formal as mf
+from mirage_formal import BlockTensor, Graph, Tensor
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DimMap
 from mirage_formal.meaning import reference
 from tests.kit.paths import REPOSITORY
 
@@ -31,6 +34,9 @@ HERE = REPOSITORY / "tests"
 BLOCK = (128, 1, 1)
 
 Pair = tuple[KernelGraph, KernelGraph]
+Shapes = dict[str, tuple[int, ...]]  # of inputs, by name
+Read = tuple[Tensor, DimMap] | tuple[Tensor, DimMap, int]  # a tensor, its imap, its fmap
+Saved = tuple[BlockTensor, DimMap]  # what a block writes, and its omap
 
 
 @dataclass(frozen=True)
@@ -83,12 +89,41 @@ def pair(inputs: Mapping[str, Sequence[int]], left: Callable[..., object], right
     return program(inputs, left), program(inputs, right)
 
 
-def on(x: int | None = None, y: int | None = None, z: int | None = None) -> tuple[int | None, int | None, int | None]:
+def on(x: int | None = None, y: int | None = None, z: int | None = None) -> DimMap:
     """A map of grid axes to dims: ``on(x=1)`` splits dim 1 by x and replicates along the others."""
     return (x, y, z)
 
 
-def kernel(graph, grid, reads, body, loop=1, dimx=64):
+@overload
+def kernel(
+    graph: Graph,
+    grid: Sequence[int],
+    reads: Sequence[Read],
+    body: Callable[..., Saved],
+    loop: int = 1,
+    dimx: int = 64,
+) -> Tensor: ...
+
+
+@overload
+def kernel(
+    graph: Graph,
+    grid: Sequence[int],
+    reads: Sequence[Read],
+    body: Callable[..., list[Saved]],
+    loop: int = 1,
+    dimx: int = 64,
+) -> list[Tensor]: ...
+
+
+def kernel(
+    graph: Graph,
+    grid: Sequence[int],
+    reads: Sequence[Read],
+    body: Callable[..., Saved | list[Saved]],
+    loop: int = 1,
+    dimx: int = 64,
+) -> Tensor | list[Tensor]:
     """A graph-defined kernel.
 
     Args:
@@ -105,11 +140,10 @@ def kernel(graph, grid, reads, body, loop=1, dimx=64):
     block = mf.new_threadblock_graph(grid_dim=grid, block_dim=BLOCK, forloop_range=loop, reduction_dimx=dimx)
     tiles = [block.new_input(item[0], item[1], item[2] if len(item) > 2 else None) for item in reads]
     saved = body(block, *tiles)
-    many = isinstance(saved, list)
-    for tile, omap in saved if many else [saved]:
+    for tile, omap in saved if isinstance(saved, list) else [saved]:
         block.new_output(tile, omap)
     made = graph.customized([item[0] for item in reads], block)
-    return made if many else made[0]
+    return made if isinstance(saved, list) else made[0]
 
 
 def modules(corpus: str) -> list[ModuleType]:
