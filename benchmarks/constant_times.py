@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterable
 from fractions import Fraction
 
-# The constants stand with the tests.
-from proof_times import Costs, costs
+from benchmarks.proof_times import Costs, costs
 
+# The constants stand with the tests.
 from tests.kit.proofs.constants import FORMS, NATURAL, Sample, samples, written
 
 #: Proofs of the decoder layer take most of a second.

@@ -82,9 +82,9 @@ def bandwidth(job: dict[str, Any]) -> dict[str, Any]:
 def ours(job: dict[str, Any]) -> dict[str, Any]:
     """One candidate: numerics at all scales, then its time."""
     import cupy
-    import peers as other
     import torch
 
+    from benchmarks import peers as other
     from mirage_formal.device.launch import Optimized
     from mirage_formal.device.measure import TorchRecorder, measure
     from mirage_formal.gpu import run_one
@@ -135,9 +135,9 @@ def ours(job: dict[str, Any]) -> dict[str, Any]:
 
 def peer(job: dict[str, Any]) -> dict[str, Any]:
     """One peer of one example."""
-    import peers as other
     import torch
 
+    from benchmarks import peers as other
     from mirage_formal.device.measure import TorchRecorder, measure
 
     example, batch = job["example"], job["batch"]
@@ -210,8 +210,8 @@ def plan(runs: list[Path], top: int, peers: bool) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = [{"kind": "bandwidth"}]
     named = []
     for run in runs:
-        example, _, batch = run.name.rpartition("-b")
-        named.append((run, example, int(batch)))
+        example, _, number = run.name.rpartition("-b")
+        named.append((run, example, int(number)))
     for run, example, batch in named:
         directories = sorted((run / "kernels").glob("*/launch.json"))[:top]
         jobs += [

@@ -22,13 +22,15 @@ Work = Callable[[], object]
 
 def block_cost() -> Work:
     """The cost model on attention's kernel."""
-    from optimize.test_cost import H200, gqa
-
+    from mirage_formal.graph.graph import GraphDefined
     from mirage_formal.kernels.cost import block_cost as cost
+    from tests.kernels.test_cost import H200, gqa
 
     graph = gqa(1, 16)
     types = [given.tensor for given in graph.inputs]
-    return lambda: cost(graph.ops[0].graph, types, H200)
+    (kernel,) = graph.ops[:1]
+    assert isinstance(kernel, GraphDefined)
+    return lambda: cost(kernel.graph, types, H200)
 
 
 def counterexample() -> Work:
@@ -51,9 +53,8 @@ def safety() -> Work:
 
 def towers() -> Work:
     """Expressions that share their parts, 3,000 levels high."""
-    from smt.test_terms import tower
-
     from mirage_formal.logic.terms import order_key, postorder
+    from tests.logic.test_terms import tower
 
     return lambda: (len(list(postorder([tower(3_000)]))), order_key(tower(3_000)))
 
