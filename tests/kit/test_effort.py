@@ -25,7 +25,7 @@ def test_calls_of_python_and_of_c_are_counted_alike_every_time() -> None:
 
 
 def test_too_many_calls_end_at_once_and_are_no_exception_of_the_tested() -> None:
-    seen = []
+    seen: list[int] = []
 
     def endless() -> None:
         while True:
@@ -38,5 +38,5 @@ def test_too_many_calls_end_at_once_and_are_no_exception_of_the_tested() -> None
         calls(endless, 100)
     assert len(seen) < 100
     with pytest.raises(KeyError):
-        calls(lambda: {}[1], 100)
+        calls(lambda: dict[int, int]()[1], 100)
     assert sys.getprofile() is None or callable(sys.getprofile())

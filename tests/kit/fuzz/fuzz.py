@@ -7,15 +7,18 @@ in ``fuzz_rules`` and ``fuzz_faults``; whether a wrong one changes what is compu
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+
+if TYPE_CHECKING:
+    from tests.kit.fuzz.fuzz_rules import Rule
 
 K = OpKind
 EXTENTS: Final = (2, 3, 4, 6)
@@ -60,13 +63,31 @@ class Terms:
         self.growth: list[int] = [0] * len(inputs)
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs], int] = {}
 
-    def op(self, kind: OpKind, *operands: int, **attrs: object) -> int:
+    def op(self, kind: OpKind, *operands: int, **attrs: Any) -> int:
         """The number of an operator applied to terms.
 
         Raises:
             Mismatch: The shapes do not fit.
         """
         return self.made(kind, operands, Attrs(**attrs) if attrs else NO_ATTRS)
+
+    def kind(self, number: int) -> OpKind:
+        """The operator of a term that is one."""
+        kind = self.rows[number].kind
+        assert kind is not None
+        return kind
+
+    def dim(self, number: int) -> int:
+        """The dim of a term whose operator has one."""
+        dim = self.rows[number].attrs.dim
+        assert dim is not None
+        return dim
+
+    def factor(self, number: int) -> Fraction:
+        """The factor of a scaled term."""
+        factor = self.rows[number].attrs.factor
+        assert factor is not None
+        return factor
 
     def made(self, kind: OpKind, operands: tuple[int, ...], attrs: Attrs) -> int:
         """The same with attributes at hand."""
@@ -205,7 +226,9 @@ def pairs(seed: int, count: int) -> Iterator[FuzzPair]:
         yield FuzzPair(" + ".join(names), left, right, wanted)
 
 
-def _rewritten(terms: Terms, root: int, rules, rng: random.Random) -> tuple[str, int]:
+def _rewritten(
+    terms: Terms, root: int, rules: Mapping[OpKind | None, list[Rule]], rng: random.Random
+) -> tuple[str, int]:
     """The name of a rule that applied and the term it gave; an empty name if none did."""
     places = terms.reachable(root)
     for attempt in range(20):

@@ -2,118 +2,120 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs
+from tests.kit.fuzz.fuzz import Terms
 from tests.kit.fuzz.fuzz_layout import matmul_block, split_dim
 from tests.kit.fuzz.fuzz_rules import RIGHT, WRONG, K, parts, scaled, turned, wrong
 
 __all__ = ["RIGHT", "WRONG"]
 
 
-def swapped(t, i):
+def swapped(t: Terms, i: int) -> int:
     a, b = t.rows[i].operands
-    return t.op(t.rows[i].kind, b, a)
+    return t.op(t.kind(i), b, a)
 
 
 @wrong(K.SUB, K.DIV, K.MATMUL, K.CONCAT)
-def operands_swapped(t, i, rng):
-    return t.made(t.rows[i].kind, tuple(reversed(t.rows[i].operands)), t.rows[i].attrs)
+def operands_swapped(t: Terms, i: int, rng: random.Random) -> int:
+    return t.made(t.kind(i), tuple(reversed(t.rows[i].operands)), t.rows[i].attrs)
 
 
 @wrong(K.ADD, K.SUB, K.MUL)
-def another_binary_operator(t, i, rng):
+def another_binary_operator(t: Terms, i: int, rng: random.Random) -> int:
     kinds = [kind for kind in (K.ADD, K.SUB, K.MUL) if kind is not t.rows[i].kind]
     return t.op(rng.choice(kinds), *t.rows[i].operands)
 
 
 @wrong(K.EXP, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID)
-def another_function(t, i, rng):
+def another_function(t: Terms, i: int, rng: random.Random) -> int:
     kinds = [kind for kind in (K.SILU, K.SIGMOID, K.RELU, K.GELU, K.SQUARE) if kind is not t.rows[i].kind]
     return t.op(rng.choice(kinds), *t.rows[i].operands)
 
 
 @wrong(K.EXP)
-def exponential_as_a_sum(t, i, rng):
+def exponential_as_a_sum(t: Terms, i: int, rng: random.Random) -> int:
     a, b = parts(t, t.rows[i].operands[0], K.ADD)
     return t.op(K.ADD, t.op(K.EXP, a), t.op(K.EXP, b))
 
 
 @wrong(K.EXP)
-def factor_outside_the_exponential(t, i, rng):
+def factor_outside_the_exponential(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     (b,) = parts(t, a, K.SCALE)
-    return scaled(t, t.op(K.EXP, b), t.rows[a].attrs.factor)
+    return scaled(t, t.op(K.EXP, b), t.factor(a))
 
 
 @wrong(K.EXP)
-def sum_outside_the_exponential(t, i, rng):
+def sum_outside_the_exponential(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     (b,) = parts(t, a, K.SUM)
     return t.made(K.SUM, (t.op(K.EXP, b),), t.rows[a].attrs)
 
 
 @wrong(K.SQRT)
-def root_of_a_square_as_the_number(t, i, rng):
+def root_of_a_square_as_the_number(t: Terms, i: int, rng: random.Random) -> int:
     return parts(t, t.rows[i].operands[0], K.SQUARE)[0]
 
 
 @wrong(K.SQRT)
-def square_inside_the_root_moved_out(t, i, rng):
+def square_inside_the_root_moved_out(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.MUL)
     return t.op(K.MUL, t.op(K.SQRT, b), parts(t, c, K.SQUARE)[0])
 
 
 @wrong(K.SQRT)
-def root_of_a_sum(t, i, rng):
+def root_of_a_sum(t: Terms, i: int, rng: random.Random) -> int:
     a, b = parts(t, t.rows[i].operands[0], K.ADD)
     return t.op(K.ADD, t.op(K.SQRT, a), t.op(K.SQRT, b))
 
 
 @wrong(K.SQRT)
-def root_left_out(t, i, rng):
+def root_left_out(t: Terms, i: int, rng: random.Random) -> int:
     return t.rows[i].operands[0]
 
 
 @wrong(K.SQUARE)
-def cross_term_left_out(t, i, rng):
+def cross_term_left_out(t: Terms, i: int, rng: random.Random) -> int:
     a, b = parts(t, t.rows[i].operands[0], K.ADD)
     return t.op(K.ADD, t.op(K.SQUARE, a), t.op(K.SQUARE, b))
 
 
 @wrong(K.SIGMOID, K.SILU, K.GELU, K.RELU)
-def argument_negated(t, i, rng):
-    return t.op(t.rows[i].kind, scaled(t, t.rows[i].operands[0], -1))
+def argument_negated(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(t.kind(i), scaled(t, t.rows[i].operands[0], -1))
 
 
 @wrong(K.SCALE)
-def another_factor(t, i, rng):
-    factor = t.rows[i].attrs.factor
+def another_factor(t: Terms, i: int, rng: random.Random) -> int:
+    factor = t.factor(i)
     choices = (-factor, factor + 1, 2 * factor, factor * factor)
     return scaled(t, t.rows[i].operands[0], rng.choice([c for c in choices if c != factor]))
 
 
 @wrong(K.SUM, K.MEAN, K.MAX)
-def another_reduction(t, i, rng):
+def another_reduction(t: Terms, i: int, rng: random.Random) -> int:
     kinds = [kind for kind in (K.SUM, K.MEAN, K.MAX) if kind is not t.rows[i].kind]
     return t.made(rng.choice(kinds), t.rows[i].operands, t.rows[i].attrs)
 
 
 @wrong(K.SUM, K.MEAN, K.MAX, K.SOFTMAX, K.RMS_NORM, K.LAYER_NORM)
-def another_dim(t, i, rng):
+def another_dim(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     rank = len(t.shapes[i])
     if rank < 2:
         return None
     dims = [dim for dim in range(rank) if dim != row.attrs.dim]
-    found = t.made(row.kind, row.operands, Attrs(dim=rng.choice(dims), eps=row.attrs.eps))
+    found = t.made(t.kind(i), row.operands, Attrs(dim=rng.choice(dims), eps=row.attrs.eps))
     return turned(t, found) if row.kind in (K.SUM, K.MEAN, K.MAX) else found
 
 
 @wrong(K.SUM)
-def sum_taken_out_of_a_product(t, i, rng):
+def sum_taken_out_of_a_product(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.MUL)
     row = t.rows[i]
@@ -121,7 +123,7 @@ def sum_taken_out_of_a_product(t, i, rng):
 
 
 @wrong(K.SUM)
-def sum_of_one_factor_only(t, i, rng):
+def sum_of_one_factor_only(t: Terms, i: int, rng: random.Random) -> int:
     """A factor that depends on the index is treated as if it did not: its mean is taken out."""
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.MUL)
@@ -130,65 +132,65 @@ def sum_of_one_factor_only(t, i, rng):
 
 
 @wrong(K.MATMUL)
-def product_element_by_element(t, i, rng):
+def product_element_by_element(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.MUL, *t.rows[i].operands)
 
 
 @wrong(K.MATMUL)
-def operand_transposed(t, i, rng):
+def operand_transposed(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
     return t.op(K.MATMUL, a, turned(t, b)) if rng.random() < 0.5 else t.op(K.MATMUL, turned(t, a), b)
 
 
 @wrong(K.MATMUL)
-def product_summed_over_a_wrong_axis(t, i, rng):
+def product_summed_over_a_wrong_axis(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
     return turned(t, swapped(t, i)) if t.shapes[a] == t.shapes[b] else None
 
 
 @wrong(K.MATMUL)
-def product_saved_by_the_wrong_axes(t, i, rng):
+def product_saved_by_the_wrong_axes(t: Terms, i: int, rng: random.Random) -> int:
     return matmul_block(t, i, "omap")
 
 
 @wrong(K.MATMUL)
-def product_with_a_factor_of_the_loop(t, i, rng):
+def product_with_a_factor_of_the_loop(t: Terms, i: int, rng: random.Random) -> int | None:
     return matmul_block(t, i, "fmap") if split_dim(t.shapes[t.rows[i].operands[0]][-1]) > 1 else None
 
 
 @wrong(K.RMS_NORM)
-def norm_without_the_mean(t, i, rng):
+def norm_without_the_mean(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.DIV, a, t.op(K.SQRT, t.op(K.SUM, t.op(K.SQUARE, a), dim=t.rows[i].attrs.dim)))
 
 
 @wrong(K.RMS_NORM, K.LAYER_NORM)
-def eps_changed(t, i, rng):
+def eps_changed(t: Terms, i: int, rng: random.Random) -> int:
     row = t.rows[i]
     eps = None if row.attrs.eps is not None else Fraction(1, 4)
-    return t.made(row.kind, row.operands, Attrs(dim=row.attrs.dim, eps=eps))
+    return t.made(t.kind(i), row.operands, Attrs(dim=row.attrs.dim, eps=eps))
 
 
 @wrong(K.RMS_NORM)
-def eps_not_scaled(t, i, rng):
+def eps_not_scaled(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     if row.attrs.eps is None:
         return None
-    return t.made(row.kind, (scaled(t, row.operands[0], 3),), row.attrs)
+    return t.made(t.kind(i), (scaled(t, row.operands[0], 3),), row.attrs)
 
 
 @wrong(K.LAYER_NORM)
-def mean_not_subtracted(t, i, rng):
+def mean_not_subtracted(t: Terms, i: int, rng: random.Random) -> int:
     return t.made(K.RMS_NORM, t.rows[i].operands, t.rows[i].attrs)
 
 
 @wrong(K.SOFTMAX)
-def softmax_without_a_denominator(t, i, rng):
+def softmax_without_a_denominator(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.EXP, t.rows[i].operands[0])
 
 
 @wrong(K.SOFTMAX)
-def softmax_shifted_above_only(t, i, rng):
+def softmax_shifted_above_only(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     dim = t.rows[i].attrs.dim
     above = t.op(K.EXP, t.op(K.SUB, a, t.op(K.MAX, a, dim=dim)))
@@ -196,7 +198,7 @@ def softmax_shifted_above_only(t, i, rng):
 
 
 @wrong(K.SOFTMAX)
-def softmax_shifted_along_the_row(t, i, rng):
+def softmax_shifted_along_the_row(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
     other = [dim for dim in range(len(t.shapes[a])) if dim != t.rows[i].attrs.dim]
     if not other:
@@ -206,35 +208,35 @@ def softmax_shifted_along_the_row(t, i, rng):
 
 
 @wrong(K.TRANSPOSE)
-def reshape_for_a_transpose(t, i, rng):
+def reshape_for_a_transpose(t: Terms, i: int, rng: random.Random) -> int | None:
     if min(t.shapes[i]) == 1:
         return None
     return t.op(K.RESHAPE, t.rows[i].operands[0], shape=t.shapes[i])
 
 
 @wrong(K.RESHAPE)
-def reshape_of_the_transpose(t, i, rng):
+def reshape_of_the_transpose(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.RESHAPE, turned(t, t.rows[i].operands[0]), shape=t.shapes[i])
 
 
 @wrong(None)
-def negated(t, i, rng):
+def negated(t: Terms, i: int, rng: random.Random) -> int:
     return scaled(t, i, -1)
 
 
 @wrong(None)
-def transposed(t, i, rng):
+def transposed(t: Terms, i: int, rng: random.Random) -> int:
     return turned(t, i)
 
 
 @wrong(None)
-def rows_cut_elsewhere(t, i, rng):
+def rows_cut_elsewhere(t: Terms, i: int, rng: random.Random) -> int | None:
     shape = t.shapes[i]
     return t.op(K.RESHAPE, turned(t, i), shape=shape) if len(shape) == 2 and 1 not in shape else None
 
 
 @wrong(None)
-def a_wrong_slab(t, i, rng):
+def a_wrong_slab(t: Terms, i: int, rng: random.Random) -> int | None:
     """A copy through a kernel that writes the blocks of one dim in the order of two."""
     shape = t.shapes[i]
     if len(shape) != 2 or shape[0] % 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
@@ -11,7 +12,7 @@ from tests.kit.fuzz.fuzz_rules import K, parts, right, scaled, turned
 
 
 @right(K.RMS_NORM)
-def norm_written_out(t, i, rng):
+def norm_written_out(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     (a,) = row.operands
     if row.attrs.eps is not None:
@@ -20,14 +21,14 @@ def norm_written_out(t, i, rng):
 
 
 @right(K.RMS_NORM)
-def norm_of_a_scaled_operand(t, i, rng):
+def norm_of_a_scaled_operand(t: Terms, i: int, rng: random.Random) -> int:
     row = t.rows[i]
     eps = None if row.attrs.eps is None else 9 * row.attrs.eps
     return t.op(K.RMS_NORM, scaled(t, row.operands[0], 3), dim=row.attrs.dim, eps=eps)
 
 
 @right(K.LAYER_NORM)
-def centred_norm(t, i, rng):
+def centred_norm(t: Terms, i: int, rng: random.Random) -> int:
     row = t.rows[i]
     (a,) = row.operands
     centred = t.op(K.SUB, a, t.op(K.MEAN, a, dim=row.attrs.dim))
@@ -35,7 +36,7 @@ def centred_norm(t, i, rng):
 
 
 @right(K.LAYER_NORM)
-def variance_by_moments(t, i, rng):
+def variance_by_moments(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     (a,) = row.operands
     if row.attrs.eps is not None:
@@ -46,14 +47,14 @@ def variance_by_moments(t, i, rng):
 
 
 @right(K.SOFTMAX)
-def softmax_written_out(t, i, rng):
+def softmax_written_out(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     e = t.op(K.EXP, a)
     return t.op(K.DIV, e, t.op(K.SUM, e, dim=t.rows[i].attrs.dim))
 
 
 @right(K.SOFTMAX)
-def softmax_shifted(t, i, rng):
+def softmax_shifted(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     dim = t.rows[i].attrs.dim
     shift = t.op(rng.choice((K.MAX, K.MEAN, K.SUM)), a, dim=dim)
@@ -62,27 +63,27 @@ def softmax_shifted(t, i, rng):
 
 
 @right(K.TRANSPOSE, K.RESHAPE)
-def layout_before_the_function(t, i, rng):
+def layout_before_the_function(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     inner = t.rows[row.operands[0]]
     if inner.kind not in (K.EXP, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SQUARE, K.SQRT, K.SCALE):
         return None
-    return t.made(inner.kind, (t.made(row.kind, inner.operands, row.attrs),), inner.attrs)
+    return t.made(inner.kind, (t.made(t.kind(i), inner.operands, row.attrs),), inner.attrs)
 
 
 @right(K.TRANSPOSE)
-def transposes_of_both_operands(t, i, rng):
+def transposes_of_both_operands(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     inner = t.rows[row.operands[0]]
     if inner.kind not in (K.ADD, K.SUB, K.MUL, K.DIV):
         return None
-    return t.made(inner.kind, tuple(t.made(row.kind, (j,), row.attrs) for j in inner.operands), inner.attrs)
+    return t.made(inner.kind, tuple(t.made(t.kind(i), (j,), row.attrs) for j in inner.operands), inner.attrs)
 
 
 @right(K.CONCAT)
-def concatenation_of_transposes(t, i, rng):
+def concatenation_of_transposes(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
-    rank, dim = len(t.shapes[i]), row.attrs.dim
+    rank, dim = len(t.shapes[i]), t.dim(i)
     if rank != 2:
         return None
     a, b = row.operands
@@ -90,20 +91,20 @@ def concatenation_of_transposes(t, i, rng):
 
 
 @right(K.EXP, K.SILU, K.SIGMOID, K.SQUARE, K.RELU, K.GELU, K.SCALE)
-def function_of_both_parts(t, i, rng):
+def function_of_both_parts(t: Terms, i: int, rng: random.Random) -> int:
     row = t.rows[i]
     a, b = parts(t, row.operands[0], K.CONCAT)
     dim = t.rows[row.operands[0]].attrs.dim
-    return t.op(K.CONCAT, t.made(row.kind, (a,), row.attrs), t.made(row.kind, (b,), row.attrs), dim=dim)
+    return t.op(K.CONCAT, t.made(t.kind(i), (a,), row.attrs), t.made(t.kind(i), (b,), row.attrs), dim=dim)
 
 
 @right(None)
-def transposed_twice(t, i, rng):
+def transposed_twice(t: Terms, i: int, rng: random.Random) -> int:
     return turned(t, turned(t, i))
 
 
 @right(None)
-def flattened_and_back(t, i, rng):
+def flattened_and_back(t: Terms, i: int, rng: random.Random) -> int:
     shape = t.shapes[i]
     size = 1
     for extent in shape:
@@ -112,12 +113,12 @@ def flattened_and_back(t, i, rng):
 
 
 @right(None)
-def doubled_less_itself(t, i, rng):
+def doubled_less_itself(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.SUB, scaled(t, i, 2), i)
 
 
 @right(None)
-def multiplied_and_divided(t, i, rng):
+def multiplied_and_divided(t: Terms, i: int, rng: random.Random) -> int:
     c = t.op(K.EXP, scaled(t, i, Fraction(1, 8)))
     return t.op(K.DIV, t.op(K.MUL, i, c), c)
 
@@ -151,14 +152,14 @@ def matmul_block(t: Terms, i: int, fault: str = "") -> int:
 
 
 @right(K.MATMUL)
-def product_in_a_kernel(t, i, rng):
+def product_in_a_kernel(t: Terms, i: int, rng: random.Random) -> int:
     return matmul_block(t, i)
 
 
 @right(K.SUM)
-def sum_in_a_kernel(t, i, rng):
+def sum_in_a_kernel(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
-    dim, shape = t.rows[i].attrs.dim, t.shapes[a]
+    dim, shape = t.dim(i), t.shapes[a]
     if len(shape) != 2:
         return None
     grid, loop = split_dim(shape[1 - dim]), split_dim(shape[dim])

@@ -65,57 +65,57 @@ def turned(t: Terms, a: int) -> int:
 
 
 @right(K.ADD, K.MUL)
-def operands_exchanged(t, i, rng):
+def operands_exchanged(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
-    return t.op(t.rows[i].kind, b, a)
+    return t.op(t.kind(i), b, a)
 
 
 @right(K.ADD, K.MUL)
-def associated(t, i, rng):
-    kind = t.rows[i].kind
+def associated(t: Terms, i: int, rng: random.Random) -> int:
+    kind = t.kind(i)
     a, b = t.rows[i].operands
     c, d = parts(t, a, kind)
     return t.op(kind, c, t.op(kind, d, b))
 
 
 @right(K.SUB)
-def difference_as_a_sum(t, i, rng):
+def difference_as_a_sum(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return t.op(K.ADD, a, scaled(t, b, -1))
 
 
 @right(K.SUB)
-def difference_negated(t, i, rng):
+def difference_negated(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return scaled(t, t.op(K.SUB, b, a), -1)
 
 
 @right(K.MUL, K.MATMUL)
-def distributed(t, i, rng):
-    kind = t.rows[i].kind
+def distributed(t: Terms, i: int, rng: random.Random) -> int:
+    kind = t.kind(i)
     a, b = t.rows[i].operands
     if t.rows[a].kind in (K.ADD, K.SUB):
         c, d = t.rows[a].operands
-        return t.op(t.rows[a].kind, t.op(kind, c, b), t.op(kind, d, b))
+        return t.op(t.kind(a), t.op(kind, c, b), t.op(kind, d, b))
     c, d = parts(t, b, K.ADD)
     return t.op(K.ADD, t.op(kind, a, c), t.op(kind, a, d))
 
 
 @right(K.MUL)
-def product_of_exponentials(t, i, rng):
+def product_of_exponentials(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return t.op(K.EXP, t.op(K.ADD, parts(t, a, K.EXP)[0], parts(t, b, K.EXP)[0]))
 
 
 @right(K.MUL)
-def product_as_a_difference_of_squares(t, i, rng):
+def product_as_a_difference_of_squares(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     first, second = t.op(K.SQUARE, t.op(K.ADD, a, b)), t.op(K.SQUARE, t.op(K.SUB, a, b))
     return scaled(t, t.op(K.SUB, first, second), Fraction(1, 4))
 
 
 @right(K.DIV)
-def division_of_a_sum(t, i, rng):
+def division_of_a_sum(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
     kind = t.rows[a].kind
     if kind not in (K.ADD, K.SUB):
@@ -125,26 +125,26 @@ def division_of_a_sum(t, i, rng):
 
 
 @right(K.DIV)
-def division_as_a_reciprocal(t, i, rng):
+def division_as_a_reciprocal(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return t.op(K.MUL, t.op(K.DIV, t.one(b), b), a)
 
 
 @right(K.DIV)
-def division_by_an_exponential(t, i, rng):
+def division_by_an_exponential(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return t.op(K.MUL, a, t.op(K.EXP, scaled(t, parts(t, b, K.EXP)[0], -1)))
 
 
 @right(K.DIV)
-def division_twice(t, i, rng):
+def division_twice(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     c, d = parts(t, a, K.DIV)
     return t.op(K.DIV, c, t.op(K.MUL, d, b))
 
 
 @right(K.DIV)
-def rows_divided_before_the_product(t, i, rng):
+def rows_divided_before_the_product(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
     c, d = parts(t, a, K.MATMUL)
     if t.shapes[b][-1] != 1:
@@ -153,9 +153,10 @@ def rows_divided_before_the_product(t, i, rng):
 
 
 @right(K.EXP)
-def exponential_of_a_sum(t, i, rng):
+def exponential_of_a_sum(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
-    kind = {K.ADD: K.MUL, K.SUB: K.DIV}.get(t.rows[a].kind)
+    kinds: dict[OpKind | None, OpKind] = {K.ADD: K.MUL, K.SUB: K.DIV}
+    kind = kinds.get(t.rows[a].kind)
     if kind is None:
         return None
     b, c = t.rows[a].operands
@@ -163,37 +164,37 @@ def exponential_of_a_sum(t, i, rng):
 
 
 @right(K.EXP)
-def exponential_of_a_half_squared(t, i, rng):
+def exponential_of_a_half_squared(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.SQUARE, t.op(K.EXP, scaled(t, a, HALF)))
 
 
 @right(K.EXP)
-def root_of_an_exponential(t, i, rng):
+def root_of_an_exponential(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.SQRT, t.op(K.EXP, scaled(t, a, 2)))
 
 
 @right(K.EXP)
-def exponential_below(t, i, rng):
+def exponential_below(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.DIV, t.one(a), t.op(K.EXP, scaled(t, a, -1)))
 
 
 @right(K.SQRT)
-def root_of_four_times(t, i, rng):
+def root_of_four_times(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return scaled(t, t.op(K.SQRT, scaled(t, a, 4)), HALF)
 
 
 @right(K.SQRT)
-def root_below(t, i, rng):
+def root_below(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
     return t.op(K.DIV, a, i) if t.signs[a] is Sign.POSITIVE else None
 
 
 @right(K.SQRT)
-def root_of_a_product(t, i, rng):
+def root_of_a_product(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.MUL)
     if Sign.ANY in (t.signs[b], t.signs[c]):
@@ -202,13 +203,13 @@ def root_of_a_product(t, i, rng):
 
 
 @right(K.SQUARE)
-def square_as_a_product(t, i, rng):
+def square_as_a_product(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.MUL, a, a)
 
 
 @right(K.SQUARE)
-def square_of_a_sum(t, i, rng):
+def square_of_a_sum(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.ADD)
     cross = scaled(t, t.op(K.MUL, b, c), 2)
@@ -216,41 +217,41 @@ def square_of_a_sum(t, i, rng):
 
 
 @right(K.SILU)
-def silu_by_sigmoid(t, i, rng):
+def silu_by_sigmoid(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.MUL, a, t.op(K.SIGMOID, a))
 
 
 @right(K.SILU)
-def silu_by_exponentials(t, i, rng):
+def silu_by_exponentials(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.DIV, a, t.op(K.ADD, t.one(a), t.op(K.EXP, scaled(t, a, -1))))
 
 
 @right(K.SIGMOID)
-def sigmoid_by_exponentials(t, i, rng):
+def sigmoid_by_exponentials(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     e = t.op(K.EXP, a)
     return t.op(K.DIV, e, t.op(K.ADD, t.one(a), e))
 
 
 @right(K.SIGMOID)
-def sigmoid_of_the_negative(t, i, rng):
+def sigmoid_of_the_negative(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
     return t.op(K.SUB, t.one(a), t.op(K.SIGMOID, scaled(t, a, -1)))
 
 
 @right(K.SCALE)
-def factor_split(t, i, rng):
+def factor_split(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
-    factor = t.rows[i].attrs.factor
+    factor = t.factor(i)
     return scaled(t, scaled(t, a, Fraction(2, 3)), factor * Fraction(3, 2))
 
 
 @right(K.SCALE)
-def factor_moved_inside(t, i, rng):
+def factor_moved_inside(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
-    factor, kind = t.rows[i].attrs.factor, t.rows[a].kind
+    factor, kind = t.factor(i), t.rows[a].kind
     if kind in (K.ADD, K.SUB):
         b, c = t.rows[a].operands
         return t.op(kind, scaled(t, b, factor), scaled(t, c, factor))
@@ -261,33 +262,33 @@ def factor_moved_inside(t, i, rng):
 
 
 @right(K.MEAN)
-def mean_as_a_scaled_sum(t, i, rng):
+def mean_as_a_scaled_sum(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
-    dim = t.rows[i].attrs.dim
+    dim = t.dim(i)
     return scaled(t, t.op(K.SUM, a, dim=dim), Fraction(1, t.shapes[a][dim]))
 
 
 @right(K.SUM)
-def sum_as_a_scaled_mean(t, i, rng):
+def sum_as_a_scaled_mean(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
-    dim = t.rows[i].attrs.dim
+    dim = t.dim(i)
     return scaled(t, t.op(K.MEAN, a, dim=dim), t.shapes[a][dim])
 
 
 @right(K.SUM, K.MEAN)
-def sum_of_a_sum(t, i, rng):
+def sum_of_a_sum(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
-    row = t.rows[i]
+    kind, attrs = t.kind(i), t.rows[i].attrs
     b, c = parts(t, a, K.ADD)
     if t.shapes[b] != t.shapes[c]:
         return None
-    return t.op(K.ADD, t.made(row.kind, (b,), row.attrs), t.made(row.kind, (c,), row.attrs))
+    return t.op(K.ADD, t.made(kind, (b,), attrs), t.made(kind, (c,), attrs))
 
 
 @right(K.SUM)
-def constant_factor_outside_the_sum(t, i, rng):
+def constant_factor_outside_the_sum(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
-    dim, kind = t.rows[i].attrs.dim, t.rows[a].kind
+    dim, kind = t.dim(i), t.rows[a].kind
     if kind not in (K.MUL, K.DIV):
         return None
     b, c = t.rows[a].operands
@@ -297,19 +298,19 @@ def constant_factor_outside_the_sum(t, i, rng):
 
 
 @right(K.SUM)
-def sum_of_a_product_by_a_sum_of_a_factor(t, i, rng):
+def sum_of_a_product_by_a_sum_of_a_factor(t: Terms, i: int, rng: random.Random) -> int | None:
     (a,) = t.rows[i].operands
     b, c = parts(t, a, K.MATMUL)
-    dim, rank = t.rows[i].attrs.dim, len(t.shapes[a])
+    dim, rank = t.dim(i), len(t.shapes[a])
     if dim == rank - 1:
         return t.op(K.MATMUL, b, t.op(K.SUM, c, dim=dim))
     return t.op(K.MATMUL, t.op(K.SUM, b, dim=dim), c) if dim == rank - 2 else None
 
 
 @right(K.SUM, K.MAX)
-def reduction_in_two_stages(t, i, rng):
+def reduction_in_two_stages(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands
-    kind, dim, shape = t.rows[i].kind, t.rows[i].attrs.dim, t.shapes[a]
+    kind, dim, shape = t.kind(i), t.dim(i), t.shapes[a]
     cut = next((n for n in (2, 3) if shape[dim] % n == 0 and shape[dim] > n), 1)
     split = t.op(K.RESHAPE, a, shape=(*shape[:dim], cut, shape[dim] // cut, *shape[dim + 1 :]))
     stages = t.op(kind, t.op(kind, split, dim=dim), dim=dim + 1)
@@ -317,17 +318,17 @@ def reduction_in_two_stages(t, i, rng):
 
 
 @right(K.SUM, K.MEAN, K.MAX, K.RMS_NORM, K.SOFTMAX)
-def reduction_of_a_transpose(t, i, rng):
+def reduction_of_a_transpose(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
-    rank, dim = len(t.shapes[i]), row.attrs.dim
+    rank, dim = len(t.shapes[i]), t.dim(i)
     if rank < 2 or dim < rank - 2 or len(row.operands) > 1:
         return None
     attrs = Attrs(dim=2 * rank - 3 - dim, eps=row.attrs.eps)
-    return turned(t, t.made(row.kind, (turned(t, row.operands[0]),), attrs))
+    return turned(t, t.made(t.kind(i), (turned(t, row.operands[0]),), attrs))
 
 
 @right(K.MATMUL)
-def product_associated(t, i, rng):
+def product_associated(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     if t.rows[a].kind is K.MATMUL:
         c, d = t.rows[a].operands
@@ -337,13 +338,13 @@ def product_associated(t, i, rng):
 
 
 @right(K.MATMUL)
-def product_of_transposes(t, i, rng):
+def product_of_transposes(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     return turned(t, t.op(K.MATMUL, turned(t, b), turned(t, a)))
 
 
 @right(K.MATMUL)
-def product_as_a_sum(t, i, rng):
+def product_as_a_sum(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
     if len(t.shapes[a]) != 2:
         return None
@@ -353,7 +354,7 @@ def product_as_a_sum(t, i, rng):
 
 
 @right(K.ADD)
-def two_products_as_one(t, i, rng):
+def two_products_as_one(t: Terms, i: int, rng: random.Random) -> int:
     a, b = t.rows[i].operands
     (c, d), (e, f) = parts(t, a, K.MATMUL), parts(t, b, K.MATMUL)
     rank = len(t.shapes[c])

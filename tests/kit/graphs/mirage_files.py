@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import KernelGraph
 from tests.kit.graphs import workloads
@@ -37,17 +40,29 @@ def arrays_for(graph: KernelGraph) -> list[np.ndarray]:
 # --- an evaluator of the file itself, block by block and iteration by iteration, that knows nothing of our graphs ---
 
 
-def _silu(x):
+def _silu(x: NDArray[Any]) -> NDArray[Any]:
     return x / (1 + np.exp(-x))
 
 
-UNARY = {"exp": np.exp, "sqrt": np.sqrt, "square": lambda x: x * x, "silu": _silu, "relu": lambda x: np.maximum(x, 0)}
+UNARY: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "square": lambda x: x * x,
+    "silu": _silu,
+    "relu": lambda x: np.maximum(x, 0),
+}
 UNARY["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
 UNARY["gelu"] = np.vectorize(lambda v: v * (1 + math.erf(v / math.sqrt(2))) / 2, otypes=[float])
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "matmul": np.matmul}
+BINARY: dict[str, Callable[..., NDArray[Any]]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "matmul": np.matmul,
+}
 
 
-def _plain(name, args, dimx):
+def _plain(name: str, args: Sequence[NDArray[Any]], dimx: int | None) -> NDArray[Any]:
     """An operator without state; ``name`` without its level and "_op"."""
     if name in UNARY:
         return UNARY[name](args[0])
@@ -58,46 +73,52 @@ def _plain(name, args, dimx):
     if found := re.fullmatch(r"reduction_(\d)", name):
         return args[0].sum(axis=int(found[1]), keepdims=True)
     if found := re.fullmatch(r"reduction_(\d)_to_dimx", name):
+        assert dimx is not None
         return _fold(args[0], int(found[1]), dimx)
     if found := re.fullmatch(r"concat_(\d)", name):
         return np.concatenate(args, axis=int(found[1]))
     raise AssertionError(name)
 
 
-def _fold(x, dim, dimx):
+def _fold(x: NDArray[Any], dim: int, dimx: int) -> NDArray[Any]:
     """result[j] = sum over k of x[k * dimx + j]"""
-    return sum(np.take(x, range(k, k + dimx), axis=dim) for k in range(0, x.shape[dim], dimx))
+    return _total([np.take(x, range(k, k + dimx), axis=dim) for k in range(0, x.shape[dim], dimx)])
 
 
-def _accumulate(name, values, dimx):
-    total = sum(values)
+def _total(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.asarray(sum(parts))
+
+
+def _accumulate(name: str, values: Sequence[NDArray[Any]], dimx: int) -> NDArray[Any]:
+    total = _total(values)
     count = len(values) * values[0].shape[-1]
-    return {
+    results: dict[str, Callable[[], NDArray[Any]]] = {
         "nored": lambda: total,
         "red_ld_sum": lambda: total.sum(-1, keepdims=True),
         "red_ld_mean": lambda: total.sum(-1, keepdims=True) / count,
-        "red_ld_rms": lambda: np.sqrt(sum((v**2).sum(-1, keepdims=True) for v in values) / count),
+        "red_ld_rms": lambda: np.sqrt(_total([(v**2).sum(-1, keepdims=True) for v in values]) / count),
         "redtox_ld_sum": lambda: _fold(total, total.ndim - 1, dimx),
-    }[name]()
+    }
+    return results[name]()
 
 
-def _cut(x, dim, pieces, index):
+def _cut(x: NDArray[Any], dim: int, pieces: int, index: int) -> NDArray[Any]:
     if dim < 0:
         return x
     size = x.shape[dim] // pieces
     return np.take(x, range(index * size, (index + 1) * size), axis=dim)
 
 
-def _one_block(block, device, place):
+def _one_block(block: dict[str, Any], device: dict[int, NDArray[Any]], place: Sequence[int]) -> dict[int, NDArray[Any]]:
     """What one block writes: its results by the guid of the device tensor."""
     loops, dimx = block["forloop_range"], block["reduction_dimx"]
-    inside = [{} for _ in range(loops)]  # tensors of each iteration
-    after = {}
-    written = {}
+    inside: list[dict[int, NDArray[Any]]] = [{} for _ in range(loops)]  # tensors of each iteration
+    after: dict[int, NDArray[Any]] = {}
+    written: dict[int, NDArray[Any]] = {}
     for op in block["operators"]:
         name = op["op_type"].removeprefix("tb_").removesuffix("_op")
         guids = [t["guid"] for t in op["input_tensors"]]
-        result = op["output_tensors"][0]["guid"] if op["output_tensors"] else None
+        result: Any = op["output_tensors"][0]["guid"] if op["output_tensors"] else None
         if name == "input":
             slab = device[op["dtensor"]["guid"]]
             for axis, index in zip("xyz", place, strict=True):
@@ -116,7 +137,7 @@ def _one_block(block, device, place):
     return written
 
 
-def _customized(op, device):
+def _customized(op: dict[str, Any], device: dict[int, NDArray[Any]]) -> None:
     block = op["bgraph"]
     grid = [block["grid_dim"][axis] for axis in "xyz"]
     for tensor in op["output_tensors"]:
@@ -132,9 +153,10 @@ def _customized(op, device):
             device[guid][where] = value
 
 
-def evaluate(graph, arrays):
+def evaluate(graph: list[dict[str, Any]], arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
     """Outputs of one graph of a file."""
-    device, outputs = {}, []
+    device: dict[int, NDArray[Any]] = {}
+    outputs: list[NDArray[Any]] = []
     given_arrays = iter(arrays)
     for op in graph:
         name = op["op_type"].removeprefix("kn_").removesuffix("_op")
@@ -153,18 +175,18 @@ def evaluate(graph, arrays):
 # --- the format as such, independent of our writer ---
 
 
-def tensor(guid, *shape, code=921, **shared):
+def tensor(guid: int, *shape: int, code: int = 921, **shared: object) -> dict[str, Any]:
     dim = [*shape, *[0] * (4 - len(shape))]
     made = {"data_type": code, "dim": dim, "guid": guid, "layout": "DmemRowMajor", "num_dims": len(shape)}
     return made | shared
 
 
-def grid_map(x=-1, y=-1, z=-1):
+def grid_map(x: int = -1, y: int = -1, z: int = -1) -> dict[str, int]:
     return {"x": x, "y": y, "z": z}
 
 
-def hand_written(accumulator="tb_accum_nored_op"):
-    def s(guid, *shape, after=False):
+def hand_written(accumulator: str = "tb_accum_nored_op") -> list[dict[str, Any]]:
+    def s(guid: int, *shape: int, after: bool = False) -> dict[str, Any]:
         return tensor(guid, *shape, after_accum=after, smem_offset=0)
 
     operators = [

@@ -7,7 +7,7 @@ The candidates come from the guided search on small versions of the seven exampl
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -123,7 +123,9 @@ def _stream(rng: random.Random, name: str, program: KernelGraph, candidate: Kern
                 yield Mutant(f"{name}: {label}", program, candidate, graph)
 
 
-def _interleaved(single, double):
+def _interleaved(
+    single: Sequence[tuple[str, KernelGraph]], double: Iterator[tuple[str, KernelGraph]]
+) -> Iterator[Iterable[tuple[str, KernelGraph]]]:
     for item in single:
         yield (item,)
         yield tuple(x for _, x in zip(range(2), double, strict=False))

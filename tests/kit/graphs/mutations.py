@@ -7,11 +7,22 @@ compute the same. ``double_mutants`` samples pairs of changes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeVar
 
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    KernelGraph,
+    KernelOp,
+    Op,
+    OutputSaver,
+    ThreadDefined,
+)
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 
 UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)
@@ -21,6 +32,7 @@ REDUCTIONS = (OpKind.SUM, OpKind.MEAN, OpKind.RMS_NORM, OpKind.LAYER_NORM)
 DIMS = (None, 0, 1, 2)
 
 Mutant = tuple[str, KernelGraph]
+T = TypeVar("T")
 
 
 def single_mutants(graph: KernelGraph) -> Iterator[Mutant]:
@@ -46,15 +58,15 @@ def double_mutants(graph: KernelGraph, rng: random.Random, count: int) -> Iterat
             yield f"{label} + {second}", twice
 
 
-def _with_op(graph, index, op):
+def _with_op(graph: KernelGraph, index: int, op: KernelOp) -> KernelGraph:
     return replace(graph, ops=(*graph.ops[:index], op, *graph.ops[index + 1 :]))
 
 
-def _set(items, index, value):
+def _set(items: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
     return (*items[:index], value, *items[index + 1 :])
 
 
-def _operands(operands, first):
+def _operands(operands: tuple[int, ...], first: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Operands swapped, or replaced by any earlier tensor."""
     for i in range(len(operands)):
         for j in range(i):
@@ -64,7 +76,7 @@ def _operands(operands, first):
                 yield "operand", _set(operands, i, other)
 
 
-def _op(op):
+def _op(op: Op) -> Iterator[tuple[str, Op]]:
     """Another operator or other attributes, same operands."""
     for group, label in ((UNARY, "operator"), (BINARY, "operator"), (ACCUMULATORS, "accumulator")):
         if op.kind in group:
@@ -79,13 +91,14 @@ def _op(op):
             yield "accumulator", Op(op.kind, op.operands, Attrs(dim=0))
         case OpKind.SCALE:
             factor = op.attrs.factor
+            assert factor is not None
             for wrong in (Fraction(1), 1 / factor if factor else Fraction(2), factor / 2, -factor, factor**2):
                 yield "scale", Op(op.kind, op.operands, Attrs(factor=wrong))
         case kind if kind in REDUCTIONS:
             yield from _reduction(op)
 
 
-def _reduction(op):
+def _reduction(op: Op) -> Iterator[tuple[str, Op]]:
     for kind in REDUCTIONS:
         for dim in (0, 1, 2):
             if (kind, dim) != (op.kind, op.attrs.dim):
@@ -94,13 +107,13 @@ def _reduction(op):
         yield "eps", Op(op.kind, op.operands, replace(op.attrs, eps=Fraction(1, 10)))
 
 
-def _block(block):
+def _block(block: BlockGraph) -> Iterator[tuple[str, BlockGraph]]:
     for number, iterator in enumerate(block.inputs):
         for label, changed in _iterator(iterator):
             yield label, replace(block, inputs=_set(block.inputs, number, changed))
     for number, saver in enumerate(block.outputs):
-        for label, changed in _saver(saver, len(block.inputs) + len(block.ops)):
-            yield label, replace(block, outputs=_set(block.outputs, number, changed))
+        for label, written in _saver(saver, len(block.inputs) + len(block.ops)):
+            yield label, replace(block, outputs=_set(block.outputs, number, written))
     for extent in (1, 2, 3, 4):
         if extent != block.forloop_range:
             yield "loop range", replace(block, forloop_range=extent)
@@ -109,15 +122,15 @@ def _block(block):
     yield "grid", replace(block, grid=(block.grid[1], block.grid[0], block.grid[2]))
     for index, op in enumerate(block.ops):
         if not isinstance(op, ThreadDefined):
-            for label, changed in _op(op):
-                yield label, replace(block, ops=_set(block.ops, index, changed))
-            yield from _without(block, index)
-            yield from _doubled(block, index)
+            for label, other in _op(op):
+                yield label, replace(block, ops=_set(block.ops, index, other))
+            yield from _without(block, index, op)
+            yield from _doubled(block, index, op)
         for label, operands in _operands(op.operands, len(block.inputs) + index):
             yield label, replace(block, ops=_set(block.ops, index, replace(op, operands=operands)))
 
 
-def _entries(maps):
+def _entries(maps: tuple[int | None, ...]) -> Iterator[tuple[bool, tuple[int | None, ...]]]:
     """A map with one entry changed, or two swapped: (whether the last entry is concerned, map)."""
     for axis in range(len(maps)):
         for dim in DIMS:
@@ -128,26 +141,26 @@ def _entries(maps):
                 yield axis == 3, _set(_set(maps, axis, maps[other]), other, maps[axis])
 
 
-def _iterator(iterator):
+def _iterator(iterator: InputIterator) -> Iterator[tuple[str, InputIterator]]:
     for loop, maps in _entries((*iterator.imap, iterator.fmap)):
-        yield "fmap" if loop else "imap", replace(iterator, imap=maps[:3], fmap=maps[3])
+        yield "fmap" if loop else "imap", replace(iterator, imap=(maps[0], maps[1], maps[2]), fmap=maps[3])
 
 
-def _saver(saver, tensors):
+def _saver(saver: OutputSaver, tensors: int) -> Iterator[tuple[str, OutputSaver]]:
     for _, omap in _entries(saver.omap):
-        yield "omap", replace(saver, omap=omap)
+        yield "omap", replace(saver, omap=(omap[0], omap[1], omap[2]))
     for operand in range(tensors):
         if operand != saver.operand:
             yield "output", replace(saver, operand=operand)
 
 
-def _renumber(block, ops, number, step):
+def _renumber(block: BlockGraph, ops: Sequence[tuple[BlockOp, bool]], number: int, step: int) -> BlockGraph:
     """The block with ``ops`` and every use of a tensor after ``number`` moved by ``step``."""
 
-    def moved(i):
+    def moved(i: int) -> int:
         return i + step if i > number else i
 
-    def use(op, at):
+    def use(op: BlockOp, at: bool) -> BlockOp:
         return op if at else replace(op, operands=tuple(moved(i) for i in op.operands))
 
     return replace(
@@ -157,13 +170,12 @@ def _renumber(block, ops, number, step):
     )
 
 
-def _without(block, index):
+def _without(block: BlockGraph, index: int, op: Op) -> Iterator[tuple[str, BlockGraph]]:
     """Operator ``index`` left out: its users read its first operand."""
     number = len(block.inputs) + index
-    op = block.ops[index]
     label = "missing accumulator" if SPECS[op.kind].accumulator else "dropped operator"
 
-    def around(i):
+    def around(i: int) -> int:
         return op.operands[0] if i == number else i - (i > number)
 
     rest = (*block.ops[:index], *block.ops[index + 1 :])
@@ -177,10 +189,9 @@ def _without(block, index):
     )
 
 
-def _doubled(block, index):
+def _doubled(block: BlockGraph, index: int, op: Op) -> Iterator[tuple[str, BlockGraph]]:
     """Something put behind operator ``index``: the same accumulator again, a square, a factor, a sum."""
     number = len(block.inputs) + index
-    op = block.ops[index]
     extras = [
         ("extra operator", Op(OpKind.SQUARE, (number,))),
         ("extra operator", Op(OpKind.SCALE, (number,), Attrs(factor=Fraction(3)))),

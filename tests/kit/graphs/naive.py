@@ -7,32 +7,55 @@ field tests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from math import erf
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mirage_formal.graph.graph import GraphDefined, ThreadDefined
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.types import DimMap, Shape
+
+
+class Arithmetic(Protocol):
+    """How the numbers in arrays behave."""
+
+    def constant(self, value: Fraction) -> Any:
+        """What an array is multiplied with, or has added."""
+
+    def sqrt(self, x: NDArray[Any]) -> NDArray[Any]: ...
+
+    def exp(self, x: NDArray[Any]) -> NDArray[Any]: ...
+
+    def silu(self, x: NDArray[Any]) -> NDArray[Any]: ...
+
+    def opaque(self, kind: OpKind, x: NDArray[Any]) -> NDArray[Any]: ...
+
+    def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]: ...
+
+    def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]: ...
 
 
 class FloatArithmetic:
     """numpy float64."""
 
-    def constant(self, value: Fraction):
+    def constant(self, value: Fraction) -> Any:
         return np.float64(float(value))
 
-    def sqrt(self, x):
+    def sqrt(self, x: NDArray[Any]) -> NDArray[Any]:
         return np.sqrt(x)
 
-    def exp(self, x):
+    def exp(self, x: NDArray[Any]) -> NDArray[Any]:
         return np.exp(x)
 
-    def silu(self, x):
+    def silu(self, x: NDArray[Any]) -> NDArray[Any]:
         return x / (1.0 + np.exp(-x))
 
-    def opaque(self, kind, x):
+    def opaque(self, kind: OpKind, x: NDArray[Any]) -> NDArray[Any]:
         match kind:
             case OpKind.RELU:
                 return np.where(x > 0, x, 0.0)
@@ -42,14 +65,14 @@ class FloatArithmetic:
                 return np.array([v * (1 + erf(v / 2**0.5)) / 2 for v in x.ravel()]).reshape(x.shape)
         raise AssertionError(kind)
 
-    def matmul(self, a, b):
+    def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.matmul(a, b)
 
-    def sum(self, x, axis):
+    def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]:
         return x.sum(axis=axis, keepdims=True)
 
 
-def evaluate(graph, inputs, arithmetic):
+def evaluate(graph: KernelGraph, inputs: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> list[NDArray[Any]]:
     """Outputs of a kernel graph."""
     tensors = list(inputs)
     for op in graph.ops:
@@ -61,7 +84,15 @@ def evaluate(graph, inputs, arithmetic):
     return [tensors[i] for i in graph.outputs]
 
 
-def _ranges(shape, maps, coordinates, extents, loop, iteration, iterations):
+def _ranges(
+    shape: Shape,
+    maps: DimMap,
+    coordinates: Sequence[int],
+    extents: Sequence[int],
+    loop: int | None,
+    iteration: int,
+    iterations: int,
+) -> tuple[slice, ...]:
     """The slice of every dim that one block reads in one iteration."""
     low, size = [0] * len(shape), list(shape)
     for axis, dim in enumerate(maps):
@@ -74,8 +105,8 @@ def _ranges(shape, maps, coordinates, extents, loop, iteration, iterations):
     return tuple(slice(a, a + n) for a, n in zip(low, size, strict=True))
 
 
-def _kernel(block, args, arithmetic):
-    results = [None] * len(block.outputs)
+def _kernel(block: BlockGraph, args: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> list[NDArray[Any]]:
+    results: list[NDArray[Any] | None] = [None] * len(block.outputs)
     for where in product(*(range(extent) for extent in block.grid)):
         final = _one_block(block, args, where, arithmetic)
         for number, saver in enumerate(block.outputs):
@@ -84,25 +115,26 @@ def _kernel(block, args, arithmetic):
             for axis, dim in enumerate(saver.omap):
                 if dim is not None:
                     shape[dim] *= block.grid[axis]
-            if results[number] is None:
-                results[number] = [None, shape, tile]
-                results[number][0] = np.zeros(shape, dtype=tile.dtype).view(type(tile))
-            at = _ranges(shape, saver.omap, where, block.grid, None, 0, 1)
-            results[number][0][at] = tile
-    return [result[0] for result in results]
+            result = results[number]
+            if result is None:
+                result = results[number] = np.zeros(shape, dtype=tile.dtype).view(type(tile))
+            result[_ranges(tuple(shape), saver.omap, where, block.grid, None, 0, 1)] = tile
+    return [result for result in results if result is not None]
 
 
-def _one_block(block, args, where, arithmetic):
+def _one_block(
+    block: BlockGraph, args: Sequence[NDArray[Any]], where: Sequence[int], arithmetic: Arithmetic
+) -> list[Any]:
     """All tensors of one block after its loop: in-loop ones of the last iteration, accumulators when complete."""
-    state = {}
-    values = []
+    state: dict[int, NDArray[Any]] = {}
+    values: list[Any] = []
     for iteration in range(block.forloop_range):
         values = [
             arg[_ranges(arg.shape, it.imap, where, block.grid, it.fmap, iteration, block.forloop_range)]
             for arg, it in zip(args, block.inputs, strict=True)
         ]
         last = iteration == block.forloop_range - 1
-        waiting = set()
+        waiting: set[int] = set()
         for op in block.ops:
             number = len(values)
             if waiting & set(op.operands):
@@ -133,7 +165,9 @@ def _one_block(block, args, where, arithmetic):
     return values
 
 
-def _accumulate(op, operands, state, arithmetic, block):
+def _accumulate(
+    op: Op, operands: Sequence[NDArray[Any]], state: NDArray[Any] | None, arithmetic: Arithmetic, block: BlockGraph
+) -> NDArray[Any]:
     x = operands[0]
     axis = x.ndim - 1
     match op.kind:
@@ -156,7 +190,9 @@ def _accumulate(op, operands, state, arithmetic, block):
     return new if state is None else state + new
 
 
-def _finish(op, operands, state, arithmetic, block):
+def _finish(
+    op: Op, operands: Sequence[NDArray[Any]], state: NDArray[Any], arithmetic: Arithmetic, block: BlockGraph
+) -> NDArray[Any]:
     count = Fraction(1, operands[0].shape[-1] * block.forloop_range)
     if op.kind is OpKind.ACCUM_MEAN_LAST:
         return state * arithmetic.constant(count)
@@ -165,7 +201,7 @@ def _finish(op, operands, state, arithmetic, block):
     return state
 
 
-def _fold(x, dim, kept):
+def _fold(x: NDArray[Any], dim: int, kept: int) -> NDArray[Any]:
     pieces = np.split(x, x.shape[dim] // kept, axis=dim)
     total = pieces[0]
     for piece in pieces[1:]:
@@ -173,9 +209,10 @@ def _fold(x, dim, kept):
     return total
 
 
-def _apply(op, args, arithmetic, block):  # noqa: C901
+def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: BlockGraph | None) -> NDArray[Any]:  # noqa: C901
     x = args[0]
     attrs = op.attrs
+    dim: Any = attrs.dim  # None where an operator has none, and is not asked for it
     match op.kind:
         case OpKind.MATMUL:
             return arithmetic.matmul(x, args[1])
@@ -198,18 +235,20 @@ def _apply(op, args, arithmetic, block):  # noqa: C901
         case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
             return arithmetic.opaque(op.kind, x)
         case OpKind.SCALE:
+            assert attrs.factor is not None
             return x * arithmetic.constant(attrs.factor)
         case OpKind.SUM:
-            return arithmetic.sum(x, attrs.dim)
+            return arithmetic.sum(x, dim)
         case OpKind.MEAN:
-            return arithmetic.sum(x, attrs.dim) * arithmetic.constant(Fraction(1, x.shape[attrs.dim]))
+            return arithmetic.sum(x, dim) * arithmetic.constant(Fraction(1, x.shape[dim]))
         case OpKind.MAX:
             return x.max(axis=attrs.dim, keepdims=True)
         case OpKind.SUM_TO_DIMX:
-            return _fold(x, attrs.dim, block.reduction_dimx)
+            assert block is not None
+            return _fold(x, dim, block.reduction_dimx)
         case OpKind.SOFTMAX:
             e = arithmetic.exp(x)
-            return e / arithmetic.sum(e, attrs.dim)
+            return e / arithmetic.sum(e, dim)
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(op, args, arithmetic)
         case OpKind.TRANSPOSE:
@@ -219,14 +258,16 @@ def _apply(op, args, arithmetic, block):  # noqa: C901
         case OpKind.CONCAT:
             return np.concatenate(args, axis=attrs.dim)
         case OpKind.REPEAT:
-            return np.repeat(x, attrs.times, axis=attrs.dim)
+            assert attrs.times is not None
+            return np.repeat(x, attrs.times, axis=dim)
         case OpKind.CAST:
             return x
     raise AssertionError(op.kind)
 
 
-def _norm(op, args, arithmetic):
+def _norm(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> NDArray[Any]:
     x, dim = args[0], op.attrs.dim
+    assert dim is not None
     count = arithmetic.constant(Fraction(1, x.shape[dim]))
     if op.kind is OpKind.LAYER_NORM:
         x = x - arithmetic.sum(x, dim) * count

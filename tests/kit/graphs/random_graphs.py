@@ -6,22 +6,25 @@ Two grid axes may split one dim, the loop may split a dim that a grid axis split
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_formal.graph.graph import (
     BlockGraph,
+    BlockOp,
     GraphDefined,
     Input,
     InputIterator,
     KernelGraph,
+    KernelOp,
     Op,
     OutputSaver,
     ThreadDefined,
     ThreadGraph,
 )
 from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, Level, OpKind
-from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 SHAPES = ((4, 12), (12, 4), (4, 4), (12, 12), (1, 12), (12, 1), (4, 1))
 ORDERED = frozenset(kind for kind, spec in SPECS.items() if spec.lax.value == "none")
@@ -31,16 +34,16 @@ EXPONENTIALS = frozenset(kind for kind, spec in SPECS.items() if spec.lax.value 
 
 @dataclass
 class _STensor:
-    shape: tuple
-    varies: set  # grid axes and the loop (3) on which it depends
+    shape: Shape
+    varies: set[int]  # grid axes and the loop (3) on which it depends
     after: bool
 
 
 def random_graph(rng: random.Random, kinds: frozenset[OpKind], kernels: int = 2) -> KernelGraph:
     """A graph with up to ``kernels`` kernels over operators from ``kinds``."""
-    shapes = [rng.choice(SHAPES) for _ in range(rng.randint(2, 3))]
+    shapes: list[Shape] = [rng.choice(SHAPES) for _ in range(rng.randint(2, 3))]
     inputs = tuple(Input(f"t{i}", DTensor(shape, DType.FLOAT16), row_major(shape)) for i, shape in enumerate(shapes))
-    ops = []
+    ops: list[KernelOp] = []
     while len(ops) < kernels:
         if rng.random() < 0.3:
             made = _operator(rng, [k for k in kinds if Level.KERNEL in SPECS[k].levels], shapes, None)
@@ -55,7 +58,7 @@ def random_graph(rng: random.Random, kinds: frozenset[OpKind], kernels: int = 2)
     return KernelGraph(inputs, tuple(ops), (len(shapes) - 1,))
 
 
-def _attrs(rng, kind, shapes):
+def _attrs(rng: random.Random, kind: OpKind, shapes: Sequence[Shape]) -> Attrs:
     shape = shapes[0]
     dim = rng.randrange(len(shape))
     match kind:
@@ -76,7 +79,9 @@ def _attrs(rng, kind, shapes):
     return Attrs(dim=dim if "dim" in SPECS[kind].required else None)
 
 
-def _operator(rng, kinds, shapes, context):
+def _operator(
+    rng: random.Random, kinds: Collection[OpKind], shapes: Sequence[Shape], context: BlockContext | None
+) -> tuple[Op, list[Shape]] | None:
     """(operator, result shapes) with operands among ``shapes``, or None if a few tries fail."""
     for _ in range(20):
         kind = rng.choice(sorted(kinds))
@@ -90,7 +95,7 @@ def _operator(rng, kinds, shapes, context):
     return None
 
 
-def _iterator(rng, shape, grid, iterations):
+def _iterator(rng: random.Random, shape: Shape, grid: Sequence[int], iterations: int) -> tuple[InputIterator, _STensor]:
     size = list(shape)
     maps = []
     for extent in grid:
@@ -106,16 +111,18 @@ def _iterator(rng, shape, grid, iterations):
     varies = {a for a in range(3) if maps[a] is not None and grid[a] > 1}
     if loop is not None and iterations > 1:
         varies.add(3)
-    return InputIterator(tuple(maps), loop), _STensor(tuple(size), varies, False)
+    return InputIterator((maps[0], maps[1], maps[2]), loop), _STensor(tuple(size), varies, False)
 
 
-def _kernel(rng, kinds, shapes):
-    grid = tuple(rng.choice((1, 1, 2, 3)) for _ in range(3))
+def _kernel(
+    rng: random.Random, kinds: Collection[OpKind], shapes: Sequence[Shape]
+) -> tuple[GraphDefined | None, list[Shape]]:
+    grid = (rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3)))
     iterations = rng.choice((1, 2, 3))
     operands = tuple(rng.sample(range(len(shapes)), min(len(shapes), rng.randint(1, 3))))
     loaded = [_iterator(rng, shapes[i], grid, iterations) for i in operands]
     tensors = [tensor for _, tensor in loaded]
-    ops = []
+    ops: list[BlockOp] = []
     context = BlockContext(iterations, 2)
     body = [k for k in kinds if Level.BLOCK in SPECS[k].levels and not SPECS[k].accumulator]
     closing = [k for k in kinds if SPECS[k].accumulator]
@@ -138,13 +145,22 @@ def _kernel(rng, kinds, shapes):
         for axis, dim in enumerate(omap):
             if dim is not None:
                 shape[dim] *= grid[axis]
-        savers.append(OutputSaver(number, tuple(omap)))
+        savers.append(OutputSaver(number, (omap[0], omap[1], omap[2])))
         produced.append(tuple(shape))
     graph = BlockGraph(grid, (128, 1, 1), iterations, 2, tuple(i for i, _ in loaded), tuple(ops), tuple(savers))
     return GraphDefined(operands, graph), produced
 
 
-def _grow(rng, ops, tensors, kinds, context, count, *, after):
+def _grow(
+    rng: random.Random,
+    ops: list[BlockOp],
+    tensors: list[_STensor],
+    kinds: Collection[OpKind],
+    context: BlockContext,
+    count: int,
+    *,
+    after: bool,
+) -> None:
     """Append up to ``count`` operators on tensors before, or behind, the accumulators."""
     for _ in range(count):
         usable = [i for i, tensor in enumerate(tensors) if tensor.after == after]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import prod
 from random import Random
+from typing import TypeVar
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -289,7 +290,12 @@ def rearranged(graph: KernelGraph, random: Random) -> KernelGraph:
     return KernelGraph(graph.inputs, tuple(ops), tuple(names[n] for n in graph.outputs))
 
 
-def _any_order(ops, first, names, random):  # type: ignore[no-untyped-def]
+_AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
+
+
+def _any_order(
+    ops: tuple[_AnyOp, ...], first: int, names: dict[int, int], random: Random
+) -> Iterator[tuple[int, _AnyOp]]:
     """Operators in a random order that respects operands; ``names`` must be filled in by the caller."""
     waiting = list(numbered(first, ops))
     while waiting:

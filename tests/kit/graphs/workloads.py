@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from mirage_formal.graph.graph import (
     BlockGraph,
+    BlockOp,
     GraphDefined,
     Input,
     InputIterator,
@@ -14,25 +17,33 @@ from mirage_formal.graph.graph import (
     OutputSaver,
 )
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, row_major
 
 K = OpKind
 N = None
 
 
-def tensor(name, *shape):
+def tensor(name: str, *shape: int) -> Input:
     return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
 
 
-def op(kind, *operands, **attrs):
+def op(kind: OpKind, *operands: int, **attrs: Any) -> Op:
     return Op(kind, operands, Attrs(**attrs) if attrs else NO_ATTRS)
 
 
-def load(imap, fmap=None):
+def load(imap: DimMap, fmap: int | None = None) -> InputIterator:
     return InputIterator(imap, fmap)
 
 
-def kernel(operands, grid, loop, inputs, ops, outputs, dimx=64):
+def kernel(
+    operands: Sequence[int],
+    grid: Dim3,
+    loop: int,
+    inputs: Sequence[InputIterator],
+    ops: Sequence[BlockOp],
+    outputs: Sequence[tuple[int, DimMap]],
+    dimx: int = 64,
+) -> GraphDefined:
     savers = tuple(OutputSaver(number, omap) for number, omap in outputs)
     return GraphDefined(tuple(operands), BlockGraph(grid, (128, 1, 1), loop, dimx, tuple(inputs), tuple(ops), savers))
 
@@ -40,11 +51,13 @@ def kernel(operands, grid, loop, inputs, ops, outputs, dimx=64):
 # --- RMSNorm: rms_norm(X) W ---
 
 
-def rmsnorm(b=2, k=4096, n=6144):
+def rmsnorm(b: int = 2, k: int = 4096, n: int = 6144) -> KernelGraph:
     return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (op(K.RMS_NORM, 0, dim=1), op(K.MATMUL, 2, 1)), (3,))
 
 
-def rmsnorm_fused(b=2, k=4096, n=6144, grid=96, loop=64, rows=1):
+def rmsnorm_fused(
+    b: int = 2, k: int = 4096, n: int = 6144, grid: int = 96, loop: int = 64, rows: int = 1
+) -> KernelGraph:
     """One kernel; the division comes after the product."""
     block = kernel(
         (0, 1),
@@ -57,7 +70,9 @@ def rmsnorm_fused(b=2, k=4096, n=6144, grid=96, loop=64, rows=1):
     return KernelGraph((tensor("X", b, k), tensor("W", k, n)), (block,), (2,))
 
 
-def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64, mean_of=None):
+def rmsnorm_by_hand(
+    b: int = 2, k: int = 4096, n: int = 6144, grid: int = 96, loop: int = 64, mean_of: int | None = None
+) -> KernelGraph:
     """One kernel; the mean of squares from square, scale and two sums."""
     block = kernel(
         (0, 1),
@@ -82,11 +97,11 @@ def rmsnorm_by_hand(b=2, k=4096, n=6144, grid=96, loop=64, mean_of=None):
 # --- attention ---
 
 
-def _qkv(b, m, d, n, e):
+def _qkv(b: int, m: int, d: int, n: int, e: int) -> tuple[Input, ...]:
     return tensor("Q", b, m, d), tensor("K", b, d, n), tensor("V", b, n, e)
 
 
-def attention(b=2, m=256, d=64, n=4096, e=64):
+def attention(b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64) -> KernelGraph:
     """O = (exp(QK) / rowsum exp(QK)) V."""
     ops = (
         op(K.MATMUL, 0, 1),
@@ -98,7 +113,9 @@ def attention(b=2, m=256, d=64, n=4096, e=64):
     return KernelGraph(_qkv(b, m, d, n, e), ops, (7,))
 
 
-def attention_split(b=2, m=256, d=64, n=4096, e=64, split=16, loop=4, rows=1):
+def attention_split(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, split: int = 16, loop: int = 4, rows: int = 1
+) -> KernelGraph:
     """Two kernels: keys split over blocks, then combined."""
     first = kernel(
         (0, 1, 2),
@@ -127,7 +144,9 @@ def attention_split(b=2, m=256, d=64, n=4096, e=64, split=16, loop=4, rows=1):
     return KernelGraph(_qkv(b, m, d, n, e), (first, second), (5,))
 
 
-def attention_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
+def attention_one(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, rows: int = 4, loop: int = 64
+) -> KernelGraph:
     """One kernel."""
     block = kernel(
         (0, 1, 2),
@@ -148,7 +167,7 @@ def attention_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
     return KernelGraph(_qkv(b, m, d, n, e), (block,), (3,))
 
 
-def qk_norm(b=2, m=256, d=64, n=4096, e=64):
+def qk_norm(b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64) -> KernelGraph:
     """Attention with rms_norm over the head dim of Q and K."""
     ops = (
         op(K.RMS_NORM, 0, dim=2),
@@ -162,7 +181,9 @@ def qk_norm(b=2, m=256, d=64, n=4096, e=64):
     return KernelGraph(_qkv(b, m, d, n, e), ops, (9,))
 
 
-def qk_norm_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
+def qk_norm_one(
+    b: int = 2, m: int = 256, d: int = 64, n: int = 4096, e: int = 64, rows: int = 4, loop: int = 64
+) -> KernelGraph:
     """One kernel, norms included."""
     block = kernel(
         (0, 1, 2),
@@ -187,16 +208,18 @@ def qk_norm_one(b=2, m=256, d=64, n=4096, e=64, rows=4, loop=64):
 # --- LoRA: XW + (XA)B ---
 
 
-def _lora(b, k, n, r):
+def _lora(b: int, k: int, n: int, r: int) -> tuple[Input, ...]:
     return tensor("X", b, k), tensor("W", k, n), tensor("A", k, r), tensor("B", r, n)
 
 
-def lora(b=16, k=256, n=4096, r=16):
+def lora(b: int = 16, k: int = 256, n: int = 4096, r: int = 16) -> KernelGraph:
     ops = (op(K.MATMUL, 0, 1), op(K.MATMUL, 0, 2), op(K.MATMUL, 5, 3), op(K.ADD, 4, 6))
     return KernelGraph(_lora(b, k, n, r), ops, (7,))
 
 
-def lora_fused(b=16, k=256, n=4096, r=16, grid=64, loop=4, rows=1):
+def lora_fused(
+    b: int = 16, k: int = 256, n: int = 4096, r: int = 16, grid: int = 64, loop: int = 4, rows: int = 1
+) -> KernelGraph:
     """One kernel."""
     block = kernel(
         (0, 1, 2, 3),
@@ -218,16 +241,18 @@ def lora_fused(b=16, k=256, n=4096, r=16, grid=64, loop=4, rows=1):
 # --- GatedMLP: silu(X W1) * (X W2) ---
 
 
-def _gated(b, k, n):
+def _gated(b: int, k: int, n: int) -> tuple[Input, ...]:
     return tensor("X", b, k), tensor("W1", k, n), tensor("W2", k, n)
 
 
-def gated_mlp(b=8, k=4096, n=4096):
+def gated_mlp(b: int = 8, k: int = 4096, n: int = 4096) -> KernelGraph:
     ops = (op(K.MATMUL, 0, 1), op(K.MATMUL, 0, 2), op(K.SILU, 3), op(K.MUL, 5, 4))
     return KernelGraph(_gated(b, k, n), ops, (6,))
 
 
-def gated_mlp_fused(b=8, k=4096, n=4096, grid=64, loop=64, rows=1):
+def gated_mlp_fused(
+    b: int = 8, k: int = 4096, n: int = 4096, grid: int = 64, loop: int = 64, rows: int = 1
+) -> KernelGraph:
     """One kernel."""
     block = kernel(
         (0, 1, 2),
@@ -250,11 +275,11 @@ def gated_mlp_fused(b=8, k=4096, n=4096, grid=64, loop=64, rows=1):
 # --- nTrans: rms_norm(X + alpha * (rms_norm(H) + X)) ---
 
 
-def _ntrans(b, n):
+def _ntrans(b: int, n: int) -> tuple[Input, ...]:
     return tensor("X", b, n), tensor("H", b, n), tensor("alpha", b, n)
 
 
-def ntrans(b=8, n=4096):
+def ntrans(b: int = 8, n: int = 4096) -> KernelGraph:
     ops = (
         op(K.RMS_NORM, 1, dim=1),
         op(K.ADD, 3, 0),
@@ -265,7 +290,7 @@ def ntrans(b=8, n=4096):
     return KernelGraph(_ntrans(b, n), ops, (7,))
 
 
-def ntrans_fused(b=8, n=4096, grid=8):
+def ntrans_fused(b: int = 8, n: int = 4096, grid: int = 8) -> KernelGraph:
     """One kernel, a block per row."""
     block = kernel(
         (0, 1, 2),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.graph.check import block_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning.reference import run as reference
 from tests.kit.kernels import program_interpreter
@@ -20,7 +25,9 @@ TARGET = load_target("h200")
 ROUND = {DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8, DType.FLOAT32: 2.0**-24}
 
 
-def alone(op, operands, strides=None):
+def alone(
+    op: GraphDefined, operands: Sequence[DTensor], strides: Mapping[int, tuple[int, ...]] | None = None
+) -> KernelGraph:
     """A program of one kernel; inputs are row-major unless strides are given."""
     inputs = tuple(
         Input(f"x{i}", tensor, (strides or {}).get(i, row_major(tensor.shape))) for i, tensor in enumerate(operands)
@@ -30,11 +37,12 @@ def alone(op, operands, strides=None):
     return KernelGraph(inputs, (kernel,), tuple(range(count, count + op.results)))
 
 
-def shrunk(op, operands, most_grid=2, most_loop=3):
+def shrunk(op: GraphDefined, operands: Sequence[DTensor], most_grid: int = 2, most_loop: int = 3) -> KernelGraph:
     """The same kernel with the same tiles, with fewer blocks and iterations."""
     block = op.graph
-    tiles = block_types(block, operands)
-    grid = tuple(min(g, most_grid) for g in block.grid)
+    tiles = block_types(block, tuple(operands))
+    x, y, z = (min(g, most_grid) for g in block.grid)
+    grid = (x, y, z)
     loop = min(block.forloop_range, most_loop)
     tensors = []
     for iterator, tile, operand in zip(block.inputs, tiles, operands, strict=False):
@@ -48,12 +56,12 @@ def shrunk(op, operands, most_grid=2, most_loop=3):
     return alone(GraphDefined(op.operands, replace(block, grid=grid, forloop_range=loop)), tensors)
 
 
-def stored(values, dtype):
+def stored(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
     """Values that the element type holds exactly."""
     return program_interpreter.from_storage(program_interpreter.to_storage(values, dtype), dtype)
 
 
-def inputs_for(graph, seed=0, scale=0.3, low=None):
+def inputs_for(graph: KernelGraph, seed: int = 0, scale: float = 0.3, low: float | None = None) -> list[NDArray[Any]]:
     """Random inputs that their element types hold."""
     rng = np.random.default_rng(seed)
     out = []
@@ -65,7 +73,7 @@ def inputs_for(graph, seed=0, scale=0.3, low=None):
     return out
 
 
-def laid_out(array, item):
+def laid_out(array: NDArray[Any], item: Input) -> NDArray[Any]:
     """The elements that an input's strides span."""
     spans = zip(item.tensor.shape, item.strides, strict=True)
     flat = np.zeros(1 + sum((n - 1) * s for n, s in spans), np.float32)
@@ -77,19 +85,26 @@ def laid_out(array, item):
     return flat
 
 
-def error(found, wanted):
+def error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Largest error relative to the largest wanted value."""
     wanted = np.asarray(wanted)
     found = np.asarray(found, np.float64).reshape(wanted.shape)
     return float(np.abs(found - wanted).max() / (np.abs(wanted).max() + 1e-30))
 
 
-def planned(graph, *, generic=False):
+def planned(graph: KernelGraph, *, generic: bool = False) -> tuple[Plan, Program]:
     plan = make_plan(graph, 0, TARGET, generic=generic)
     return plan, lower(plan)
 
 
-def compare(graph, *, generic=False, arrays=None, tolerance=None, run=program_interpreter.run):
+def compare(
+    graph: KernelGraph,
+    *,
+    generic: bool = False,
+    arrays: Sequence[NDArray[Any]] | None = None,
+    tolerance: float | None = None,
+    run: Callable[[Program, Sequence[NDArray[Any]]], Sequence[NDArray[Any]]] = program_interpreter.run,
+) -> tuple[Plan, Program, float]:
     """Runs a one-kernel program's Program and compares; returns plan, Program and the largest error."""
     plan, program = planned(graph, generic=generic)
     arrays = inputs_for(graph) if arrays is None else arrays

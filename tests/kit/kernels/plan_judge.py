@@ -206,7 +206,7 @@ def _trace(name: str) -> Tracer:
     return tracer
 
 
-class Tracer(Machine):  # type: ignore[misc]
+class Tracer(Machine):
     """Runs a Program and digests what its threads do, in order: all of it, and what concerns shared memory.
 
     A wait counts as the copies that are complete behind it; one that completes none, and a barrier behind another one

@@ -78,7 +78,7 @@ def memory(base: Base) -> Iterator[Mutant]:
     live = {request.name: set(range(request.first, request.last + 1)) for request in base.requests}
     for i, buffer in enumerate(plan.buffers):
 
-        def put(i: int = i, **changed: int) -> Plan:
+        def put(i: int = i, **changed: Any) -> Plan:
             return replace(plan, buffers=_set(plan.buffers, i, replace(plan.buffers[i], **changed)))
 
         for other in plan.buffers:
@@ -131,7 +131,8 @@ def schedule(base: Base) -> Iterator[Mutant]:
         steps: tuple[Step, ...] = getattr(plan, phase)
         for i, step in enumerate(steps):
             for what, changed in _steps(steps, i, step):
-                yield mutant(f"{phase} {i}: {what}", replace(plan, **{phase: changed}))
+                phases: dict[str, Any] = {phase: changed}
+                yield mutant(f"{phase} {i}: {what}", replace(plan, **phases))
     if plan.ring:
         for stages in (plan.stages - 1, plan.stages + 1):
             if stages > 0 and any(step == Prefetch() for step in plan.loop):

@@ -7,11 +7,14 @@ copies read before they were waited for, collectives under divergent conditions,
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program import program as p
@@ -21,7 +24,7 @@ class Fault(AssertionError):
     """The program does something that no right program does."""
 
 
-def to_storage(a, dtype):
+def to_storage(a: NDArray[Any], dtype: DType) -> NDArray[Any]:
     """Floats as they are stored; bfloat16 as its 16 bits."""
     a = np.asarray(a, np.float32)
     if dtype is DType.FLOAT16:
@@ -36,7 +39,7 @@ def to_storage(a, dtype):
     return a
 
 
-def from_storage(a, dtype):
+def from_storage(a: NDArray[Any], dtype: DType) -> NDArray[Any]:
     if dtype is DType.BFLOAT16:
         return (np.asarray(a).astype(np.uint32) << np.uint32(16)).view(np.float32)
     return np.asarray(a).astype(np.float32)
@@ -52,21 +55,21 @@ class Pending:
 
 
 class Machine:
-    def __init__(self, program, arrays):
+    def __init__(self, program: p.Program, arrays: Sequence[NDArray[Any]]) -> None:
         self.program = program
         gx, gy, gz = program.grid
         self.blocks, self.threads = gx * gy * gz, program.threads
         b = np.arange(self.blocks)[:, None]
         t = np.arange(self.threads)[None, :]
         self.block, self.thread = np.broadcast_arrays(b, t)
-        self.env = {
+        self.env: dict[str, Any] = {
             "tid": self.thread,
             "bx": self.block % gx,
             "by": self.block // gx % gy,
             "bz": self.block // (gx * gy),
         }
-        self.params = {}
-        self.written = {}
+        self.params: dict[str, NDArray[Any]] = {}
+        self.written: dict[str, NDArray[Any]] = {}
         given = iter(arrays)
         for item in program.params:
             if item.written:
@@ -84,11 +87,12 @@ class Machine:
         self.waiting = np.zeros((self.blocks, units), bool)
         self.writer = np.full((self.blocks, units), -1)
         self.reader = np.full((self.blocks, units), -1)
-        self.open, self.groups = [], []
-        self.registers = {}
-        self.steps = {}
+        self.open: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+        self.groups: list[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]]] = []
+        self.registers: dict[str, NDArray[Any]] = {}
+        self.steps: dict[str, builtins.int] = {}
 
-    def run(self):
+    def run(self) -> tuple[NDArray[Any], ...]:
         everyone = np.ones((self.blocks, self.threads), bool)
         with np.errstate(all="ignore"):
             self.body(self.program.body, everyone)
@@ -99,7 +103,7 @@ class Machine:
 
     # --- integers and values
 
-    def int(self, e):
+    def int(self, e: p.IntExpr) -> Any:
         match e:
             case p.Int():
                 return e.value
@@ -128,10 +132,10 @@ class Machine:
                         return ((a != 0) & (b != 0)) * 1
         raise AssertionError(e)
 
-    def ints(self, e):
+    def ints(self, e: p.IntExpr) -> NDArray[Any]:
         return np.broadcast_to(np.asarray(self.int(e)), self.thread.shape)
 
-    def value(self, v, mask):
+    def value(self, v: p.Value, mask: NDArray[Any]) -> NDArray[Any]:
         match v:
             case p.Real():
                 return np.full(self.thread.shape, v.value, np.float32)
@@ -150,7 +154,7 @@ class Machine:
                 return np.where(c, self.value(v.a, mask & c), self.value(v.b, mask & ~c)).astype(np.float32)
         raise AssertionError(v)
 
-    def slot(self, array, index):
+    def slot(self, array: str, index: p.IntExpr) -> builtins.int:
         i = self.int(index)
         if not isinstance(i, int):
             raise Fault(f"{array}: index is no constant")
@@ -160,7 +164,7 @@ class Machine:
 
     # --- memory
 
-    def units(self, name, index, count, mask):
+    def units(self, name: str, index: NDArray[Any], count: builtins.int, mask: NDArray[Any]) -> NDArray[Any]:
         """Positions of 16-bit units [blocks, threads, units] of ``count`` elements."""
         item = self.buffer[name]
         size = item.dtype.bytes
@@ -172,7 +176,7 @@ class Machine:
             raise Fault(f"{name}: misaligned")
         return at[..., None] // 2 + np.arange(count * size // 2)
 
-    def check_read(self, name, unit, mask, who=None):
+    def check_read(self, name: str, unit: NDArray[Any], mask: NDArray[Any], who: NDArray[Any] | None = None) -> None:
         who = self.thread if who is None else who
         b = np.broadcast_to(self.block[..., None], unit.shape)[mask]
         u = unit[mask]
@@ -189,7 +193,7 @@ class Machine:
         self.reader[b, u] = mine
         self.reader[b, u] = np.where(self.reader[b, u] == mine, mine, -2)
 
-    def check_write(self, name, unit, mask):
+    def check_write(self, name: str, unit: NDArray[Any], mask: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         b = np.broadcast_to(self.block[..., None], unit.shape)[mask]
         u = unit[mask]
         t = np.broadcast_to(self.thread[..., None], unit.shape)[mask]
@@ -204,7 +208,9 @@ class Machine:
         self.live[b, u] = True
         return b, u
 
-    def read_shared(self, name, index, count, mask, raw=False):
+    def read_shared(
+        self, name: str, index: NDArray[Any], count: builtins.int, mask: NDArray[Any], raw: bool = False
+    ) -> NDArray[Any]:
         unit = self.units(name, index, count, mask)
         self.check_read(name, unit, mask)
         bits = self.shared[self.block[..., None], unit]
@@ -213,14 +219,14 @@ class Machine:
         dtype = self.buffer[name].dtype
         return from_storage(np.ascontiguousarray(bits).view(STORAGE[dtype]), dtype)
 
-    def write_shared(self, name, index, values, mask):
+    def write_shared(self, name: str, index: NDArray[Any], values: NDArray[Any], mask: NDArray[Any]) -> None:
         dtype = self.buffer[name].dtype
         unit = self.units(name, index, values.shape[-1], mask)
         b, u = self.check_write(name, unit, mask)
         bits = np.ascontiguousarray(to_storage(values, dtype)).view(np.uint16)
         self.shared[b, u] = bits[mask].reshape(-1) if b.ndim == 1 else bits[mask]
 
-    def global_positions(self, name, index, count, mask):
+    def global_positions(self, name: str, index: NDArray[Any], count: builtins.int, mask: NDArray[Any]) -> NDArray[Any]:
         item = self.param[name]
         bad = mask & ((index < 0) | (index + count > item.elements))
         if bad.any():
@@ -229,7 +235,7 @@ class Machine:
             raise Fault(f"{name}: misaligned")
         return np.where(mask, index, 0)[..., None] + np.arange(count)
 
-    def read_global(self, name, index, count, mask):
+    def read_global(self, name: str, index: NDArray[Any], count: builtins.int, mask: NDArray[Any]) -> NDArray[Any]:
         if self.param[name].written:
             raise Fault(f"{name}: read of an output")
         at = self.global_positions(name, index, count, mask)
@@ -237,15 +243,15 @@ class Machine:
 
     # --- statements
 
-    def body(self, stmts, mask):
+    def body(self, stmts: Sequence[p.Stmt], mask: NDArray[Any]) -> None:
         for stmt in stmts:
             self.statement(stmt, mask)
 
-    def everyone(self, stmt, mask):
+    def everyone(self, stmt: p.Stmt, mask: NDArray[Any]) -> None:
         if not mask.all():
             raise Fault(f"{type(stmt).__name__} under a divergent condition")
 
-    def statement(self, s, mask):  # noqa: C901
+    def statement(self, s: p.Stmt, mask: NDArray[Any]) -> None:  # noqa: C901
         kind = type(s).__name__
         self.steps[kind] = self.steps.get(kind, 0) + 1
         match s:
@@ -332,7 +338,7 @@ class Machine:
             case _:
                 raise AssertionError(s)
 
-    def copy(self, s, mask):
+    def copy(self, s: p.CopyAsync, mask: NDArray[Any]) -> None:
         item = self.buffer[s.buffer]
         count = 16 // item.dtype.bytes
         assert item.dtype is self.param[s.param].dtype
@@ -347,13 +353,13 @@ class Machine:
         t = np.broadcast_to(self.thread[..., None], unit.shape)[mask]
         self.open.append((b, u, t, bits[mask]))
 
-    def land(self, item):
+    def land(self, item: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]) -> None:
         b, u, t, bits = item
         self.waiting[b, u] = False
         self.shared[b, u] = bits
         self.writer[b, u] = t
 
-    def load_matrix(self, s):
+    def load_matrix(self, s: p.LoadMatrix) -> None:
         lane = np.arange(self.threads) % 32
         used = lane < 8 * s.count
         index = self.ints(s.index)
@@ -371,12 +377,12 @@ class Machine:
             pair = np.stack([m[:, :, lanes // 4, lanes % 4 * 2], m[:, :, lanes // 4, lanes % 4 * 2 + 1]], axis=-1)
             words[:, :, self.slot(s.words, p.Int(first + k))] = pair.reshape(self.blocks, self.threads, 2)
 
-    def mma(self, s):
+    def mma(self, s: p.Mma) -> None:
         warps = self.threads // 32
         lanes = np.arange(32)
         g, t = lanes // 4, lanes % 4
 
-        def halves(words, first, count):
+        def halves(words: str, first: builtins.int, count: builtins.int) -> NDArray[Any]:
             w = [self.registers[words][:, :, self.slot(words, p.Int(first + k))] for k in range(count)]
             bits = np.stack(w, axis=2).reshape(self.blocks, warps, 32, count, 2)
             return from_storage(bits.view(STORAGE[s.dtype]), s.dtype)
@@ -399,7 +405,7 @@ class Machine:
             d[:, :, self.slot(s.d, p.Int(first + k))] += part
 
 
-def unary(fn, a):
+def unary(fn: p.UnaryFn, a: NDArray[Any]) -> NDArray[Any]:
     F = p.UnaryFn
     match fn:
         case F.NEG:
@@ -427,12 +433,12 @@ def unary(fn, a):
     raise AssertionError(fn)
 
 
-def binary(fn, a, b):
+def binary(fn: p.BinaryFn, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     F = p.BinaryFn
     ops = {F.ADD: np.add, F.SUB: np.subtract, F.MUL: np.multiply, F.DIV: np.divide, F.MAX: np.maximum}
     return ops[fn](a, b)
 
 
-def run(program, arrays):
+def run(program: p.Program, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     """Written parameters, flat, as float32, after the program has run on flat arrays for the others."""
     return Machine(program, arrays).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from mirage_formal.logic.axioms import Atom, Axiom, extent_of
 from mirage_formal.logic.sexpr import SExpr
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 PRIME = 2_147_483_647
 POINTS = 8
 

@@ -34,8 +34,8 @@ HERE = REPOSITORY / "tests"
 BLOCK = (128, 1, 1)
 
 Pair = tuple[KernelGraph, KernelGraph]
-Shapes = dict[str, tuple[int, ...]]  # of inputs, by name
-Read = tuple[Tensor, DimMap] | tuple[Tensor, DimMap, int]  # a tensor, its imap, its fmap
+Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
+Read = tuple[Tensor, DimMap] | tuple[Tensor, DimMap, int | None]  # a tensor, its imap, its fmap
 Saved = tuple[BlockTensor, DimMap]  # what a block writes, and its omap
 
 

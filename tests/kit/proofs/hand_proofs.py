@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
+from typing import Any
 
-from tests.kit.proofs.claims import kernel, on, pair
+from mirage_formal import BlockBuilder, BlockTensor
+from tests.kit.proofs.claims import Saved, kernel, on, pair
 
 
-def rename(a, *pairs):
+def rename(a: int, *pairs: Sequence[int]) -> list[Any]:
     return ["rename", a, [list(p) for p in pairs]]
 
 
-def online(block, q, k, v):
+def online(block: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
     scores = block.matmul(q, k)
     largest, moved = block.reduction_max(scores, 1)
     weights, factor = block.exp(scores - largest), block.exp(moved)
@@ -324,11 +327,11 @@ PROOFS = {
 }  # fmt: skip
 
 
-def text(name, *edits):
+def text(name: str, *edits: Sequence[Any]) -> str:
     """A proof as JSON, with edits: each a path and the value to put there, or a path and a function of the old one."""
     found = {"version": 2, "atoms": [], "bases": [], **copy.deepcopy(PROOFS[name])}
     for *path, last, new in edits:
-        place = found
+        place: Any = found
         for key in path:
             place = place[key]
         place[last] = new(place[last]) if callable(new) else new

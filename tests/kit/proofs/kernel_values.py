@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import Reader
-from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.ring import Index, Poly, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
+from mirage_formal.graph.graph import KernelGraph
+
+Env = dict[int, int]  # numbers that digits stand for
 
 
-def at(index, env):
+def at(index: Index, env: Env) -> int:
     """The number that an index stands for."""
     return index[0] + sum(stride * env[digit] for digit, stride in index[1])
 
 
-def replayed(program, candidate, tables):
+def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> Steps:
     """The steps of a proof, after its lemmas."""
     terms = Terms()
     graphs = [Elaboration(terms, graph, "graph") for graph in (program, candidate)]
@@ -41,27 +47,28 @@ def replayed(program, candidate, tables):
 class Values:
     """Evaluates polynomials on arrays; a half power is a power of the principal root, imaginary for negatives."""
 
-    def __init__(self, ring, arrays):
-        self.ring, self.arrays, self.known = ring, arrays, {}
+    def __init__(self, ring: Ring, arrays: Sequence[NDArray[Any]]) -> None:
+        self.ring, self.arrays = ring, arrays
+        self.known: dict[Any, Any] = {}
 
-    def poly(self, poly, env):
+    def poly(self, poly: Poly, env: Env) -> Any:
         return sum(
             (float(coef) * math.prod((cmath.sqrt(self.factor(f, env)) ** e for f, e in mono), start=1 + 0j))
             for mono, coef in poly.items()
         )
 
-    def over(self, digits, env):
-        digits = sorted(digits)
-        for values in product(*(range(self.ring.extents[d]) for d in digits)):
-            yield {**env, **dict(zip(digits, values, strict=True))}
+    def over(self, digits: Iterable[int], env: Env) -> Iterator[Env]:
+        order = sorted(digits)
+        for values in product(*(range(self.ring.extents[d]) for d in order)):
+            yield {**env, **dict(zip(order, values, strict=True))}
 
-    def factor(self, f, env):
+    def factor(self, f: int, env: Env) -> Any:
         key = (f, tuple((d, env[d]) for d in sorted(self.ring.free[f])))
         if key not in self.known:
             self.known[key] = self._factor(f, env)
         return self.known[key]
 
-    def _factor(self, f, env):
+    def _factor(self, f: int, env: Env) -> Any:
         payload = self.ring.payloads[f]
         match self.ring.kinds[f]:
             case "in":
@@ -86,7 +93,7 @@ class Values:
         argument = self.poly(dict(payload[1]), env).real
         return math.erf(argument) if payload[0] == "erf" else max(argument, 0)
 
-    def prefix(self, payload, env, t):
+    def prefix(self, payload: Any, env: Env, t: int) -> float:
         _, u, digits, body = payload
         inside = (inner for inner in self.over({u, *digits}, env) if inner[u] <= t)
         return max(self.poly(dict(body), inner).real for inner in inside)
@@ -95,30 +102,31 @@ class Values:
 class Numbers:
     """Operator terms as arrays, written from their description alone."""
 
-    def __init__(self, terms, inputs):
-        self.keys = {number: key for key, number in terms._ids.items()}
+    def __init__(self, terms: Terms, inputs: Sequence[NDArray[Any]]) -> None:
+        self.keys: dict[int, Any] = {number: key for key, number in terms._ids.items()}
         self.inputs = inputs
-        self.known = {}
+        self.known: dict[int, NDArray[Any]] = {}
 
-    def __call__(self, number):
+    def __call__(self, number: int) -> NDArray[Any]:
         if number not in self.known:
             self.known[number] = self.make(*self.keys[number])
         return self.known[number]
 
-    def make(self, kind, *rest):  # noqa: C901 (one row per term)
+    def make(self, kind: str, *rest: Any) -> NDArray[Any]:  # noqa: C901 (one row per term)
         if kind == "input":
             return self.inputs[rest[0]]
         if kind == "unary":
             x = self(rest[1])
             erf = np.vectorize(math.erf, otypes=[float])
-            return {
+            functions: dict[str, Callable[[], NDArray[Any]]] = {
                 "exp": lambda: np.exp(x),
                 "sqrt": lambda: np.sqrt(x),
                 "square": lambda: x**2,
                 "sigmoid": lambda: 1 / (1 + np.exp(-x)),
                 "relu": lambda: np.where(x > 0, x, 0),
                 "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
-            }[rest[0]]()
+            }
+            return functions[rest[0]]()
         if kind == "binary":
             a, b = self(rest[1]), self(rest[2])
             return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum}[
@@ -137,7 +145,7 @@ class Numbers:
             case "sum":
                 axis, kept = rest[1:]
                 parts = [x.take(range(i, i + kept), axis) for i in range(0, x.shape[axis], kept)]
-                return sum(parts)
+                return np.asarray(sum(parts))
             case "max":
                 return x.max(rest[1], keepdims=True)
             case "running_max":
@@ -162,6 +170,6 @@ class Numbers:
         raise AssertionError(kind)
 
     @staticmethod
-    def running(x, axis):
+    def running(x: NDArray[Any], axis: int) -> NDArray[Any]:
         m = x.max(axis, keepdims=True)
         return np.stack([m[:, :, :, : i + 1].max(3) for i in range(m.shape[3])], 3)

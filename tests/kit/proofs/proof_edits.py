@@ -74,7 +74,7 @@ STEPS = {
     "slice": (R.STEP, R.NUMBER, R.OFFSET, DIGITS, Row((), (Row((R.DIGIT, INDEX)),))), "reshape": (R.STEP, NUMBERS),
     "transpose": (R.STEP, NUMBERS),
 }  # fmt: skip
-TABLES = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
+TABLES: dict[str, dict[str, tuple[Any, ...]]] = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
     ("exp", "sqrt", "square", "sigmoid", "gelu", "relu"), ("add", "sub", "mul", "div", "max"), ("erf", "relu"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
@@ -108,9 +108,10 @@ def _inside(raw: Any, held: Row | Role, path: Path) -> Iterator[tuple[Role, Path
 
 def look(proof: Proof, path: Path) -> Any:
     """What stands at a place."""
+    found: Any = proof
     for key in path:
-        proof = proof[key]
-    return proof
+        found = found[key]
+    return found
 
 
 def edited(proof: Proof, rng: random.Random) -> tuple[str, Proof]:
@@ -121,8 +122,9 @@ def edited(proof: Proof, rng: random.Random) -> tuple[str, Proof]:
     while True:
         role = rng.choice(list(every))
         found = copy.deepcopy(proof)
-        *above, last = path = rng.choice(every[role])
-        holder, old = look(found, tuple(above)), look(found, path)
+        path = rng.choice(every[role])
+        last: Any = path[-1]
+        holder, old = look(found, path[:-1]), look(found, path)
         if role is R.ENTRY:
             label = _entry(holder, last, rng)
         elif role is R.LIST:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.check.proof.replay import ProofError, replay
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.graph import KernelGraph
 from tests.kit.proofs.kernel_values import Numbers, Values, replayed
 from tests.kit.proofs.proof_edits import Normal, Proof

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from mirage_formal import BlockBuilder, BlockTensor
 from mirage_formal.claims.equality import binders, polynomials, prove, tensor_terms
+from mirage_formal.claims.equality.changes import Affine, Change, Folds
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from tests.kit.proofs import claims
@@ -22,22 +24,24 @@ def fault(patch: Patch) -> Patch:
 
 
 @fault
-def a_lost_loop_factor(monkeypatch):
+def a_lost_loop_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A digit that does not occur no longer multiplies a sum by its extent."""
     monkeypatch.setattr(binders, "prod", lambda values: 1)
 
 
 @fault
-def the_root_of_a_square_is_the_number(monkeypatch):
+def the_root_of_a_square_is_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polynomials.Terms, "nonnegative", lambda self, f, e2: True)
 
 
 @fault
-def a_wrong_power_of_exp(monkeypatch):
+def a_wrong_power_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(a)^-1 is taken for exp(a)."""
     right = polynomials.Terms._special
 
-    def wrong(self, items, special, extra):
+    def wrong(
+        self: polynomials.Terms, items: dict[int, int], special: list[int], extra: list[polynomials.Polynomial]
+    ) -> polynomials.Rational:
         for f in special:
             if self.kind[f] == polynomials.Kind.EXP and items[f] < 0:
                 items[f] = -items[f]
@@ -47,15 +51,15 @@ def a_wrong_power_of_exp(monkeypatch):
 
 
 @fault
-def an_exponent_overwritten(monkeypatch):
+def an_exponent_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polynomials.Terms, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
 
 
 @fault
-def a_split_with_its_digits_swapped(monkeypatch):
-    right = tensor_terms.Change
+def a_split_with_its_digits_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Change
 
-    def wrong(affine=(), folds=()):
+    def wrong(affine: Affine = (), folds: Folds = ()) -> Change:
         if len(affine) == 1 and len(affine[0][1][1]) == 2:
             ((digit, (offset, ((stride, hi), (one, lo)))),) = affine
             affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
@@ -65,11 +69,11 @@ def a_split_with_its_digits_swapped(monkeypatch):
 
 
 @fault
-def the_other_residues_kept(monkeypatch):
+def the_other_residues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold to dimx keeps the high digits of the index instead of the low ones."""
     right = tensor_terms.Tensors.fold
 
-    def wrong(self, a, axis, kept):
+    def wrong(self: tensor_terms.Tensors, a: tensor_terms.Tensor, axis: int, kept: int) -> tensor_terms.Tensor:
         if kept > 1:
             turned = self.cut(a, axis, (self.extent_of(a.strings[axis]) // kept,))
             string = turned.strings[axis]
@@ -84,35 +88,37 @@ def the_other_residues_kept(monkeypatch):
 
 
 @fault
-def a_forgotten_constant(monkeypatch):
+def a_forgotten_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tensor_terms.Tensors, "offset", lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element)
     )
 
 
 @fault
-def outputs_not_compared(monkeypatch):
+def outputs_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "multiplier", lambda terms, p, q: ())
 
 
 @fault
-def nothing_left_after_any_multiplication(monkeypatch):
+def nothing_left_after_any_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polynomials.Terms, "times", lambda self, p, m: ())
 
 
 @fault
-def sums_of_two_terms_joined(monkeypatch):
+def sums_of_two_terms_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of a sum of terms keeps only the first."""
     right = binders.Binders.sum
     monkeypatch.setattr(binders.Binders, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits))
 
 
 @fault
-def a_product_summed_factor_by_factor(monkeypatch):
+def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors that share a bound digit are taken for independent ones."""
 
-    def wrong(self, bound, m, outside):
-        groups = []
+    def wrong(
+        self: binders.Binders, bound: frozenset[int], m: polynomials.Monomial, outside: dict[int, int]
+    ) -> list[tuple[set[int], dict[int, int]]]:
+        groups: list[tuple[set[int], dict[int, int]]] = []
         for f, e in m:
             digits = set(self.free[f] & bound)
             if digits:
@@ -125,36 +131,35 @@ def a_product_summed_factor_by_factor(monkeypatch):
 
 
 @fault
-def a_rescaling_that_is_left_out(monkeypatch):
+def a_rescaling_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state of a rescaling accumulator is taken for the plain sum."""
-    right = tensor_terms.Tensors.exp
 
-    def rescaled(self, x, carry):
-        self.exp = lambda p: polynomials.constant(1)
+    def rescaled(self: tensor_terms.Tensors, x: tensor_terms.Tensor, carry: tensor_terms.Tensor) -> tensor_terms.Tensor:
+        self.exp = lambda p: polynomials.constant(1)  # type: ignore[method-assign]
         try:
             return rescaling(self, x, carry)
         finally:
             del self.exp
 
     rescaling = tensor_terms.Tensors.rescaled
-    assert right
+    assert callable(tensor_terms.Tensors.exp)
     monkeypatch.setattr(tensor_terms.Tensors, "rescaled", rescaled)
 
 
 @fault
-def a_maximum_taken_for_a_sum(monkeypatch):
+def a_maximum_taken_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binders.Binders, "max", binders.Binders.sum)
 
 
 @fault
-def a_slice_that_starts_at_the_beginning(monkeypatch):
+def a_slice_that_starts_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     right = tensor_terms.Tensors._slice
     monkeypatch.setattr(
         tensor_terms.Tensors, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length)
     )
 
 
-def _rescaled(t, x):
+def _rescaled(t: BlockBuilder, x: BlockTensor) -> claims.Saved:
     _, moved = t.reduction_max(x, 1)
     factor = t.exp(moved)
     return t.forloop_accum_rescale(x, factor), claims.on()

@@ -149,7 +149,7 @@ def seal_file(path: Path) -> None:
 
 
 #: Values that are put in place of others.
-_VALUES: Final = (
+_VALUES: Final[tuple[Any, ...]] = (
     *(
         None,
         True,

@@ -22,7 +22,7 @@ from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.run.built.values import Built
 
-_RAW = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
+_RAW: dict[DType, Any] = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
 
 
 class ndarray:
@@ -66,6 +66,9 @@ def at(address: int, elements: int, dtype: DType) -> np.ndarray:
     raw = _RAW[dtype]
     size = elements * np.dtype(raw).itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(address), raw)
+
+
+_Array = ndarray  # which the name means inside the class too
 
 
 class FakeCupy:
@@ -143,13 +146,13 @@ class FakeCupy:
             get_current_stream=lambda *_: SimpleNamespace(ptr=self.stream),
         )
 
-    def empty(self, shape: Any, dtype: Any = np.float64) -> ndarray:
+    def empty(self, shape: Any, dtype: Any = np.float64) -> _Array:
         self.log.append(("empty",))
         host = aligned(np.empty(shape, dtype))
         host.view(np.uint8).fill(0xFF) if host.size else None
         return ndarray(host, self.current)
 
-    def asarray(self, host: np.ndarray) -> ndarray:
+    def asarray(self, host: np.ndarray) -> _Array:
         return ndarray(aligned(host), self.current)
 
     def _alloc(self, size: int) -> SimpleNamespace:

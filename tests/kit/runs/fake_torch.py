@@ -70,6 +70,9 @@ class Parameter(Tensor):
         super().__init__(host, dtype, device, requires_grad=True)
 
 
+_Tensor = Tensor  # which the name means inside the class too
+
+
 class FakeTorch:
     """The module: element types are their names."""
 
@@ -115,7 +118,7 @@ class FakeTorch:
         finally:
             self._recording, self._inference = before
 
-    def from_numpy(self, host: np.ndarray) -> Tensor:
+    def from_numpy(self, host: np.ndarray) -> _Tensor:
         made = Tensor(host, f"torch.{host.dtype.name}")
         made.made_for_inference = self._inference
         return made

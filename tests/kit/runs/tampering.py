@@ -106,7 +106,8 @@ def sign_kernels(root: Path) -> None:
     listed = {name: records.sha256((root / name).read_bytes()) for name in names}
     path.write_bytes(records.sealed(msgspec.structs.replace(old, files=listed)))
     bound = records.sha256(path.read_bytes())
-    for name, kind in zip(records.DEVICE_FILES, (NumericsRecord, MeasureRecord), strict=True):
+    kinds: tuple[type[Any], ...] = (NumericsRecord, MeasureRecord)
+    for name, kind in zip(records.DEVICE_FILES, kinds, strict=True):
         if (root / name).is_file():
             record = records.decode((root / name).read_bytes(), kind, "")
             (root / name).write_bytes(records.sealed(msgspec.structs.replace(record, kernels=bound)))
@@ -202,7 +203,7 @@ class InProcess:
     """Stands for the process in which a check runs within a time limit: runs it here, where tests have patched it."""
 
     def __init__(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> None:
-        self._run = lambda: function(*arguments)
+        self._run: Callable[[], Any] = lambda: function(*arguments)
 
     def result(self) -> Any:
         """What the check returns, or raises."""
