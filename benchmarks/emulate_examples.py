@@ -16,10 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mirage_formal.claims.numerics.numerics import SCALES
+
 # The kernels' makers stand with the tests.
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.run.built.values import Built
 from tests.kit.kernels import example_kernels as kit
 
 
@@ -54,9 +57,9 @@ def whole(name: str, keep: int, *, sanitize: bool = True) -> Iterator[Row]:
     for number, candidate in enumerate(kit.searched(name, keep), 1):
         made = kit.built(candidate, program)
         # Without a running maximum exponentials may leave float16 at larger scales.
-        scales = (0.1,) if made.stable.note else kit.numerics.SCALES
+        scales = (0.1,) if made.stable.note else SCALES
 
-        def call(made: kit.Built = made, scales: tuple[float, ...] = scales) -> str:
+        def call(made: Built = made, scales: tuple[float, ...] = scales) -> str:
             record = kit.checked(made, sanitize=sanitize, scales=scales)
             return "clean" if record.answer == "within" else f"results {record.answer} at scales {scales}"
 

@@ -101,7 +101,7 @@ def main() -> int:
     work = [(run, directory, tool) for tool in TOOLS for run, directory in chosen.items()]
     with ThreadPoolExecutor(given.jobs) as pool:
         small = [item for item in work if not large(item[1])]
-        rows = list(pool.map(lambda item: sanitize(*item, given.limit), small))
+        rows = list(pool.map(lambda item: sanitize(item[0], item[1], item[2], given.limit), small))
     rows += [sanitize(*item, given.limit) for item in work if large(item[1])]
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "gpu_sanitize.json").write_text(json.dumps(rows, indent=1))

@@ -77,7 +77,7 @@ def show(rows: list[dict[str, Any]]) -> str:
 
 def markdown(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
     """Two tables: times, and errors beside tolerances."""
-    found = next((r["result"] for r in results if r["job"]["kind"] == "bandwidth"), {})
+    found: dict[str, Any] = next((r["result"] for r in results if r["job"]["kind"] == "bandwidth"), {})
     lines = [
         f"# {found.get('device', 'GPU')}",
         "",

@@ -33,7 +33,7 @@ class Peer:
 
 def shapes(example: str, b: int) -> list[tuple[int, ...]]:
     """Shapes of the example's inputs."""
-    return {
+    every: dict[str, list[tuple[int, ...]]] = {
         "attn": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
         "qk": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
         "qv": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
@@ -42,7 +42,8 @@ def shapes(example: str, b: int) -> list[tuple[int, ...]]:
         "gated_mlp": [(8 * b, 4096), (4096, 4096), (4096, 4096)],
         "ntrans": [(8 * b, 4096)] * 3,
         "decode": [(64 * b, 1, 128), (64 * b, 128, 4096), (64 * b, 4096, 128)],
-    }[example]
+    }
+    return every[example]
 
 
 def inputs(example: str, b: int, seed: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode", "mha", "mqa", "mla")
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, object]]]:
+def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
     """Seconds of one search as a whole process, and the summaries that it wrote."""
     command = [sys.executable, "-m", "mirage_formal.search", f"examples/{example}.py"]
     begin = time.perf_counter()
@@ -41,14 +42,14 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for example in EXAMPLES:
         seconds = []
-        summaries: list[dict[str, object]] = []
+        summaries: list[dict[str, Any]] = []
         for _ in range(arguments.repeat):
             with tempfile.TemporaryDirectory() as folder:
                 taken, summaries = run(example, arguments.workers, Path(folder) / example)
             seconds.append(taken)
         states = sum(int(str(s["states"])) for s in summaries)
         found = sum(int(str(s["found"])) for s in summaries)
-        reported = sum(len(s["candidates"]) for s in summaries)  # type: ignore[arg-type]
+        reported = sum(len(s["candidates"]) for s in summaries)
         print(f"| {example} | {statistics.median(seconds):.1f} | {states:,} | {found:,} | {reported} |", flush=True)
 
 

@@ -68,7 +68,7 @@ def test_solvers_are_loaded_when_first_asked(module: str) -> None:
 
 
 def test_the_layer_rule() -> None:
-    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout
     assert "0 broken" in done.stdout

@@ -173,7 +173,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), **more}
 
 
-def command(module: str, *arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def command(module: str, *arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[Any]:
     options = {"env": environment(), "capture_output": True, "text": True, "timeout": 300, **options}
     return subprocess.run([sys.executable, "-m", module, *arguments], cwd=cwd, **options)
 

@@ -130,7 +130,7 @@ def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) ->
         **{name: getattr(report.summary, name) for name in report.summary.__struct_fields__}
         | {"program": text, "rejected": (lost,), "pruned": {text: 1}}
     )
-    shown = replace(report, summary=summary, failed=(unit,), remarks=[text])
+    shown = replace(report, summary=summary, failed=(unit,), remarks=(text,))
     output = printed(print_report, shown)
     assert_harmless(output)
     assert "SEARCH BUG" in output

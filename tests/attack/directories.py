@@ -50,7 +50,7 @@ _SAID: Final = {
 }
 AUTHOR: Final = re.compile("|".join(f"{re.escape(file)}:({fields})" for file, fields in _SAID.items()))
 #: What a record has where a field is left out.
-_DEFAULTS: Final = ("", None, 0, [], {}, "held")
+_DEFAULTS: Final[tuple[Any, ...]] = ("", None, 0, [], {}, "held")
 
 
 @cache

@@ -178,10 +178,10 @@ class Table:
     def _content(self) -> Raw:
         rng, rest = self.rng, self.polynomial()
         mono, q = self.monomial(), rng.choice((1, 2, -1, "1/2"))
-        scale = {"1/2": 0.5}.get(q, q) if isinstance(q, str) else q
+        scale: float = {"1/2": 0.5}[q] if isinstance(q, str) else q
         whole: Raw = []
         for coefficient, *inner in rest:
-            value = {"1/2": 0.5}.get(coefficient, coefficient) if isinstance(coefficient, str) else coefficient
+            value: Any = {"1/2": 0.5}.get(coefficient, coefficient) if isinstance(coefficient, str) else coefficient
             product = value * scale
             merged = dict(zip(inner[::2], inner[1::2], strict=True))
             for f, e in zip(mono[::2], mono[1::2], strict=True):

@@ -189,7 +189,14 @@ def test_an_equivalent_verdict_has_nothing_of_a_fingerprint(candidate: Callable[
     assert failure(root).step == "verdict"
 
 
-NO_PICTURE = {"verdict": "unknown", "reason": "no", "lax": "none", "bound_log2": None, "bound_reason": "", "draws": []}
+NO_PICTURE: dict[str, Any] = {
+    "verdict": "unknown",
+    "reason": "no",
+    "lax": "none",
+    "bound_log2": None,
+    "bound_reason": "",
+    "draws": [],
+}
 NO_POINT = {"verdict": "unknown", "reason": "no point was found", "draws": []}
 
 

@@ -17,6 +17,7 @@ from mirage_formal.derive import command
 from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.session import discharge
 from mirage_formal.run.built.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
@@ -124,11 +125,10 @@ HARD = """(set-logic QF_BV)
 def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has the time that is left; then nothing is asked any more, and every answer is unknown with its reason."""
     limits: list[int] = []
-    real = solvers.discharge
 
     def noted(script: Script, timeout_ms: int) -> object:
         limits.append(timeout_ms)
-        return real(script, timeout_ms)
+        return discharge(script, timeout_ms)
 
     monkeypatch.setattr(solvers, "DIRECTORY_S", 1.0)
     monkeypatch.setattr(solvers, "discharge", noted)

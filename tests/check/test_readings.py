@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import hypothesis
 import msgspec
@@ -182,8 +183,9 @@ def test_evaluations_that_never_end_are_refused() -> None:
     whole = tuple(replace(i, fmap=None) for i in op.graph.inputs)
     honest = fingerprint(program, program, FingerprintSettings())
     record = msgspec.json.decode(msgspec.json.encode(honest.record), type=FingerprintRecord)
-    for change in ({"forloop_range": 1 << 31}, {"grid": (1 << 13, 1 << 13, 1)}):
-        block = replace(op.graph, inputs=whole, **change)  # type: ignore[arg-type]
+    changes: tuple[dict[str, Any], ...] = ({"forloop_range": 1 << 31}, {"grid": (1 << 13, 1 << 13, 1)})
+    for change in changes:
+        block = replace(op.graph, inputs=whole, **change)
         endless = replace(fused, ops=(GraphDefined(op.operands, block),))
         with pytest.raises(MirageError, match="expected"):
             check_fingerprint(program, endless, record)

@@ -376,7 +376,12 @@ def test_no_solver_is_asked_about_a_text_of_a_file(
     attention: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Script] = []
-    monkeypatch.setattr(rederive, "answers", lambda script: asked.append(script) or Answers(UNSAT))
+
+    def answer(script: Script) -> Answers:
+        asked.append(script)
+        return Answers(UNSAT)
+
+    monkeypatch.setattr(rederive, "answers", answer)
     directory = first(attention)
     trivial_question(directory)
     sign_sources(directory)

@@ -11,6 +11,7 @@ from mirage_formal.device import compile as compiler
 from mirage_formal.device.compile import ARCHS, Compiled, CompileError, compile
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.kernels.cuda import emit
+from mirage_formal.resources import data_dir
 from tests.kit.kernels.emulated_programs import every_kernel, masked_copy
 
 KERNELS = {kernel.name: kernel for kernel in every_kernel()}
@@ -78,7 +79,7 @@ def test_the_cache_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def tmp_header(cache: Path) -> Path:
     """A data directory whose device header has one more line."""
-    original = compiler.data_dir("gpu") / "include" / "mirage_formal" / "device.cuh"
+    original = data_dir("gpu") / "include" / "mirage_formal" / "device.cuh"
     path = cache / "gpu" / "include" / "mirage_formal" / "device.cuh"
     path.parent.mkdir(parents=True)
     path.write_text(original.read_text() + "\n")

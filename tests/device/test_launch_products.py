@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from mirage_formal.run.built.build import build
 from tests.kit.kernels.device_kernels import predefined
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray
 
-_KINDS = {2: np.float16, 0: np.float32}
+_KINDS: dict[int, Any] = {2: np.float16, 0: np.float32}
 
 
 def value(argument: Any) -> Any:
@@ -85,7 +86,7 @@ class FakeCublas:
 
 
 @pytest.fixture
-def cublas(monkeypatch: pytest.MonkeyPatch) -> FakeCublas:
+def cublas(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCublas]:
     fake = FakeCublas()
     monkeypatch.setattr(cublas_products, "library", lambda: fake)
     tensors.adapter.cache_clear()

@@ -1,8 +1,10 @@
 """Front end of programs: shapes, element types, constants, names, and errors at the user's line."""
 
 import inspect
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,7 +230,7 @@ def test_bad_dims(dims: object) -> None:
 
 def test_exact_constants() -> None:
     graph, Q, K = pair()
-    cases = {
+    cases: dict[Any, Fraction] = {
         0.1: Fraction(1, 10),
         3: Fraction(3),
         Fraction(1, 3): Fraction(1, 3),
@@ -256,7 +258,7 @@ def test_what_constants_cannot_do() -> None:
         lambda: Q / 0,
         lambda: graph.scale(Q, float("nan")),
         lambda: graph.scale(Q, float("inf")),
-        lambda: graph.scale(Q, "2"),
+        lambda: graph.scale(Q, "2"),  # type: ignore[arg-type]
         lambda: graph.scale(Q, True),
         lambda: graph.scale(Q, 10**2000),
         lambda: graph.rms_norm(Q, eps=-1),
@@ -347,7 +349,7 @@ def test_transpose_reshape_concat_forms() -> None:
     assert graph.reshape(X, (2, 3, 4)) is X
     assert graph.concat([X, X, X], 1).shape == graph.concat([X, X, X], dim=1).shape == (2, 9, 4)
     assert graph.concat(A=X, B=X, dim=-1).shape == (2, 3, 8)
-    for wrong in (
+    wrongs: tuple[Callable[[], object], ...] = (
         lambda: graph.transpose(X, (0, 1)),
         lambda: graph.transpose(X, 0, 3),
         lambda: graph.reshape(X, (5, -1)),
@@ -357,8 +359,9 @@ def test_transpose_reshape_concat_forms() -> None:
         lambda: graph.concat(X, graph.transpose(X), 0),
         lambda: graph.concat(X, X, 3),
         lambda: graph.reduction(X, 3),
-        lambda: graph.reduction(X, None),
-    ):
+        lambda: graph.reduction(X, None),  # type: ignore[arg-type]
+    )
+    for wrong in wrongs:
         with pytest.raises(mf.ShapeError):
             wrong()
 

@@ -152,13 +152,13 @@ def _changed(block: BlockGraph, random: Random) -> BlockGraph:
     match random.randrange(4):
         case 0:
             at = random.randrange(len(block.inputs))
-            imap = tuple(random.choice(dims) for _ in range(3))
+            imap = (random.choice(dims), random.choice(dims), random.choice(dims))
             inputs = list(block.inputs)
             inputs[at] = InputIterator(imap, random.choice([inputs[at].fmap, *dims]))
             return replace(block, inputs=tuple(inputs))
         case 1:
             at = random.randrange(len(block.outputs))
-            omap = tuple(random.choice(dims) for _ in range(3))
+            omap = (random.choice(dims), random.choice(dims), random.choice(dims))
             savers = list(block.outputs)
             savers[at] = replace(savers[at], omap=omap)
             return replace(block, outputs=tuple(savers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
+    BlockOp,
     GraphDefined,
     Input,
     InputIterator,
@@ -20,7 +22,7 @@ from mirage_formal.graph.graph import (
     ThreadGraph,
 )
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.kernels.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.search.thread import fuse_threads
@@ -38,7 +40,13 @@ def inputs(*shapes: Shape) -> tuple[Input, ...]:
     return tuple(Input(f"t{i}", t(*shape), row_major(shape)) for i, shape in enumerate(shapes))
 
 
-def block(grid, loop, iterators, ops, savers) -> BlockGraph:  # type: ignore[no-untyped-def]
+def block(
+    grid: Dim3,
+    loop: int,
+    iterators: Sequence[tuple[DimMap, int | None]],
+    ops: Sequence[BlockOp],
+    savers: Sequence[tuple[int, DimMap]],
+) -> BlockGraph:
     return BlockGraph(
         grid,
         (128, 1, 1),

@@ -6,8 +6,10 @@ import random
 import re
 import struct
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import pytest
 
@@ -64,18 +66,22 @@ from tests.kit.kernels.emulated_programs import (
 )
 
 
-def with_body(*body: Stmt, **changes: object) -> str:
+def with_body(*body: Stmt, **changes: Any) -> str:
     kernel = program("k", [reads("X", 64, HALF), writes("Y", 64)], [SharedBuffer("tile", HALF, 64, 0)], list(body))
     return emit(replace(kernel, **changes))
 
 
 def expression(value: Value) -> str:
     """How a value is printed where nothing surrounds it."""
-    return re.search(r"MARK\[0\] = (.*);", with_body(Registers("MARK", 3), SetReg("MARK", Int(0), value)))[1]
+    found = re.search(r"MARK\[0\] = (.*);", with_body(Registers("MARK", 3), SetReg("MARK", Int(0), value)))
+    assert found is not None
+    return found[1]
 
 
 def index(expr: IntExpr) -> str:
-    return re.search(r"MARK\[(.*)\] =", with_body(Registers("MARK", 3), SetReg("MARK", expr, Real(0.0))))[1]
+    found = re.search(r"MARK\[(.*)\] =", with_body(Registers("MARK", 3), SetReg("MARK", expr, Real(0.0))))
+    assert found is not None
+    return found[1]
 
 
 # --- expressions -----------------------------------------------------------------------------------------------------
@@ -83,7 +89,8 @@ def index(expr: IntExpr) -> str:
 
 def random_index(rng: random.Random, depth: int) -> IntExpr:
     if depth == 0 or rng.random() < 0.15:
-        return rng.choice([Int(rng.randrange(9)), Var("tid"), Var("bx")])
+        leaves: list[IntExpr] = [Int(rng.randrange(9)), Var("tid"), Var("bx")]
+        return rng.choice(leaves)
     return IntBin(rng.choice(list(IntOp)), random_index(rng, depth - 1), random_index(rng, depth - 1))
 
 
@@ -114,7 +121,8 @@ def meaning(expr: IntExpr, names: dict[str, int]) -> int:
 def test_parentheses_keep_the_meaning_of_indices(tmp_path: Path) -> None:
     """g++ evaluates two hundred random expressions as printed."""
     rng = random.Random(7)
-    lines, expected = [], []
+    lines: list[str] = []
+    expected: list[int] = []
     while len(lines) < 200:
         expr, names = random_index(rng, 4), {"tid": rng.randrange(40), "bx": rng.randrange(5)}
         try:
@@ -145,7 +153,7 @@ def test_readable_indices() -> None:
 
 def test_readable_values() -> None:
     a, b = Reg("MARK", Int(1)), Reg("MARK", Int(2))
-    add, sub, mul = (lambda x, y, fn=fn: Combine(fn, x, y) for fn in (BinaryFn.ADD, BinaryFn.SUB, BinaryFn.MUL))
+    add, sub, mul = (partial(Combine, fn) for fn in (BinaryFn.ADD, BinaryFn.SUB, BinaryFn.MUL))
     assert expression(add(a, mul(a, b))) == "MARK[1] + MARK[1] * MARK[2]"
     assert expression(mul(add(a, b), b)) == "(MARK[1] + MARK[2]) * MARK[2]"
     assert expression(sub(a, sub(a, b))) == "MARK[1] - (MARK[1] - MARK[2])"

@@ -8,10 +8,13 @@ import pytest
 
 from benchmarks import emulate_examples
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.run.built.build import ARCHS
@@ -38,7 +41,7 @@ def test_what_a_search_finds_runs_within_tolerance(name: str) -> None:
         made = kit.built(candidate, program, COMPILED)
         assert all(not any(found) for found in spills(made).values())
         # Without a running maximum numerics decide: exponentials leave float16 at larger scales.
-        scales = (0.1,) if made.stable.note else kit.numerics.SCALES
+        scales = (0.1,) if made.stable.note else SCALES
         record = kit.checked(made, scales=scales)
         assert record.answer == "within", (candidate, record)
 
@@ -72,10 +75,9 @@ def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> 
     (kernel,) = kit.kernels(kit.fastest()[row])
     (clean,) = emulate_examples.alone(row, 0, kernel)
     assert (clean.result, clean.failed) == ("clean", False)
-    real_lower, real_emit = kit.lower, emulate.emit
 
     def beyond(plan: Plan) -> Program:
-        right = real_lower(plan)
+        right = lower(plan)
         return replace(right, body=_moved(right.body, 8))
 
     with monkeypatch.context() as patch:
@@ -85,7 +87,7 @@ def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> 
         assert ": out of bounds of in0_x0[8192] by thread 511" in found.result
     with monkeypatch.context() as patch:
         raw = "\n  float a[4] = {1, 2, 3, 4};\n  volatile int i = 5;\n  a[0] = a[i];\n"
-        patch.setattr(emulate, "emit", lambda p: real_emit(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
+        patch.setattr(emulate, "emit", lambda p: emit(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
         (found,) = emulate_examples.alone(row, 0, kernel)
         assert found.failed
         assert "sanitizer: " in found.result

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.logic import assignment
 from mirage_formal.logic.assignment import minimise, total
 
+Problem = tuple[list[list[int]], dict[tuple[int, int], list[list[int]]]]
+
 
 @st.composite
-def problems(draw):
+def problems(draw: st.DrawFn) -> Problem:
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     cost = st.integers(0, 20)
     costs = [draw(st.lists(cost, min_size=n, max_size=n)) for n in sizes]
@@ -26,7 +29,7 @@ def problems(draw):
 
 @settings(max_examples=60)
 @given(problems())
-def test_no_choice_costs_less(problem):
+def test_no_choice_costs_less(problem: Problem) -> None:
     costs, pairs = problem
     chosen, proven = minimise(costs, pairs)
     least = min(total(costs, pairs, c) for c in product(*(range(len(row)) for row in costs)))
@@ -34,7 +37,7 @@ def test_no_choice_costs_less(problem):
     assert total(costs, pairs, chosen) == least
 
 
-def test_without_a_solver_nothing_is_claimed(monkeypatch):
+def test_without_a_solver_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "_solved", lambda *_: None)
     costs, pairs = [[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]}
     chosen, proven = minimise(costs, pairs)
@@ -42,12 +45,12 @@ def test_without_a_solver_nothing_is_claimed(monkeypatch):
     assert total(costs, pairs, chosen) == 9  # descent changes one item at a time
 
 
-def test_pairs_decide_against_the_cheapest_options():
+def test_pairs_decide_against_the_cheapest_options() -> None:
     chosen, proven = minimise([[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]})
     assert (chosen, proven) == ((1, 1), True)
 
 
-def test_the_limit_is_one_of_work_so_that_equal_problems_have_equal_answers():
+def test_the_limit_is_one_of_work_so_that_equal_problems_have_equal_answers() -> None:
     costs = [[(7 * i + 3 * o) % 5 for o in range(4)] for i in range(12)]
     pairs = {(i, j): [[(i * a + j * b) % 7 for b in range(4)] for a in range(4)] for i in range(12) for j in range(i)}
     pairs = {(j, i): table for (i, j), table in pairs.items()}

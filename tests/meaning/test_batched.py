@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.batched import BatchedDomain, run_many
 from mirage_formal.meaning.footprint import footprint
@@ -17,17 +20,17 @@ from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.proofs.claims import load
 
 
-def _close(many, one):
+def _close(many: NDArray[Any], one: NDArray[Any]) -> None:
     np.testing.assert_allclose(many, one, rtol=1e-9, atol=1e-9)
 
 
-def _inputs(graph, count, seed):
+def _inputs(graph: KernelGraph, count: int, seed: int) -> list[NDArray[Any]]:
     numbers = np.random.default_rng(seed)
     return [numbers.uniform(0.3, 1.2, (count, *source.tensor.shape)) for source in graph.inputs]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_trials_are_independent(count):
+def test_trials_are_independent(count: int) -> None:
     for item in (*load("prove")[::5], *load("refute")[::5]):
         for graph in item.tiny():
             arrays = _inputs(graph, count, 3)
@@ -37,7 +40,7 @@ def test_trials_are_independent(count):
                     _close(many[trial], one)
 
 
-def test_trials_are_independent_on_random_graphs():
+def test_trials_are_independent_on_random_graphs() -> None:
     seen = set()
     for seed in range(150):
         graph = random_graph(random.Random(seed), frozenset(OpKind))
@@ -52,7 +55,7 @@ def test_trials_are_independent_on_random_graphs():
     assert {OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_MAX, OpKind.MATMUL} <= seen
 
 
-def test_extended_precision_stays_extended():
+def test_extended_precision_stays_extended() -> None:
     (left, _) = next(item for item in load("prove") if item.name == "attention.in_one_kernel").tiny()
     outputs = run_many(left, [array.astype(np.longdouble) for array in _inputs(left, 2, 1)])
     assert outputs[0].dtype == np.longdouble
@@ -61,14 +64,14 @@ def test_extended_precision_stays_extended():
 class _Counting(FloatDomain):
     """Adds up the elements that operators produce."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.elements = 0
 
-    def __getattribute__(self, name):
+    def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
         if name in ("unary", "binary", "matmul", "scale", "offset", "sum", "softmax", "concat"):
 
-            def counted(*args):
+            def counted(*args: Any) -> NDArray[Any]:
                 out = found(*args)
                 self.elements += out.size
                 return out
@@ -77,7 +80,7 @@ class _Counting(FloatDomain):
         return found
 
 
-def test_the_footprint_covers_what_is_computed():
+def test_the_footprint_covers_what_is_computed() -> None:
     for item in (*load("prove"), *load("refute")):
         for graph in item.tiny():
             domain = _Counting()
@@ -88,5 +91,5 @@ def test_the_footprint_covers_what_is_computed():
             assert counted <= footprint(graph) <= 4 * counted + 100, item.name
 
 
-def test_a_mean_of_equal_integers_is_exact():
+def test_a_mean_of_equal_integers_is_exact() -> None:
     assert BatchedDomain().scale(np.array([[49.0]]), Fraction(1, 49)) == 1.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,10 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.meaning import reference
-from mirage_formal.meaning.tape import NotLax, lax_class, needs, record
+from mirage_formal.meaning.tape import NotLax, Tape, lax_class, needs, record
 from tests.kit.graphs import workloads as w
 
-ATTRS = {
+ATTRS: dict[str, Any] = {
     "dim": 1,
     "factor": Fraction(3, 7),
     "shape": (6, 8),
@@ -52,7 +54,7 @@ def example(kind: OpKind) -> KernelGraph:
 
 
 @pytest.mark.parametrize("kind", OpKind)
-def test_float64(kind):
+def test_float64(kind: OpKind) -> None:
     graph = example(kind)
     numbers = np.random.default_rng(1)
     (out,) = reference.run(graph, [numbers.uniform(1, 2, source.tensor.shape) for source in graph.inputs])
@@ -60,7 +62,7 @@ def test_float64(kind):
 
 
 @pytest.mark.parametrize("kind", OpKind)
-def test_finite_fields(kind):
+def test_finite_fields(kind: OpKind) -> None:
     """A picture exactly where the operator table promises one, of the class that the table states."""
     tape = record(example(kind))
     wanted = needs(tape)
@@ -75,7 +77,7 @@ def test_finite_fields(kind):
     numbers = np.random.default_rng(1)
     for _ in range(200):
         values = [numbers.integers(1, 11, tape.steps[i].shape, dtype=np.uint64) for i in range(3) if i < _loads(tape)]
-        out = run(tape, wanted, point, lambda index, part, values=values: values[index])
+        out = run(tape, wanted, point, partial(lambda values, index, part: values[index], values))
         if isinstance(out, tuple):
             assert out[0].shape == tape.steps[tape.outputs[0]].shape
             assert int(out[0].max()) < point.pair.p
@@ -83,11 +85,11 @@ def test_finite_fields(kind):
     pytest.fail("no point with a value in 200 draws")
 
 
-def _loads(tape):
+def _loads(tape: Tape) -> int:
     return sum(type(step).__name__ == "Load" for step in tape.steps)
 
 
 @pytest.mark.parametrize("kind", OpKind)
-def test_abstract_expressions(kind):
+def test_abstract_expressions(kind: OpKind) -> None:
     graph = example(kind)
     assert len(expressions(graph).outputs) == 1

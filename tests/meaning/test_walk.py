@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from mirage_formal.graph.graph import (
     OutputSaver,
 )
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.types import Dim3, DTensor, DType, row_major
 from mirage_formal.meaning import reference
 from mirage_formal.meaning.rules import RULES
 from mirage_formal.meaning.walk import trace
@@ -26,23 +28,30 @@ from tests.kit.graphs import naive
 from tests.kit.graphs.random_graphs import random_graph
 
 
-def _input(name, *shape):
+def _input(name: str, *shape: int) -> Input:
     return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
 
 
-def _one_kernel(inputs, iterators, ops, savers, grid=(1, 1, 1), loop=1):
+def _one_kernel(
+    inputs: Sequence[Input],
+    iterators: Sequence[InputIterator],
+    ops: Sequence[Op],
+    savers: Sequence[OutputSaver],
+    grid: Dim3 = (1, 1, 1),
+    loop: int = 1,
+) -> KernelGraph:
     block = BlockGraph(grid, (128, 1, 1), loop, 2, tuple(iterators), tuple(ops), tuple(savers))
     count = len(inputs)
     op = GraphDefined(tuple(range(count)), block)
     return KernelGraph(tuple(inputs), (op,), tuple(range(count, count + len(savers))))
 
 
-def test_every_operator_has_a_rule():
+def test_every_operator_has_a_rule() -> None:
     assert set(RULES) == set(OpKind)
 
 
 @pytest.mark.parametrize("seed", range(240))
-def test_walk_equals_literal_evaluation(seed):
+def test_walk_equals_literal_evaluation(seed: int) -> None:
     rng = random.Random(seed)
     graph = random_graph(rng, frozenset(OpKind), kernels=rng.randint(1, 3))
     numbers = np.random.default_rng(seed)
@@ -56,7 +65,7 @@ def test_walk_equals_literal_evaluation(seed):
         np.testing.assert_allclose(actual[fine], expected[fine], rtol=1e-6, atol=1e-9)
 
 
-def test_random_graphs_reach_every_operator_and_map():
+def test_random_graphs_reach_every_operator_and_map() -> None:
     kinds, shared, slabs = set(), 0, 0
     for seed in range(240):
         rng = random.Random(seed)
@@ -75,7 +84,7 @@ def test_random_graphs_reach_every_operator_and_map():
     assert slabs > 20
 
 
-def test_slab_is_cut_before_the_loop_chunk():
+def test_slab_is_cut_before_the_loop_chunk() -> None:
     """Block x of 2, iteration i of 3, over 12 elements: block 0 has 0..5, its first chunk 0..1."""
     graph = _one_kernel(
         [_input("a", 12)],
@@ -93,7 +102,7 @@ def test_slab_is_cut_before_the_loop_chunk():
     assert seen.outputs[0].tolist() == list(range(12))
 
 
-def test_grid_axes_split_one_dim_in_the_order_x_y_z():
+def test_grid_axes_split_one_dim_in_the_order_x_y_z() -> None:
     graph = _one_kernel(
         [_input("a", 24)],
         [InputIterator((0, 0, 0), None)],
@@ -110,7 +119,7 @@ def test_grid_axes_split_one_dim_in_the_order_x_y_z():
     assert seen.outputs[0].tolist() == list(range(24))
 
 
-def test_an_untouched_axis_stays_replicated_and_a_loop_invariant_sum_counts_iterations():
+def test_an_untouched_axis_stays_replicated_and_a_loop_invariant_sum_counts_iterations() -> None:
     graph = _one_kernel(
         [_input("a", 4)],
         [InputIterator((None, None, None), None)],
@@ -124,8 +133,8 @@ def test_an_untouched_axis_stays_replicated_and_a_loop_invariant_sum_counts_iter
     assert seen.outputs[0].tolist() == [0, 5, 10, 15, 0, 5, 10, 15]
 
 
-def _bad(**change):
-    parts = {
+def _bad(**change: Any) -> KernelGraph:
+    parts: dict[str, Any] = {
         "inputs": [_input("a", 4, 6)],
         "iterators": [InputIterator((0, None, None), 1)],
         "ops": [Op(OpKind.ACCUM_SUM, (0,))],
@@ -152,13 +161,13 @@ def _bad(**change):
         ({"grid": (1, 1, 1), "ops": [Op(OpKind.MATMUL, (0, 0))]}, "inner dimensions differ"),
     ],
 )
-def test_ill_formed_graphs_are_refused(change, message):
+def test_ill_formed_graphs_are_refused(change: dict[str, Any], message: str) -> None:
     assert reference.run(_bad(), [np.ones((4, 6))])[0].shape == (4, 2)
     with pytest.raises(GraphError, match=message):
         reference.run(_bad(**change), [np.ones((4, 6))])
 
 
-def test_an_accumulator_outside_a_block_is_refused():
+def test_an_accumulator_outside_a_block_is_refused() -> None:
     graph = KernelGraph((_input("a", 4),), (Op(OpKind.ACCUM_SUM, (0,)),), (1,))
     with pytest.raises(GraphError, match="outside a block"):
         reference.run(graph, [np.ones(4)])

@@ -8,6 +8,7 @@ which nothing meets what is computed from X; no space of ours has disconnected b
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,8 @@ def test_a_structure_forgets_maps_and_nothing_else() -> None:
     assert structure(canonical(graph)) == structure(graph)
     wider = replace(kernel, graph=replace(kernel.graph, block=(256, 1, 1)))
     assert structure(replace(graph, ops=(wider,))) == structure(graph)
-    for field, value in (("grid", (48, 1, 1)), ("forloop_range", 16), ("ops", kernel.graph.ops[:-1])):
+    fields: dict[str, Any] = {"grid": (48, 1, 1), "forloop_range": 16, "ops": kernel.graph.ops[:-1]}
+    for field, value in fields.items():
         changed = replace(kernel.graph, **{field: value})
         if field == "ops":
             changed = replace(changed, outputs=(replace(changed.outputs[0], operand=len(kernel.graph.inputs)),))

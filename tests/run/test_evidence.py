@@ -25,7 +25,8 @@ from mirage_formal.records import (
 from mirage_formal.run.evidence import Evidence, Verified
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import meanings
-from mirage_formal.run.tasks import Accepted, Rejected, discharge_texts, verify_candidate
+from mirage_formal.run.tasks import discharge_texts, verify_candidate
+from mirage_formal.run.work import Accepted, Rejected
 from mirage_formal.workers.dispatch import Done, Failed
 from tests.kit.runs.fake_engine import adding, doubled, fused, program, vacuous
 
@@ -47,7 +48,8 @@ class Inline:
         for index, task in enumerate(tasks):
             self.asked.append(function.__name__)
             yield None
-            answer = self.answers.get(function.__name__, function)(task)
+            asked: Callable[[Any], object] = self.answers.get(function.__name__, function)
+            answer = asked(task)
             if isinstance(answer, Failed):
                 yield replace(answer, index=index)
             else:

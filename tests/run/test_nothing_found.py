@@ -271,7 +271,7 @@ def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nothing_found(report, small(), settings, unknown(small())) is None
     # As after a run of which the one unit that would have found something died.
     summary = msgspec.structs.replace(report.summary, candidates=(), units_failed=1)
-    fields = {
+    fields: dict[str, Any] = {
         "label": "unit 0",
         "stats": {},
         "pruned": {},

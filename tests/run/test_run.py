@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -35,16 +36,13 @@ from mirage_formal.run.request import superoptimize
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import notes, progress_line, warnings
 from mirage_formal.run.tasks import (
-    Accepted,
-    CandidateTask,
-    Claim,
-    UnitTask,
     certify,
     discharge_texts,
     plan,
     search_unit,
     verify_candidate,
 )
+from mirage_formal.run.work import Accepted, CandidateTask, Claim, UnitTask
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S, clock_of
@@ -383,7 +381,12 @@ def test_the_front_end_searches(tmp_path: Path, capsys: pytest.CaptureFixture[st
     x = graph.new_input(dims=(8, 8), name="X")
     w = graph.new_input(dims=(8, 8), name="W")
     graph.mark_output(graph.exp(graph.matmul(x, w)))
-    options = {"config": "tiny", "engine": "tests.kit.runs.fake_engine:FakeEngine", "keep": 1, "workers": 1}
+    options: dict[str, Any] = {
+        "config": "tiny",
+        "engine": "tests.kit.runs.fake_engine:FakeEngine",
+        "keep": 1,
+        "workers": 1,
+    }
     best = graph.superoptimize(**options, out=tmp_path / "a", verbose=True)
     assert "searching" in capsys.readouterr().err
     ranked = mf.superoptimize(graph, **options, out=tmp_path / "b")

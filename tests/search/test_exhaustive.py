@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -134,7 +136,7 @@ def test_expressions_built_step_by_step_are_those_of_the_walk(monkeypatch: pytes
     seen = 0
     original = KernelSearch._candidate
 
-    def checked(self: KernelSearch, outputs: tuple[int, ...]):  # type: ignore[no-untyped-def]
+    def checked(self: KernelSearch, outputs: tuple[int, ...]) -> Iterator[Candidate]:
         nonlocal seen
         seen += 1
         walked: tuple[Expr, ...] = expressions(KernelGraph(self.program.inputs, tuple(self.ops), outputs)).tensors
@@ -208,7 +210,7 @@ def test_only_probable_candidates_are_reported() -> None:
     space = tiny(max_block_ops=2, griddims=[(1, 1, 1)])
     everything = search(EXP, space)
     for verdict in verdicts:
-        results = search(EXP, space, SearchOptions(engine="exhaustive", accept=lambda c, v=verdict: v))
+        results = search(EXP, space, SearchOptions(engine="exhaustive", accept=partial(lambda v, c: v, verdict)))
         reported = sum(len(r.candidates) for r in results)
         assert reported == (len(graphs(everything)) if isinstance(verdict, Probable) else 0)
         assert sum(r.stats.rejected for r in results) == len(graphs(everything)) - reported

@@ -115,11 +115,16 @@ def outcomes(
     return {o.index: o for o in found}
 
 
+def value(outcome: Done[Any] | Failed) -> Any:
+    assert isinstance(outcome, Done)
+    return outcome.value
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_task_is_computed(workers: int) -> None:
     with Pool(workers) as own:
         found = outcomes(own, square, list(range(20)))
-        assert [found[i].value for i in range(20)] == [i * i for i in range(20)]
+        assert [value(found[i]) for i in range(20)] == [i * i for i in range(20)]
         assert all(o.attempts == 1 for o in found.values())
         assert len(own.pids()) == workers
 
@@ -154,7 +159,7 @@ def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any])
     assert isinstance(poison, Failed)
     assert poison.attempts == TRIES
     assert "exit code -9" in poison.reason
-    assert [o.value for _, o in sorted(found.items())] == [0, 2, 4, 6]
+    assert [value(o) for _, o in sorted(found.items())] == [0, 2, 4, 6]
 
 
 def test_an_exception_fails_after_all_tries_with_its_text(executor: Executor[Any]) -> None:
@@ -176,7 +181,7 @@ def test_workers_killed_while_idle_are_replaced(pool: Pool) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     assert gone(pids)
-    assert outcomes(pool, square, [3])[0].value == 9
+    assert value(outcomes(pool, square, [3])[0]) == 9
 
 
 def test_the_deadline_stops_and_yields_what_is_done(executor: Executor[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +200,7 @@ def test_leaving_the_iteration_kills_busy_workers(executor: Executor[Any]) -> No
     running = executor.run(nap, [0.0, 600.0, 600.0], limit_s=1000)
     assert next(o for o in running if o is not None).index == 0
     running.close()  # type: ignore[attr-defined]
-    assert outcomes(executor, square, [5])[0].value == 25
+    assert value(outcomes(executor, square, [5])[0]) == 25
 
 
 class Pressed(Pool):
@@ -216,7 +221,7 @@ def test_an_interrupt_while_a_task_is_sent_leaves_no_worker_busy_with_it() -> No
         with pytest.raises(KeyboardInterrupt):
             list(pool.run(nap, [1e6], limit_s=1e6))
         found = outcomes(pool, square, [5], limit_s=HANGS_S)[0]
-        assert (found.value, found.attempts) == (25, 1)
+        assert (value(found), found.attempts) == (25, 1)
 
 
 def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: str) -> None:
@@ -225,12 +230,14 @@ def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: s
         for executor in (pool, cluster):
             found = outcomes(executor, grow, [1, 400, 2])
             assert [type(found[i]) for i in range(3)] == [Done, Failed, Done]
-            assert found[1].attempts == TRIES
-            assert "GiB of at most 0.24 and was killed" in found[1].reason
+            killed = found[1]
+            assert isinstance(killed, Failed)
+            assert killed.attempts == TRIES
+            assert "GiB of at most 0.24 and was killed" in killed.reason
 
 
 def test_an_executor_is_used_again_after_all_that(executor: Executor[Any]) -> None:
-    assert [o.value for o in outcomes(executor, square, list(range(12))).values()]
+    assert [value(o) for o in outcomes(executor, square, list(range(12))).values()]
     assert executor.workers == 2
     assert executor.remarks == []
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from mirage_formal.check.proof.replay import ProofError, replay
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from tests.kit.graphs.decisions import Decision, differs
@@ -29,8 +31,10 @@ EDITS = 2000
 
 
 @pytest.mark.parametrize("size", ["small", "real"])
-def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size):
-    rng, kinds, labels = random.Random(4), Counter(), Counter()
+def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size: str) -> None:
+    rng = random.Random(4)
+    kinds: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
     for number in range(EDITS):
         pair, written = true_proofs(size)[number % len(true_proofs(size))]
         old = json.loads(written)
@@ -49,8 +53,8 @@ def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size):
     assert len(labels) >= 35
 
 
-def test_orders_do_not_change_the_normal_form_and_extents_do():
-    accepted = Counter()
+def test_orders_do_not_change_the_normal_form_and_extents_do() -> None:
+    accepted: Counter[Any] = Counter()
     for pair, written in true_proofs("small")[::3]:
         old, normal = json.loads(written), Normal()
         assert lines_are_true(pair, old), pair[0]
@@ -70,7 +74,7 @@ def test_orders_do_not_change_the_normal_form_and_extents_do():
     assert not accepted[False]
 
 
-def test_another_multiplier_is_accepted_if_it_is_of_divisors():
+def test_another_multiplier_is_accepted_if_it_is_of_divisors() -> None:
     pair = ("halves", *PAIRS["halves"])
     old = json.loads(text("halves"))
     for multiplier, good in (([2, 2], True), ([2, 4], True), ([2, 1], False), ([2, 2, 0, 2], False), ([2, -2], False)):
@@ -81,7 +85,7 @@ def test_another_multiplier_is_accepted_if_it_is_of_divisors():
             assert kind(old, new) == "other multiplier"
 
 
-def test_no_edit_of_a_false_proof_is_accepted():
+def test_no_edit_of_a_false_proof_is_accepted() -> None:
     """Edits upon edits, as long as the proof fails at nothing but the comparison of the outputs."""
     rng, refused, deep = random.Random(8), 0, 0
     for pair, written in false_proofs() * 2:
@@ -100,9 +104,9 @@ def test_no_edit_of_a_false_proof_is_accepted():
     assert deep >= 30
 
 
-def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute():
+def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute() -> None:
     """Proofs of prove/ for programs and candidates of refute/ that read inputs of the same shapes."""
-    tried = Counter()
+    tried: Counter[bool] = Counter()
     for (name, program, _), written in true_proofs("small"):
         for label, other, wrong in CASES:
             if _inputs(program) != _inputs(other):
@@ -115,9 +119,10 @@ def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute():
     assert tried[False] >= 1000
 
 
-def test_a_proof_kept_for_a_changed_graph_is_refused_unless_the_change_computes_the_same():
+def test_a_proof_kept_for_a_changed_graph_is_refused_unless_the_change_computes_the_same() -> None:
     """Changed maps, extents, operators, operands and attributes, of the program or of the candidate."""
-    rng, found = random.Random(10), Counter()
+    rng = random.Random(10)
+    found: Counter[tuple[bool, Decision]] = Counter()
     for (name, program, candidate), written in true_proofs("small"):
         for side, graph in enumerate((program, candidate)):
             changes = list(single_mutants(graph))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import Reader, document
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.check.proof.ring import ProofError, Ring
+from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
 from tests.kit.proofs.hand_proofs import PAIRS, text
 from tests.kit.proofs.kernel_values import Numbers, Values, replayed
@@ -26,11 +28,11 @@ def test_a_right_proof_is_accepted(name: str) -> None:
     assert theorem == replay(*PAIRS[name], text(name).encode())
 
 
-def entry(table, number, *rest):
+def entry(table: str, number: int, *rest: Any) -> tuple[Any, ...]:
     return (table, number, *rest)
 
 
-def more(*items):
+def more(*items: Any) -> Callable[[list[Any]], list[Any]]:
     return lambda old: [*old, *items]
 
 
@@ -253,33 +255,34 @@ def test_a_running_maximum_that_depends_on_the_iteration_is_not_the_largest_valu
         replay(*PAIRS["online"], text("online", ("factors", more(offset)), ("lemmas", more(lemma))))
 
 
-def rescaled_by(payload) -> None:
+def rescaled_by(payload: Callable[[Ring], Any]) -> None:
     """A rescaled sum whose factor is the carry of this; digits 0 t, 1 u, 2 another loop, 3 in a chunk."""
     ring = Ring((3, 3, 2, 2))
     terms = Terms()
     sources = [terms.input(i, (1, 1, 1, 3, 2 - i)) for i in range(2)]
     steps = Steps(Reader(ring), terms, sources)
-    element = {((ring.intern("in", (0, (*[(0, ())] * 3, (0, ((0, 1),)), (0, ((3, 1),))))), 2),): 1}
+    element: Poly = {((ring.intern("in", (0, (*[(0, ())] * 3, (0, ((0, 1),)), (0, ((3, 1),))))), 2),): 1}
     steps.tensors.append(Tensor(sources[0], ((), (), (), (0,), (3,)), element))
-    carry = {((ring.intern("carry", payload(ring)), 2),): 1}
+    carry: Poly = {((ring.intern("carry", payload(ring)), 2),): 1}
     steps.tensors.append(Tensor(sources[1], ((), (), (), (0,), ()), carry))
     steps.step(["rescaled", 0, 1])
 
 
-def body(ring, *digits):
+def body(ring: Ring, *digits: int) -> Key:
     inside = tuple((0, ((d, 1),)) for d in digits)
     return frozenset({(((ring.intern("in", (1, inside)), 2),), 1)})
 
 
 def test_only_carries_of_one_sequence_over_the_whole_loop_telescope() -> None:
     rescaled_by(lambda ring: ((0, ((0, 1),)), 1, frozenset(), body(ring, 1)))
-    for wrong in (
+    wrongs: tuple[Callable[[Ring], Any], ...] = (
         lambda ring: ((0, ((0, 1),)), 1, frozenset(), body(ring, 1, 0)),
         lambda ring: ((0, ((0, 1),)), 2, frozenset(), body(ring, 2)),
         lambda ring: ((1, ((0, 1),)), 1, frozenset(), body(ring, 1)),
         lambda ring: ((0, ((0, 2),)), 1, frozenset(), body(ring, 1)),
         lambda ring: ((0, ()), 1, frozenset(), body(ring, 1)),
-    ):
+    )
+    for wrong in wrongs:
         with pytest.raises(ProofError, match=r"own iterations|distinct digits"):
             rescaled_by(wrong)
 
@@ -356,7 +359,7 @@ def test_every_step_has_the_value_of_its_term() -> None:
     assert checked > 400
 
 
-def places(node, path=()):
+def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
     for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         yield node, key
         yield from places(inner, (*path, key))
@@ -370,6 +373,7 @@ def test_random_edits_are_refused_or_change_nothing_that_matters() -> None:
         found = json.loads(text(name))
         node, key = rng.choice(list(places(found)))
         old = node[key]
+        new: Any
         if isinstance(old, int):
             new = rng.choice([old + 1, old - 1, -old, rng.randrange(12), 2 * old, 1 << 62])
         elif isinstance(old, list):

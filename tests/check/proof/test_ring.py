@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import cmath
 import random
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 
 from mirage_formal.check.proof.moves import Move, folding
-from mirage_formal.check.proof.ring import ProofError, Ring
+from mirage_formal.check.proof.ring import Coef, Poly, ProofError, Ring
 from tests.kit.proofs.kernel_values import Values
 
 EXTENTS = (2, 3, 6, 2, 3, 6)
@@ -20,24 +22,25 @@ NUMBERS = np.random.default_rng(3)
 ARRAYS = [NUMBERS.uniform(0.4, 1.7, (6, 6)), NUMBERS.uniform(0.4, 1.7, (6, 6)) * NUMBERS.choice([-1, 1], (6, 6))]
 
 
-def element(ring, source, *digits):
+def element(ring: Ring, source: int, *digits: int) -> int:
     indices = tuple((0, ((d, 1),)) for d in digits)
     return ring.intern("in", (source, indices))
 
 
-def one(f, e=2):
+def one(f: int, e: int = 2) -> Poly:
     return {((f, e),): 1}
 
 
 class Maker:
     """Random polynomials over digits 0 and 1, built by the engine itself from everything it knows."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.ring = Ring(EXTENTS, BASES)
 
-    def poly(self, depth, digits=(0, 1)):
+    def poly(self, depth: int, digits: tuple[int, ...] = (0, 1)) -> Poly:
         rng, ring = self.rng, self.ring
+        signs: list[Coef] = [1, -1, Fraction(2, 3)]
         if depth == 0 or rng.random() < 0.15:
             return one(element(ring, rng.randrange(2), rng.choice(digits), rng.choice(digits)))
         a = self.poly(depth - 1, digits)
@@ -45,7 +48,7 @@ class Maker:
             case 10:
                 return ring.top((a, self.poly(depth - 1, digits), self.poly(depth - 2 if depth > 1 else 0, digits)))
             case 0:
-                return ring.add(a, self.poly(depth - 1, digits), rng.choice([1, -1, Fraction(2, 3)]))
+                return ring.add(a, self.poly(depth - 1, digits), rng.choice(signs))
             case 1 | 2:
                 return ring.mul(a, self.poly(depth - 1, digits))
             case 3:
@@ -65,11 +68,11 @@ class Maker:
                 return ring.power(ring.add(ring.mul(a, a), {(): 1}), rng.choice([-2, 1, -1, -4, 3]))
 
 
-def close(a, b):
+def close(a: complex, b: complex) -> bool:
     return abs(a - b) <= 1e-7 * (1 + abs(a) + abs(b))
 
 
-def environments():
+def environments() -> list[dict[int, int]]:
     return [{0: i, 1: j} for i in range(2) for j in range(3)]
 
 
@@ -202,7 +205,7 @@ def test_folding_keeps_the_value(seed: int) -> None:
             assert close(values.poly(folded, {5: 3 * i + j}), values.poly(poly, {0: i, 1: j}))
 
 
-def refused(what, call):
+def refused(what: str, call: Callable[[], object]) -> None:
     with pytest.raises(ProofError, match=what):
         call()
 
@@ -216,13 +219,13 @@ def test_a_chain_is_folded_only_where_it_stands_whole_and_in_order() -> None:
     chains = [(5, (0, 1))]
     assert folding(ring, chains, frozenset({0, 1})).polynomial(one(both)) == one(element_at(ring, 5))
     for f in (swapped, part, bare):
-        refused("all as one number", lambda f=f: folding(ring, chains, frozenset({0, 1})).polynomial(one(f)))
+        refused("all as one number", partial(lambda f: folding(ring, chains, frozenset({0, 1})).polynomial(one(f)), f))
     refused("extents", lambda: folding(ring, [(4, (0, 1))], frozenset()))
     refused("one chain", lambda: folding(ring, [(5, (0, 1)), (3, (0,))], frozenset()))
     refused("occur already", lambda: folding(ring, chains, frozenset({0, 1, 5})))
 
 
-def element_at(ring, digit):
+def element_at(ring: Ring, digit: int) -> int:
     return ring.intern("in", (0, ((0, ((digit, 1),)), (0, ()))))
 
 
@@ -234,7 +237,7 @@ def test_what_is_put_in_is_not_captured() -> None:
     running = one(ring.intern("pmax", ((0, ()), 3, frozenset(), frozenset({(body, 1)}))))
     move = Move(ring, [((0,), (0, ((3, 1),)))])
     for poly in (whole, largest, running):
-        refused("captured", lambda poly=poly: move.polynomial(poly))
+        refused("captured", partial(move.polynomial, poly))
     elsewhere = Move(ring, [((3,), (0, ((0, 1),)))])
     assert elsewhere.polynomial(whole) == whole
     mixed = ring.mul(whole, one(element(ring, 0, 3, 3)))
@@ -243,7 +246,7 @@ def test_what_is_put_in_is_not_captured() -> None:
 
 def test_hostile_growth_ends_soon() -> None:
     ring = Ring(EXTENTS)
-    poly = {(): 1}
+    poly: Poly = {(): 1}
     for d in range(3):
         for source in range(2):
             poly = ring.add(poly, one(element(ring, source, d, d)))
@@ -255,7 +258,7 @@ def test_hostile_growth_ends_soon() -> None:
     refused("deep", lambda: repeated(lambda p: one(ring.intern("exp", frozenset(p.items()))), deep))
 
 
-def repeated(law, poly):
+def repeated(law: Callable[[Poly], Poly], poly: Poly) -> None:
     for _ in range(100):
         poly = law(poly)
 

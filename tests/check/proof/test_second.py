@@ -8,7 +8,7 @@ import pytest
 
 from mirage_formal.check.proof.closing import Closing
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.ring import Key, Poly, Ring
 from mirage_formal.check.proof.second import Answer, Opinion, opinion, second_opinion
 from tests.kit.proofs.hand_proofs import PAIRS, text
 from tests.kit.runs.effort import calls
@@ -24,7 +24,7 @@ ROOT = RING.intern("pow", frozenset({(((TWO, 1),), 1), (((THREE, 1), (X, 2)), 1)
 POWERS = {f: (RING.kinds[f], RING.payloads[f]) for f in (P, *EXP, *ONE_PLUS, TWO, THREE, SIX, ROOT)}
 
 
-def said(left, right):
+def said(left: Poly, right: Poly) -> Answer:
     return opinion(Closing(tuple(left.items()), tuple(right.items()), POWERS)).answer
 
 
@@ -57,12 +57,12 @@ OTHER = [
 
 
 @pytest.mark.parametrize("sides", SAME)
-def test_what_holds_is_confirmed(sides) -> None:
+def test_what_holds_is_confirmed(sides: tuple[Poly, Poly]) -> None:
     assert said(*sides) is Answer.CONFIRMED
 
 
 @pytest.mark.parametrize("sides", OTHER)
-def test_what_does_not_hold_is_refuted(sides) -> None:
+def test_what_does_not_hold_is_refuted(sides: tuple[Poly, Poly]) -> None:
     assert said(*sides) is Answer.REFUTED
 
 
@@ -78,7 +78,7 @@ def test_what_is_too_large_is_undecided() -> None:
     assert opinion(closing).answer is Answer.UNDECIDED
 
 
-def _wide(first: int) -> frozenset:
+def _wide(first: int) -> Key:
     """A sum of 60 * 60 products."""
     low, high = ([RING.intern("in", (i, ())) for i in range(n, n + 60)] for n in (first, first + 60))
     return frozenset((tuple(sorted(((f, 2), (g, 2)))), 1) for f in low for g in high)

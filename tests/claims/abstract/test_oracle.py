@@ -219,7 +219,7 @@ def test_equal_valuations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
         def randrange(self, *args: int) -> int:  # type: ignore[override]
             return 5
 
-    monkeypatch.setattr(normal_form.random, "Random", Constant)
+    monkeypatch.setattr("mirage_formal.claims.abstract.normal_form.random.Random", Constant)
     a, b, c, d = (var(n) for n in "abcd")
     oracle = NormalFormOracle([div(X, mul(add(a, b), add(c, d)))])
     assert oracle.contains(div(X, add(a, b))) is Answer.UNKNOWN

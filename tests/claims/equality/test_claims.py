@@ -11,14 +11,14 @@ from tests.kit.proofs.claims import gap, load, points
 
 
 @pytest.mark.parametrize("corpus", ["prove", "refute"])
-def test_there_are_enough_claims_and_their_names_differ(corpus):
+def test_there_are_enough_claims_and_their_names_differ(corpus: str) -> None:
     names = [item.name for item in load(corpus)]
     assert len(names) >= 110
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("corpus", ["prove", "refute"])
-def test_real_and_small_pairs_are_well_formed_and_have_one_interface(corpus):
+def test_real_and_small_pairs_are_well_formed_and_have_one_interface(corpus: str) -> None:
     for item in load(corpus):
         for left, right in (item.real(), item.tiny()):
             assert left != right, item.name
@@ -27,21 +27,21 @@ def test_real_and_small_pairs_are_well_formed_and_have_one_interface(corpus):
             assert shapes[0] == shapes[1], item.name
 
 
-def test_small_pairs_are_smaller():
+def test_small_pairs_are_smaller() -> None:
     for item in (*load("prove"), *load("refute")):
         sizes = [sum(source.tensor.elements for source in made[0].inputs) for made in (item.tiny(), item.real())]
         assert sizes[0] <= 500, (item.name, sizes)
         assert sizes[0] < sizes[1], (item.name, sizes)
 
 
-def test_pairs_to_prove_agree():
+def test_pairs_to_prove_agree() -> None:
     for item in load("prove"):
         left, right = item.tiny()
         for inputs in points(left, seed=11, positive=item.positive):
             assert gap(left, right, inputs) < 1e-9, item.name
 
 
-def test_pairs_to_refute_differ():
+def test_pairs_to_refute_differ() -> None:
     for item in load("refute"):
         left, right = item.tiny()
         gaps = [gap(left, right, inputs) for inputs in points(left, seed=11, positive=item.positive)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt, prod
 
@@ -10,6 +11,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from mirage_formal import Graph, Tensor
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.claims.equality.prove import prove
@@ -96,7 +98,7 @@ P, Q, R = 10**60 + 7, 10**60 + 49, 10**61 + 51
         ),
     ],
 )  # fmt: skip
-def test_roots_of_products_that_cannot_be_factored(left, right) -> None:
+def test_roots_of_products_that_cannot_be_factored(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> None:
     here, there = pair({"X": (2, 3)}, left, right)
     theorem = replay(here, there, proved(here, there))
     assert [one.answer for one in second_opinion(theorem)] == [Answer.CONFIRMED] * len(theorem.closings)
@@ -105,18 +107,18 @@ def test_roots_of_products_that_cannot_be_factored(left, right) -> None:
 
 
 def test_coefficients_beyond_all_floats_are_unknown_but_equal_themselves() -> None:
-    def power(times):
-        def body(g, x):
+    def power(times: int) -> Callable[..., Tensor]:
+        def body(g: Graph, x: Tensor) -> Tensor:
             for _ in range(times):
                 x = g.square(x)
             return x
 
         return body
 
-    def tiny(g, x):
+    def tiny(g: Graph, x: Tensor) -> Tensor:
         return power(5)(g, g.scale(x, 1e-308))
 
-    def other(g, x):
+    def other(g: Graph, x: Tensor) -> Tensor:
         return g.scale(power(5)(g, x), 1e-308)
 
     left, right = pair({"X": (2, 3)}, tiny, other)

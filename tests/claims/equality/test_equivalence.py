@@ -17,13 +17,14 @@ from mirage_formal.graph.verdict import Equivalent, Unknown
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY
 from tests.kit.proofs import claims
+from tests.kit.proofs.claims import Claim, Shapes
 
 PROVE = claims.load("prove")
 REFUTE = claims.load("refute")
 
 
 @pytest.mark.parametrize("claim", PROVE, ids=lambda c: c.name)
-def test_every_claim_of_prove_is_proved(claim):
+def test_every_claim_of_prove_is_proved(claim: Claim) -> None:
     for program, candidate in (claim.real(), claim.tiny()):
         verdict = prove(program, candidate)
         assert isinstance(verdict, Equivalent), verdict
@@ -31,25 +32,25 @@ def test_every_claim_of_prove_is_proved(claim):
 
 
 @pytest.mark.parametrize("claim", REFUTE, ids=lambda c: c.name)
-def test_no_claim_of_refute_is_proved(claim):
+def test_no_claim_of_refute_is_proved(claim: Claim) -> None:
     for program, candidate in (claim.real(), claim.tiny()):
         assert isinstance(prove(program, candidate), Unknown)
         assert isinstance(prove(candidate, program), Unknown)
 
 
-def test_there_are_enough_claims():
+def test_there_are_enough_claims() -> None:
     assert len(PROVE) >= 100
     assert len(REFUTE) >= 100
 
 
 @pytest.mark.parametrize("claim", PROVE[::7], ids=lambda c: c.name)
-def test_proofs_work_in_both_directions_and_with_oneself(claim):
+def test_proofs_work_in_both_directions_and_with_oneself(claim: Claim) -> None:
     program, candidate = claim.tiny()
     assert isinstance(prove(candidate, program), Equivalent)
     assert isinstance(prove(program, program), Equivalent)
 
 
-def program(inputs: dict[str, tuple[int, ...]], *ops: Op) -> KernelGraph:
+def program(inputs: Shapes, *ops: Op) -> KernelGraph:
     sources = tuple(Input(n, DTensor(shape, DType.FLOAT16), row_major(shape)) for n, shape in inputs.items())
     return KernelGraph(sources, ops, (len(sources) + len(ops) - 1,))
 
@@ -58,7 +59,7 @@ def unary(kind: OpKind, operand: int) -> Op:
     return Op(kind, (operand,), Attrs())
 
 
-def test_the_root_of_a_square_is_not_the_number():
+def test_the_root_of_a_square_is_not_the_number() -> None:
     x = {"X": (3, 4)}
     rooted = program(x, unary(OpKind.SQUARE, 0), unary(OpKind.SQRT, 1))
     plain = program(x, Op(OpKind.SCALE, (0,), Attrs(factor=1)))  # type: ignore[arg-type]
@@ -69,7 +70,7 @@ def test_the_root_of_a_square_is_not_the_number():
     assert isinstance(prove(positive, program(x, unary(OpKind.EXP, 0))), Equivalent)
 
 
-def test_a_root_of_a_product_is_not_taken_apart():
+def test_a_root_of_a_product_is_not_taken_apart() -> None:
     """sqrt(x y) = sqrt(x) sqrt(y) needs x >= 0 and y >= 0, which only one side says: left unknown."""
     two = {"X": (3, 4), "Y": (3, 4)}
     together = program(two, Op(OpKind.MUL, (0, 1), Attrs()), unary(OpKind.SQRT, 2))
@@ -77,7 +78,7 @@ def test_a_root_of_a_product_is_not_taken_apart():
     assert isinstance(prove(together, apart), Unknown)
 
 
-def test_an_index_that_does_not_nest_is_unknown_with_a_reason():
+def test_an_index_that_does_not_nest_is_unknown_with_a_reason() -> None:
     x = {"X": (6, 4)}
     flat = Op(OpKind.RESHAPE, (0,), Attrs(shape=(4, 6)))
     regrouped = program(x, flat, Op(OpKind.SUM, (1,), Attrs(dim=1)))
@@ -90,12 +91,12 @@ def test_an_index_that_does_not_nest_is_unknown_with_a_reason():
     assert isinstance(prove(one, program({"X": (3, 5)}, coprime, Op(OpKind.ADD, (1, 1)))), Equivalent)
 
 
-def test_a_negative_radicand_is_unknown():
+def test_a_negative_radicand_is_unknown() -> None:
     negative = program({"X": (2, 3)}, unary(OpKind.SQUARE, 0), Op(OpKind.SUB, (1, 1), Attrs()), unary(OpKind.SQRT, 2))
     assert isinstance(prove(negative, negative), Unknown | Equivalent)
 
 
-def test_other_inputs_are_a_mistake():
+def test_other_inputs_are_a_mistake() -> None:
     with pytest.raises(GraphError, match="expected inputs"):
         prove(w.rmsnorm(b=2, k=4, n=4), w.rmsnorm(b=2, k=4, n=6))
     with pytest.raises(GraphError, match="expected outputs"):
@@ -114,7 +115,7 @@ for claim in claims.load("prove")[::9]:
 """
 
 
-def test_proofs_are_the_same_in_every_process():
+def test_proofs_are_the_same_in_every_process() -> None:
     runs = [
         subprocess.run(
             [sys.executable, "-c", _SCRIPT],

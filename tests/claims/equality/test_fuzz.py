@@ -18,7 +18,7 @@ def _pairs() -> tuple[FuzzPair, ...]:
     return tuple(pairs(2, COUNT))
 
 
-def test_pairs_are_well_formed_and_have_one_interface():
+def test_pairs_are_well_formed_and_have_one_interface() -> None:
     for item in _pairs():
         assert faults(item.program) + faults(item.candidate) == [], item.name
         assert item.program.inputs == item.candidate.inputs
@@ -26,8 +26,8 @@ def test_pairs_are_well_formed_and_have_one_interface():
         assert shapes[0] == shapes[1], item.name
 
 
-def test_right_rewrites_change_nothing_and_wrong_ones_most_often_do():
-    found = Counter()
+def test_right_rewrites_change_nothing_and_wrong_ones_most_often_do() -> None:
+    found: Counter[tuple[Truth, Decision]] = Counter()
     for item in _pairs():
         decision = differs(item.program, item.candidate)
         found[item.truth, decision] += 1
@@ -37,17 +37,17 @@ def test_right_rewrites_change_nothing_and_wrong_ones_most_often_do():
     assert found[Truth.RIGHT, Decision.UNCLEAR] + found[Truth.WRONG, Decision.UNCLEAR] < 0.1 * COUNT
 
 
-def test_every_rule_occurs():
+def test_every_rule_occurs() -> None:
     used = {name for item in _pairs() for name in item.name.split(" + ")}
     rules = {rule.__name__ for table in (RIGHT, WRONG) for group in table.values() for rule in group}
     assert len(rules) >= 80
     assert rules - used == set()
 
 
-def test_the_seed_decides():
+def test_the_seed_decides() -> None:
     assert list(pairs(7, 50)) == list(pairs(7, 50))
     assert list(pairs(7, 50)) != list(pairs(8, 50))
 
 
-def test_pairs_hardly_repeat():
+def test_pairs_hardly_repeat() -> None:
     assert len({(item.program, item.candidate) for item in _pairs()}) > 0.95 * COUNT

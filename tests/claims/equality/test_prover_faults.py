@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from mirage_formal.check.proof.replay import ProofError, replay
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.graph import KernelGraph
 from tests.kit.fuzz.fuzz import pairs
 from tests.kit.graphs.decisions import Decision, differs
@@ -44,17 +45,17 @@ def refused(name: str, cases: list[Case]) -> int:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_no_false_proof_gets_past_the_checker(name):
+def test_no_false_proof_gets_past_the_checker(name: str) -> None:
     assert refused(name, CASES), "the fault never led to a false proof, so nothing was tested"
 
 
 @pytest.mark.slow
-def test_no_false_proof_of_a_random_pair_or_a_mutant_gets_past_the_checker(drawn):
+def test_no_false_proof_of_a_random_pair_or_a_mutant_gets_past_the_checker(drawn: list[Case]) -> None:
     assert len(drawn) >= 250
     false = Counter({name: refused(name, drawn) for name in FAULTS})
     assert false["outputs_not_compared"] >= 250
     assert len(+false) >= 7, false
 
 
-def test_there_are_enough_faults():
+def test_there_are_enough_faults() -> None:
     assert len(FAULTS) >= 10

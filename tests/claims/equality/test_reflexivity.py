@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.claims.equality.explain import explain
@@ -19,7 +21,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from tests.kit.graphs import grown
 from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.proofs.claims import kernel, on, pair, program
+from tests.kit.proofs.claims import Saved, kernel, on, pair, program
 
 
 def proved(left: KernelGraph, right: KernelGraph) -> Equivalent:
@@ -30,8 +32,8 @@ def proved(left: KernelGraph, right: KernelGraph) -> Equivalent:
     return verdict
 
 
-def _running(axis: int, split: int):
-    def body(b, x):
+def _running(axis: int, split: int) -> Callable[..., Tensor]:
+    def body(b: BlockBuilder, x: BlockTensor) -> Saved:
         largest, moved = b.reduction_max(x, axis)
         factor = b.exp(moved)
         return b.forloop_accum_rescale(b.exp(x - largest), factor), on()
@@ -39,10 +41,10 @@ def _running(axis: int, split: int):
     return lambda g, a, b: kernel(g, (1, 1, 1), [(g.concat(a, b, split), on(), 1)], body, loop=3)
 
 
-def _so_far(loop_dim, change):
+def _so_far(loop_dim: int | None, change: Callable[[BlockTensor], BlockTensor]) -> Callable[..., Tensor]:
     """A running maximum, the largest of all, and a sum rescaled by it, where the loop splits a dim or none."""
 
-    def body(b, x):
+    def body(b: BlockBuilder, x: BlockTensor) -> Saved:
         largest, moved = b.reduction_max(change(x), 1)
         rescaled = b.forloop_accum_rescale(x, b.exp(moved))
         return rescaled + b.square(b.forloop_accum_max(largest)), on()
@@ -50,17 +52,17 @@ def _so_far(loop_dim, change):
     return lambda g, x: kernel(g, (1, 1, 1), [(x, on(), loop_dim)], body, loop=3)
 
 
-def _nothing(g, x):
+def _nothing(g: Graph, x: Tensor) -> Tensor:
     return x / (x - x)
 
 
-def _repeated(make, x, times):
+def _repeated(make: Callable[[Tensor], Tensor], x: Tensor, times: int) -> Tensor:
     for _ in range(times):
         x = make(x)
     return x
 
 
-def _squared(g, t):
+def _squared(g: Graph, t: Tensor) -> Tensor:
     """Twice as many parts along both dims."""
     above = g.concat(t, g.exp(t), 0)
     return g.concat(above, g.exp(above), 1)
@@ -111,7 +113,7 @@ def test_a_program_equals_itself_and_no_changed_one(name: str) -> None:
     assert explain(graph, graph)
 
 
-def _softened(g, x):
+def _softened(g: Graph, x: Tensor) -> Tensor:
     """What a rescaling accumulator leaves: the chunks of exp(x - largest), added up."""
     chunks = g.reshape(g.exp(x - g.max(x, 1)), 5, 3, 2)
     return g.reshape(g.reduction(chunks, 1), 5, 2)

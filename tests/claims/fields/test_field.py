@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import galois
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mirage_formal.claims.fields import confirmation
 from mirage_formal.claims.fields.cone import cone
@@ -27,10 +29,10 @@ from mirage_formal.claims.fields.primes import (
     is_prime,
 )
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.contract import FREE_COPY
-from mirage_formal.meaning.tape import NotLax, Part, needs, record
+from mirage_formal.meaning.tape import Needs, NotLax, Part, Tape, Unary, needs, record
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
@@ -40,7 +42,7 @@ BITS = (16, 20, 31)
 
 
 @cache
-def _galois(m):
+def _galois(m: int) -> Any:
     return galois.GF(m, primitive_element=galois.primitive_root(m), verify=False)
 
 
@@ -48,7 +50,7 @@ def _galois(m):
 
 
 @pytest.mark.parametrize("bits", range(16, 32))
-def test_pairs_are_what_they_claim(bits):
+def test_pairs_are_what_they_claim(bits: int) -> None:
     pair = field_pair(bits)
     p, q = pair.p, pair.q
     assert galois.is_prime(p)
@@ -61,26 +63,26 @@ def test_pairs_are_what_they_claim(bits):
             assert pow(small, (m - 1) // 2, m) == 1
 
 
-def test_pairs_are_the_largest():
+def test_pairs_are_the_largest() -> None:
     for bits in (16, 20, 24):
         pair = field_pair(bits)
         better = [q for q in range(pair.q + 840, (1 << bits) // 2, 840) if is_prime(q) and is_prime(2 * q + 1)]
         assert not [q for q in better if 2 * q + 1 < 1 << bits]
 
 
-def test_primality_against_galois():
+def test_primality_against_galois() -> None:
     numbers = [*range(-3, 2000), *range((1 << 31) - 2000, 1 << 31), 3215031751, 2152302898747, 3474749660383]
     for n in numbers:
         assert is_prime(n) == (n > 1 and galois.is_prime(n)), n
 
 
 @pytest.mark.parametrize("bits", [15, 32, 0, -1])
-def test_sizes_out_of_range(bits):
+def test_sizes_out_of_range(bits: int) -> None:
     with pytest.raises(UnsupportedError, match="prime_bits"):
         field_pair(bits)
 
 
-def test_galois_confirms_every_pair_and_the_table_says_what_it_said():
+def test_galois_confirms_every_pair_and_the_table_says_what_it_said() -> None:
     """The whole table against galois itself: the primes, the roots, their being the least, and no row too many."""
     pairs = [field_pair(bits) for bits in range(MIN_BITS, MAX_BITS + 1)]
     assert {pair.p: pair.q for pair in pairs} == {p: q for p, (q, _) in PAIRS.items()}
@@ -94,13 +96,13 @@ def test_galois_confirms_every_pair_and_the_table_says_what_it_said():
         assert not any(galois.is_primitive_root(g, pair.p) for g in range(2, kept.primitive_root))
 
 
-def test_the_table_is_what_its_command_writes():
+def test_the_table_is_what_its_command_writes() -> None:
     """Byte by byte; only the version may be another one than that of the galois installed here."""
     kept = confirmation.TABLE.read_text()
     assert confirmation.table() == kept.replace(f'"{GALOIS}"', f'"{galois.__version__}"')
 
 
-def test_a_pair_that_is_not_in_the_table_is_put_to_galois(monkeypatch):
+def test_a_pair_that_is_not_in_the_table_is_put_to_galois(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose p alone is in it; and galois' refusal is one."""
     pair = field_pair(20)
     other = FieldPair(23, 11)
@@ -118,7 +120,7 @@ def test_a_pair_that_is_not_in_the_table_is_put_to_galois(monkeypatch):
 
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("part", ["p", "q"])
-def test_elementwise_against_galois(bits, part):
+def test_elementwise_against_galois(bits: int, part: str) -> None:
     m = getattr(field_pair(bits), part)
     field, reference = Modulus(m), _galois(m)
     numbers = np.random.default_rng(bits)
@@ -149,14 +151,14 @@ def test_elementwise_against_galois(bits, part):
 
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("size", [0, 1, 2, 63, 64, 65, 127, 129, 1000, 4099])
-def test_inverses_of_every_length(bits, size):
+def test_inverses_of_every_length(bits: int, size: int) -> None:
     m = field_pair(bits).p
     field = Modulus(m)
     a = np.random.default_rng(size).integers(1, m, size, dtype=np.uint64)
     assert (field.multiply(a, field.inverse(a)) == 1).all()
 
 
-def test_constants_without_a_faithful_picture():
+def test_constants_without_a_faithful_picture() -> None:
     field = Modulus(field_pair(20).p)
     assert field.constant(Fraction(1, field.m)) is None
     assert field.constant(Fraction(field.m, 3)) is None
@@ -164,7 +166,7 @@ def test_constants_without_a_faithful_picture():
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_matmul_against_galois(bits):
+def test_matmul_against_galois(bits: int) -> None:
     m = field_pair(bits).p
     field, reference = Modulus(m), _galois(m)
     numbers = np.random.default_rng(bits)
@@ -175,14 +177,14 @@ def test_matmul_against_galois(bits):
         assert (field.matmul(a, b) == want).all()
 
 
-def _exact(a, b, m):
+def _exact(a: NDArray[Any], b: NDArray[Any], m: int) -> NDArray[Any]:
     """Products of Python integers, which never overflow."""
     return np.matmul(a.astype(object), b.astype(object)) % m
 
 
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("inner", [1, 64, 65, 2048, 2049, 5000])
-def test_matmul_of_the_largest_residues(bits, inner):
+def test_matmul_of_the_largest_residues(bits: int, inner: int) -> None:
     """Every entry m - 1, then random ones: partial sums come as near 2^53 as they can."""
     m = field_pair(bits).p
     field = Modulus(m)
@@ -195,7 +197,7 @@ def test_matmul_of_the_largest_residues(bits, inner):
         assert (field.matmul(a, b) == _exact(a, b, m)).all()
 
 
-def test_plans_stay_exact():
+def test_plans_stay_exact() -> None:
     for bits in BITS:
         for m in (field_pair(bits).p, field_pair(bits).q):
             for inner in (1, 63, 64, 65, 4096, 1 << 20):
@@ -214,7 +216,7 @@ def test_plans_stay_exact():
         ((3, 1, 2, 1, 1, 5), (1, 2, 1, 4, 5, 1)),
     ],
 )
-def test_matmul_with_replicated_axes(left, right):
+def test_matmul_with_replicated_axes(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     m = field_pair(31).p
     numbers = np.random.default_rng(0)
     a, b = (numbers.integers(0, m, shape, dtype=np.uint64) for shape in (left, right))
@@ -224,7 +226,7 @@ def test_matmul_with_replicated_axes(left, right):
     assert (Modulus(m).matmul(a, turned) == _exact(a, b, m)).all()
 
 
-def test_matmul_does_not_copy_a_large_operand_and_is_right_where_it_cannot_merge():
+def test_matmul_does_not_copy_a_large_operand_and_is_right_where_it_cannot_merge() -> None:
     m = field_pair(20).p
     numbers = np.random.default_rng(0)
     weights = numbers.integers(0, m, (1024, 2 * FREE_COPY // 1024), dtype=np.uint64).astype(np.float64)
@@ -237,7 +239,7 @@ def test_matmul_does_not_copy_a_large_operand_and_is_right_where_it_cannot_merge
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3, 6])
-def test_sum_folds(kept):
+def test_sum_folds(kept: int) -> None:
     m = field_pair(31).p
     a = np.full((2, 12, 3), m - 1, dtype=np.uint64)
     a[0, :, 0] = range(12)
@@ -248,7 +250,7 @@ def test_sum_folds(kept):
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_powers_of_omega(bits):
+def test_powers_of_omega(bits: int) -> None:
     pair = field_pair(bits)
     point = field_point(5, 0, pair)
     assert pow(point.omega, pair.q, pair.p) == 1
@@ -266,7 +268,7 @@ POINT = field_point(11, 0, field_pair(20))
 LINEAR = frozenset(OpKind) - ORDERED - ROOTS - EXPONENTIALS - {OpKind.EXP, OpKind.DIV}
 
 
-def _compare(seed):
+def _compare(seed: int) -> str:
     """Both evaluations of one random program agree; says whether it has a value, is undefined, or is not LAX."""
     rng = random.Random(seed)
     kinds = [LINEAR, LINEAR | {OpKind.DIV}, LINEAR | {OpKind.EXP, OpKind.DIV}, frozenset(OpKind) - ORDERED][seed % 4]
@@ -291,19 +293,20 @@ def _compare(seed):
         assert lost
         return "undefined"
     assert not lost
+    assert isinstance(got, tuple)
     assert got[0].shape == want.shape
     assert got[0].ravel().tolist() == [value.p for value in want.ravel()]
     return "value"
 
 
 @pytest.mark.parametrize("group", range(8))
-def test_tape_equals_literal_evaluation(group):
+def test_tape_equals_literal_evaluation(group: int) -> None:
     """Exactly equal outputs, or undefined on both sides; linear programs up to all operators that have a picture."""
     found = [_compare(20 * group + i) for i in range(20)]
     assert found.count("value") >= 8
 
 
-def test_random_programs_reach_both_outcomes():
+def test_random_programs_reach_both_outcomes() -> None:
     assert {_compare(seed) for seed in range(60)} >= {"value", "undefined"}
 
 
@@ -315,28 +318,34 @@ def test_random_programs_reach_both_outcomes():
         (w.op(OpKind.SOFTMAX, 0, dim=1), w.op(OpKind.MUL, 1, 0), w.op(OpKind.EXP, 2)),
     ],
 )
-def test_a_second_exponential_on_a_path_is_not_lax(ops):
+def test_a_second_exponential_on_a_path_is_not_lax(ops: tuple[Op, ...]) -> None:
     graph = KernelGraph((w.tensor("a", 2, 3),), ops, (len(ops),))
-    assert isinstance(needs(record(graph)), NotLax)
-    assert "second exponential" in needs(record(graph)).reason
+    wanted = needs(record(graph))
+    assert isinstance(wanted, NotLax)
+    assert "second exponential" in wanted.reason
 
 
-def test_only_needed_parts_are_needed():
-    """Scores of attention are needed in Z_q only, values in Z_p only, the gate of a gated MLP in both."""
-    tape = record(w.attention(b=1, m=2, d=3, n=4, e=2))
+def _needed(tape: Tape) -> Needs:
     wanted = needs(tape)
+    assert not isinstance(wanted, NotLax)
+    return wanted
+
+
+def test_only_needed_parts_are_needed() -> None:
+    """Scores of attention are needed in Z_q only, values in Z_p only, the gate of a gated MLP in both."""
+    wanted = _needed(record(w.attention(b=1, m=2, d=3, n=4, e=2)))
     assert [wanted[i] for i in range(3)] == [(Part.Q,), (Part.Q,), (Part.P,)]
-    tape = record(w.gated_mlp(b=2, k=3, n=4))
-    assert [needs(tape)[i] for i in range(3)] == [(Part.P, Part.Q), (Part.P, Part.Q), (Part.P,)]
+    wanted = _needed(record(w.gated_mlp(b=2, k=3, n=4)))
+    assert [wanted[i] for i in range(3)] == [(Part.P, Part.Q), (Part.P, Part.Q), (Part.P,)]
     # An exponential that no output depends on does not count.
     unused = KernelGraph((w.tensor("a", 2),), (w.op(OpKind.EXP, 0), w.op(OpKind.EXP, 1), w.op(OpKind.SQUARE, 0)), (3,))
-    assert [parts for parts in needs(record(unused))] == [(Part.P,), (), (), (Part.P,)]
+    assert [parts for parts in _needed(record(unused))] == [(Part.P,), (), (), (Part.P,)]
 
 
-def test_constants_that_vanish_are_reported():
+def test_constants_that_vanish_are_reported() -> None:
     graph = KernelGraph((w.tensor("a", 4),), (w.op(OpKind.SCALE, 0, factor=Fraction(1, POINT.pair.p)),), (1,))
     tape = record(graph)
-    out = run(tape, needs(tape), POINT, lambda index, part: np.ones(4, dtype=np.uint64))
+    out = run(tape, _needed(tape), POINT, lambda index, part: np.ones(4, dtype=np.uint64))
     assert isinstance(out, Unrepresentable)
     assert f"1/{POINT.pair.p}" in out.reason
 
@@ -345,7 +354,7 @@ def test_constants_that_vanish_are_reported():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nothing_outside_a_cone_has_influence(seed):
+def test_nothing_outside_a_cone_has_influence(seed: int) -> None:
     """Change input elements outside the cone of some output elements: those outputs stay."""
     rng = random.Random(seed)
     graph = random_graph(rng, LINEAR | {OpKind.EXP}, kernels=rng.randint(1, 2))
@@ -358,7 +367,7 @@ def test_nothing_outside_a_cone_has_influence(seed):
     mask = numbers.random(tape.steps[output].shape) < 0.2
     found = cone(tape, wanted, [(output, Part.P, mask)])
 
-    def residues(part, m):
+    def residues(part: Part, m: int) -> dict[tuple[int, Part], NDArray[Any]]:
         return {
             (i, part): numbers.integers(0, m, source.tensor.shape, dtype=np.uint64)
             for i, source in enumerate(graph.inputs)
@@ -369,14 +378,17 @@ def test_nothing_outside_a_cone_has_influence(seed):
     mixed = {key: np.where(found.get(key, False), value, other[key]) for key, value in first.items()}
     before = run(tape, wanted, POINT, lambda index, part: first[index, part])
     after = run(tape, wanted, POINT, lambda index, part: mixed[index, part])
+    assert isinstance(before, tuple)
+    assert isinstance(after, tuple)
     assert (before[0][mask] == after[0][mask]).all()
 
 
-def test_a_cone_is_no_larger_than_it_must_be():
+def test_a_cone_is_no_larger_than_it_must_be() -> None:
     """One row of a norm depends on one row of X; one score on a row of Q and a column of K, in Z_q only."""
     tape = record(w.rmsnorm_fused(b=4, k=12, n=6, grid=3, loop=2))
-    wanted = needs(tape)
+    wanted = _needed(tape)
     rows = next(step for step in tape.steps if getattr(step, "kind", None) is OpKind.SQRT)
+    assert isinstance(rows, Unary)
     mask = np.zeros(rows.shape, dtype=bool)
     mask.reshape(4)[2] = True
     found = cone(tape, wanted, [(rows.a, Part.P, mask)])
@@ -384,7 +396,7 @@ def test_a_cone_is_no_larger_than_it_must_be():
     assert np.flatnonzero(found[0, Part.P].all(axis=1)).tolist() == [2]
     assert found[0, Part.P].sum() == 12
     tape = record(w.attention_one(b=1, m=4, d=3, n=8, e=3, rows=2, loop=4))
-    wanted = needs(tape)
+    wanted = _needed(tape)
     number = next(i for i, step in enumerate(tape.steps) if getattr(step, "kind", None) is OpKind.EXP)
     mask = np.zeros(tape.steps[number].shape, dtype=bool)
     mask[0, 1, 0, 3, 0, 1, 0] = True  # Row block 1, iteration 3: query 3, key 6.

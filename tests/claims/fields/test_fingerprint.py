@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ from mirage_formal.claims.fields import draw
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
 from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Different, Probable, Unknown
+from mirage_formal.meaning.tape import Part
 from tests.kit.graphs import workloads as w
 
 K = OpKind
@@ -23,7 +27,7 @@ SMALL = FingerprintSettings(seed=5, prime_bits=20)
 BIG = FingerprintSettings(seed=5, prime_bits=31)
 
 
-def program(shapes, *ops, outputs=None):
+def program(shapes: Sequence[Shape], *ops: Op, outputs: tuple[int, ...] | None = None) -> KernelGraph:
     inputs = tuple(w.tensor(f"t{i}", *shape) for i, shape in enumerate(shapes))
     return KernelGraph(inputs, ops, outputs or (len(inputs) + len(ops) - 1,))
 
@@ -172,7 +176,7 @@ OTHER = {
 
 @pytest.mark.parametrize("name", SAME)
 @pytest.mark.parametrize("settings", [SMALL, BIG])
-def test_laws_that_hold(name, settings):
+def test_laws_that_hold(name: str, settings: FingerprintSettings) -> None:
     shapes, left, right = SAME[name]
     for one, other in ((left, right), (right, left)):
         verdict = fingerprint(program(shapes, *one), program(shapes, *other), settings).verdict
@@ -181,14 +185,14 @@ def test_laws_that_hold(name, settings):
 
 @pytest.mark.parametrize("name", OTHER)
 @pytest.mark.parametrize("settings", [SMALL, BIG])
-def test_laws_that_do_not_hold(name, settings):
+def test_laws_that_do_not_hold(name: str, settings: FingerprintSettings) -> None:
     shapes, left, right = OTHER[name]
     for one, other in ((left, right), (right, left), (left, left)):
         verdict = fingerprint(program(shapes, *one), program(shapes, *other), settings).verdict
         assert isinstance(verdict, Probable if one is other else Different), verdict
 
 
-def test_laws_of_opaque_functions_are_not_assumed():
+def test_laws_of_opaque_functions_are_not_assumed() -> None:
     one = program(X, w.op(K.SCALE, 0, factor=Fraction(2)), w.op(K.RELU, 1))
     other = program(X, w.op(K.RELU, 0), w.op(K.SCALE, 1, factor=Fraction(2)))
     result = fingerprint(one, other, SMALL)
@@ -208,7 +212,7 @@ def test_laws_of_opaque_functions_are_not_assumed():
         ((w.op(K.SUB, 0, 0), w.op(K.DIV, 0, 1)), "a denominator is 0, still after 128 redraws"),
     ],
 )
-def test_no_picture_is_unknown_even_for_the_program_itself(ops, message):
+def test_no_picture_is_unknown_even_for_the_program_itself(ops: tuple[Op, ...], message: str) -> None:
     graph = program(X, *ops)
     result = fingerprint(graph, graph, SMALL)
     assert isinstance(result.verdict, Unknown)
@@ -217,12 +221,12 @@ def test_no_picture_is_unknown_even_for_the_program_itself(ops, message):
     assert result.record.reason == result.verdict.reason
 
 
-def test_an_operator_that_no_output_needs_does_not_matter():
+def test_an_operator_that_no_output_needs_does_not_matter() -> None:
     graph = program(X, w.op(K.MAX, 0, dim=1), w.op(K.SQUARE, 0))
     assert isinstance(fingerprint(graph, program(X, w.op(K.MUL, 0, 0)), SMALL).verdict, Probable)
 
 
-def test_the_difference_is_where_it_is_said_to_be():
+def test_the_difference_is_where_it_is_said_to_be() -> None:
     """Output 1, row 2: the candidate doubles one row of the second output by adding it to itself in its own block."""
     shapes = ((4, 6),)
     one = program(shapes, w.op(K.SQUARE, 0), w.op(K.ADD, 0, 0), outputs=(1, 2))
@@ -241,13 +245,15 @@ def test_the_difference_is_where_it_is_said_to_be():
     assert isinstance(verdict, Different)
     assert (verdict.seed, verdict.output, verdict.index) == (5, 0, (0, 0))
     p = field_pair(20).p
-    x = int(draw.input_residues(draw.stream(5, 0, draw.input_name(0, draw.Part.P, 0)), (4, 6), p)[0, 0])
+    x = int(draw.input_residues(draw.stream(5, 0, draw.input_name(0, Part.P, 0)), (4, 6), p)[0, 0])
     assert (verdict.expected, verdict.got) == (x * x % p, 2 * x % p)
     third = program(shapes, w.op(K.SQUARE, 0), w.op(K.SCALE, 0, factor=Fraction(3)), outputs=(1, 2))
-    assert fingerprint(one, third, SMALL).verdict.output == 1
+    verdict = fingerprint(one, third, SMALL).verdict
+    assert isinstance(verdict, Different)
+    assert verdict.output == 1
 
 
-def test_shapes_must_agree():
+def test_shapes_must_agree() -> None:
     graph = program(X, w.op(K.SQUARE, 0))
     with pytest.raises(GraphError, match="inputs of shapes"):
         fingerprint(graph, program(((6, 4),), w.op(K.SQUARE, 0)), SMALL)
@@ -258,7 +264,7 @@ def test_shapes_must_agree():
 
 
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"rounds": 0}, {"attempts": -1}, {"prime_bits": 40}])
-def test_settings_out_of_range(wrong):
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     graph = program(X, w.op(K.SQUARE, 0))
     with pytest.raises(UnsupportedError):
         fingerprint(graph, graph, FingerprintSettings(**wrong))
@@ -267,11 +273,11 @@ def test_settings_out_of_range(wrong):
 # --- redraws ---
 
 
-def test_rows_of_a_norm_take_two_tries_on_average():
+def test_rows_of_a_norm_take_two_tries_on_average() -> None:
     """512 rows: all are residues after about log2(512) redraws, each of about half of the rows of the one before."""
     result = fingerprint(w.ntrans(b=512, n=4), w.ntrans_fused(b=512, n=4, grid=8), BIG)
     assert isinstance(result.verdict, Probable)
-    redrawn = {}
+    redrawn: dict[int, list[int]] = {}
     for entry in result.record.draws[0].redraws:
         bits = np.unpackbits(np.frombuffer(b64decode(entry.mask), dtype=np.uint8))[: prod(entry.shape)]
         assert entry.shape == (512, 1)
@@ -285,7 +291,7 @@ def test_rows_of_a_norm_take_two_tries_on_average():
         assert tries == sorted(tries, reverse=True)
 
 
-def test_a_zero_denominator_is_drawn_again_and_nothing_else_is():
+def test_a_zero_denominator_is_drawn_again_and_nothing_else_is() -> None:
     """70,000 denominators in a field of 57,119 elements: about one of them is 0; only those are redrawn."""
     shapes = ((7, 10000), (7, 10000))
     one = program(shapes, w.op(K.DIV, 0, 1))
@@ -300,7 +306,7 @@ def test_a_zero_denominator_is_drawn_again_and_nothing_else_is():
     assert 1 <= redrawn <= 40
 
 
-def test_a_candidate_that_has_no_value_gets_points_of_its_own_and_leaves_the_session_as_it_was():
+def test_a_candidate_that_has_no_value_gets_points_of_its_own_and_leaves_the_session_as_it_was() -> None:
     graph = program(XY, w.op(K.ADD, 0, 1))
     rooted = program(XY, w.op(K.SQRT, 0), w.op(K.SQUARE, 2), w.op(K.ADD, 3, 1))
     session = FingerprintSession(graph, SMALL)
@@ -313,7 +319,7 @@ def test_a_candidate_that_has_no_value_gets_points_of_its_own_and_leaves_the_ses
     assert session.check(rooted) == second == fingerprint(graph, rooted, SMALL)
 
 
-def test_rows_that_share_weights_do_not_disturb_each_other():
+def test_rows_that_share_weights_do_not_disturb_each_other() -> None:
     """Norms of the rows of X W: the radicands share W, so only rows of X are redrawn."""
     shapes = ((64, 5), (5, 6))
     graph = program(shapes, w.op(K.MATMUL, 0, 1), w.op(K.RMS_NORM, 2, dim=1))
@@ -322,7 +328,7 @@ def test_rows_that_share_weights_do_not_disturb_each_other():
     assert {entry.input for entry in result.record.draws[0].redraws} == {0}
 
 
-def test_tensors_that_are_too_large_are_not_evaluated():
+def test_tensors_that_are_too_large_are_not_evaluated() -> None:
     graph = w.rmsnorm(b=2, k=4, n=4)
     result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_elements=15))
     assert isinstance(result.verdict, Unknown)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from math import prod
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mirage_formal.claims.fields import draw
 from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.claims.fields.primes import field_pair
-from mirage_formal.claims.fields.record import FingerprintRecord
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.claims.fields.record import Draw, FingerprintRecord
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Probable
+from mirage_formal.meaning.tape import Part
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.proofs.exact_numbers import Exact
@@ -26,7 +31,7 @@ SMALL = FingerprintSettings(seed=5, prime_bits=20)
 BIG = FingerprintSettings(seed=5, prime_bits=31)
 
 
-def program(shapes, *ops, outputs=None):
+def program(shapes: Sequence[Shape], *ops: Op, outputs: tuple[int, ...] | None = None) -> KernelGraph:
     inputs = tuple(w.tensor(f"t{i}", *shape) for i, shape in enumerate(shapes))
     return KernelGraph(inputs, ops, outputs or (len(inputs) + len(ops) - 1,))
 
@@ -36,7 +41,7 @@ XY = ((4, 6), (4, 6))
 
 
 @pytest.mark.parametrize("settings", [SMALL, BIG, FingerprintSettings(seed=2**70, prime_bits=31, rounds=3)])
-def test_the_same_seed_gives_the_same_log_and_another_seed_another(settings):
+def test_the_same_seed_gives_the_same_log_and_another_seed_another(settings: FingerprintSettings) -> None:
     graph, candidate = w.qk_norm(b=1, m=2, d=4, n=4, e=2), w.qk_norm_one(b=1, m=2, d=4, n=4, e=2, rows=1, loop=2)
     one = fingerprint(graph, candidate, settings)
     assert one == fingerprint(graph, candidate, settings)
@@ -46,7 +51,7 @@ def test_the_same_seed_gives_the_same_log_and_another_seed_another(settings):
     assert other.record.draws[0].expected != one.record.draws[0].expected
 
 
-def _seeded(settings):
+def _seeded(settings: FingerprintSettings) -> FingerprintSettings:
     return FingerprintSettings(settings.seed + 1, settings.prime_bits, settings.rounds)
 
 
@@ -64,12 +69,14 @@ PAIRS = {
 }
 
 
-def _words(seed, round_, name, count):
+def _words(seed: int, round_: int, name: str, count: int) -> list[int]:
     key = np.frombuffer(sha256(f"mirage_formal.fingerprint.1/{seed}/{round_}/{name}".encode()).digest()[:16], "<u8")
     return [int(word) for word in np.random.Philox(key=key).random_raw(count)]
 
 
-def _redrawn_inputs(record, drawn, shapes):
+def _redrawn_inputs(
+    record: FingerprintRecord, drawn: Draw, shapes: Sequence[Shape]
+) -> dict[tuple[int, str], NDArray[Any]]:
     """The inputs of one round, from the log and docs/fingerprint.md alone, as {(input, field): list of residues}."""
     found = {}
     for number, shape in enumerate(shapes):
@@ -88,12 +95,12 @@ def _redrawn_inputs(record, drawn, shapes):
     return found
 
 
-def _sha(residues):
+def _sha(residues: Iterable[Any]) -> str:
     return sha256(b"".join(int(v).to_bytes(4, "little") for v in residues)).hexdigest()
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_log_can_be_drawn_again_from_the_documented_rules(name):
+def test_the_log_can_be_drawn_again_from_the_documented_rules(name: str) -> None:
     """Everything from the log and the documentation, evaluated literally in Python integers."""
     graph, candidate = PAIRS[name]
     result = fingerprint(graph, candidate, FingerprintSettings(seed=12345, prime_bits=31, rounds=2))
@@ -120,7 +127,7 @@ def test_the_log_can_be_drawn_again_from_the_documented_rules(name):
         assert drawn.expected == drawn.got
 
 
-def test_only_the_parts_that_matter_are_drawn_and_logged():
+def test_only_the_parts_that_matter_are_drawn_and_logged() -> None:
     result = fingerprint(*PAIRS["attention"], BIG)
     assert [(e.input, e.field) for e in result.record.draws[0].inputs] == [(0, "q"), (1, "q"), (2, "p")]
     result = fingerprint(*PAIRS["lora"], BIG)
@@ -130,24 +137,25 @@ def test_only_the_parts_that_matter_are_drawn_and_logged():
 GOLDEN = [532119089, 828095662, 225378537, 294385204, 307899328, 708570572]
 
 
-def test_streams_are_fixed():
+def test_streams_are_fixed() -> None:
     """Golden values: a change here is a change of the scheme, which needs another name."""
     pair = field_pair(31)
-    x = draw.input_residues(draw.stream(7, 0, draw.input_name(1, draw.Part.Q, 2)), (2, 3), pair.q)
+    x = draw.input_residues(draw.stream(7, 0, draw.input_name(1, Part.Q, 2)), (2, 3), pair.q)
     assert x.ravel().tolist() == [v % pair.q for v in _words(7, 0, "input/1/q/2", 6)]
     assert (pair.p, pair.q) == (2147024879, 1073512439)
     assert (field_pair(20).p, field_pair(20).q) == (1026479, 513239)
     assert x.ravel().tolist() == GOLDEN
-    large = draw.input_residues(draw.stream(7, 0, draw.input_name(0, draw.Part.P, 0)), (3, 100000), pair.p)
+    large = draw.input_residues(draw.stream(7, 0, draw.input_name(0, Part.P, 0)), (3, 100000), pair.p)
     assert large.ravel()[[0, 131071, 131072, 299999]].tolist() == [
         _words(7, 0, "input/0/p/0", 300000)[i] % pair.p for i in (0, 131071, 131072, 299999)
     ]
 
 
-def test_galois_confirmation_is_logged_when_asked_for():
+def test_galois_confirmation_is_logged_when_asked_for() -> None:
     graph = program(X, w.op(K.SQUARE, 0))
     assert fingerprint(graph, graph, SMALL).record.confirmation is None
     asked = FingerprintSettings(seed=5, prime_bits=20, confirm_fields=True)
     said = fingerprint(graph, graph, asked).record.confirmation
+    assert said is not None
     assert said.primitive_root > 1
     assert said.galois

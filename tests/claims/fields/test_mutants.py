@@ -11,7 +11,8 @@ import pytest
 
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.verdict import Different, Probable, Unknown
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.graphs.mutations import double_mutants, single_mutants
@@ -48,7 +49,7 @@ NAMED = (
 
 
 @cache
-def _judged(name):
+def _judged(name: str) -> list[tuple[str, KernelGraph, Decision]]:
     """All well-formed mutants of a case: (label, graph, what float64 says of it)."""
     program, candidate = CASES[name]
     assert differs(program, candidate) is Decision.SAME
@@ -68,7 +69,7 @@ def _judged(name):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bits", [20, 31])
-def test_no_wrong_graph_is_accepted_and_right_ones_are(name, bits):
+def test_no_wrong_graph_is_accepted_and_right_ones_are(name: str, bits: int) -> None:
     program, candidate = CASES[name]
     session = FingerprintSession(program, FingerprintSettings(seed=17, prime_bits=bits, rounds=1))
     assert isinstance(session.check(candidate).verdict, Probable)
@@ -81,8 +82,8 @@ def test_no_wrong_graph_is_accepted_and_right_ones_are(name, bits):
             assert right, (label, verdict, mutant)
 
 
-def test_there_are_enough_wrong_graphs_of_every_kind():
-    labels = Counter()
+def test_there_are_enough_wrong_graphs_of_every_kind() -> None:
+    labels: Counter[str] = Counter()
     right = 0
     for name in CASES:
         for label, _, decision in _judged(name):
@@ -93,7 +94,7 @@ def test_there_are_enough_wrong_graphs_of_every_kind():
     assert not [label for label in NAMED if not labels[label]], labels
 
 
-def test_a_missing_accumulator_is_refused_before_any_draw():
+def test_a_missing_accumulator_is_refused_before_any_draw() -> None:
     """With a loop of more than one iteration such a graph has no meaning, which is an error and no verdict."""
     refused = 0
     for name, (program, candidate) in CASES.items():
@@ -106,9 +107,9 @@ def test_a_missing_accumulator_is_refused_before_any_draw():
     assert refused >= 10
 
 
-def test_most_wrong_graphs_are_refuted_outright():
+def test_most_wrong_graphs_are_refuted_outright() -> None:
     """Unknown is rare: it is no way out of a decision."""
-    outcomes = Counter()
+    outcomes: Counter[type[Verdict]] = Counter()
     for name, (program, _) in CASES.items():
         session = FingerprintSession(program, FingerprintSettings(seed=3, prime_bits=31))
         for _, mutant, decision in _judged(name)[::3]:

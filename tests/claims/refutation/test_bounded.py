@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mirage_formal import BlockBuilder, BlockTensor
 from mirage_formal.claims.refutation.bounded import run_bounded
 from mirage_formal.meaning.reference import run
-from tests.kit.proofs.claims import kernel, on, program
+from tests.kit.proofs.claims import Saved, kernel, on, program
 
 
 @pytest.mark.parametrize("loop", [1, 3])
 def test_a_state_that_differs_between_blocks_in_its_factor_alone(loop: int) -> None:
-    def body(b, x, f):
+    def body(b: BlockBuilder, x: BlockTensor, f: BlockTensor) -> Saved:
         return b.forloop_accum_rescale(x, f), on(x=0)
 
     graph = program(

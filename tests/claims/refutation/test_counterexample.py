@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mirage_formal import Graph, Tensor
 from mirage_formal.claims.refutation.arena import WRITTEN_OUT
 from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, confirm, find
 from mirage_formal.errors import ShapeError
@@ -26,7 +27,7 @@ def _found(claim: Claim) -> Counterexample | None:
     return find(*claim.tiny(), seed=SEED)
 
 
-def test_every_wrong_pair_has_a_small_counterexample():
+def test_every_wrong_pair_has_a_small_counterexample() -> None:
     found = {claim.name: _found(claim) for claim in load("refute")}
     assert [name for name, item in found.items() if item is None] == []
     changed = [len(item.entries) for item in found.values() if item is not None]
@@ -37,7 +38,7 @@ def test_every_wrong_pair_has_a_small_counterexample():
     assert values.count(1) > 0.8 * len(values)
 
 
-def test_the_reference_confirms_every_one_and_no_element_before_differs():
+def test_the_reference_confirms_every_one_and_no_element_before_differs() -> None:
     for claim in load("refute"):
         left, right = claim.tiny()
         item = _found(claim)
@@ -57,12 +58,12 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs():
         assert (value.expected, value.got) == (item.expected, item.got)
 
 
-def test_right_pairs_have_none():
+def test_right_pairs_have_none() -> None:
     for claim in load("prove"):
         assert find(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
 
 
-def test_a_search_takes_few_trials():
+def test_a_search_takes_few_trials() -> None:
     """12,000 calls at the median and 38,000 at most; benchmarks/speed.py has the time, 5 ms at the median."""
     found = []
     for claim in load("refute"):
@@ -71,12 +72,12 @@ def test_a_search_takes_few_trials():
     assert statistics.median(found) < 120_000
 
 
-def test_the_seed_decides():
+def test_the_seed_decides() -> None:
     claim = next(item for item in load("refute") if item.name == "linear.factors_exchanged")
     assert _found(claim) == _found(claim)
 
 
-def test_entries_are_minimal():
+def test_entries_are_minimal() -> None:
     """No entry can be left out."""
     for claim in load("refute")[::7]:
         left, right = claim.tiny()
@@ -92,7 +93,7 @@ def test_entries_are_minimal():
             assert not (finite and apart), (claim.name, entry)
 
 
-def test_defaults_are_zero_unless_a_norm_needs_more():
+def test_defaults_are_zero_unless_a_norm_needs_more() -> None:
     zero, norm, centred = (
         find(*pair({"X": (2, 3)}, *sides), seed=SEED)
         for sides in (
@@ -109,7 +110,7 @@ def test_defaults_are_zero_unless_a_norm_needs_more():
     assert centred.fills[0].even != centred.fills[0].odd
 
 
-def test_rounding_is_no_difference():
+def test_rounding_is_no_difference() -> None:
     """A tenth and a third have no exact float64; both sides compute the same, or nothing at all."""
     sides = (
         (lambda g, x: g.scale(g.scale(x, 0.1), 3), lambda g, x: g.scale(x, 0.3)),
@@ -122,10 +123,10 @@ def test_rounding_is_no_difference():
             assert find(*pair({"X": (3, 7)}, left, right), seed=seed) is None
 
 
-def test_what_every_float_type_loses_is_no_difference():
+def test_what_every_float_type_loses_is_no_difference() -> None:
     """((x + c)^2 - (x - c)^2) / 4c is x; beside a large c, x is lost."""
 
-    def candidate(g, x, y):
+    def candidate(g: Graph, x: Tensor, y: Tensor) -> Tensor:
         c = g.exp(g.scale(y, 16))
         return g.sub(g.square(x + c), g.square(g.sub(x, c))) / g.scale(c, 4)
 
@@ -133,7 +134,7 @@ def test_what_every_float_type_loses_is_no_difference():
         assert find(*pair({"X": (3, 7), "Y": (3, 7)}, lambda g, x, y: g.scale(x, 1), candidate), seed=seed) is None
 
 
-def test_a_difference_of_a_sign_in_a_large_tensor_is_found():
+def test_a_difference_of_a_sign_in_a_large_tensor_is_found() -> None:
     n = 256
     made = pair(
         {"X": (n, n), "Y": (n, n)},
@@ -145,7 +146,7 @@ def test_a_difference_of_a_sign_in_a_large_tensor_is_found():
     assert len(item.entries) <= 2
 
 
-def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_reference_confirms():
+def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_reference_confirms() -> None:
     """Extents of 4096 and more: what is evaluated are classes of equal elements, and the cone of one element."""
     for claim in load("refute"):
         left, right = claim.real()
@@ -156,12 +157,12 @@ def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_referenc
         assert (value.expected, value.got) == (item.expected, item.got), claim.name
 
 
-def test_right_pairs_at_real_extents_have_none():
+def test_right_pairs_at_real_extents_have_none() -> None:
     for claim in load("prove")[::5]:
         assert find(*claim.real(), seed=SEED, attempts=1) is None, claim.name
 
 
-def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives():
+def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> None:
     """Large enough for classes, small enough to be written out as a whole."""
     n = 160
     made = [
@@ -181,7 +182,7 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives():
         assert not flat[: np.ravel_multi_index(item.index, a.shape)].any()
 
 
-def test_it_is_plain_data_that_json_takes():
+def test_it_is_plain_data_that_json_takes() -> None:
     item = Counterexample((Fill(0, 0), Fill(1, 1)), (Entry(1, (0, 2), -1),), 0, (0, 1), 0.5, 1.0)
     text = msgspec.json.encode(item)
     assert json.loads(text) == {
@@ -195,7 +196,7 @@ def test_it_is_plain_data_that_json_takes():
     assert msgspec.json.decode(text, type=Counterexample) == item
 
 
-def test_one_that_does_not_fit_is_refused():
+def test_one_that_does_not_fit_is_refused() -> None:
     left, right = pair({"X": (2, 3)}, lambda g, x: g.exp(x), lambda g, x: g.square(x))
     fitting = find(left, right, seed=SEED)
     assert fitting is not None
@@ -212,7 +213,7 @@ def test_one_that_does_not_fit_is_refused():
             confirm(left, right, wrong)
 
 
-def test_graphs_of_other_shapes_are_refused():
+def test_graphs_of_other_shapes_are_refused() -> None:
     left, right = pair({"X": (2, 3)}, lambda g, x: g.reduction(x, 0), lambda g, x: g.reduction(x, 1))
     other = program({"X": (3, 2)}, lambda g, x: g.reduction(x, 1))
     for wrong in (right, other):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ def _decided() -> tuple[tuple[Mutant, Decision], ...]:
     return tuple((item, differs(item.program, item.graph)) for item in mutants(1, COUNT))
 
 
-def test_candidates_of_every_example_are_right():
-    seen = Counter()
+def test_candidates_of_every_example_are_right() -> None:
+    seen: Counter[Any] = Counter()
     for name, program, graph in candidates():
         assert differs(program, graph) is Decision.SAME, name
         seen[name] += 1
@@ -30,7 +31,7 @@ def test_candidates_of_every_example_are_right():
     assert all(seen[name] >= 5 for name in SEARCHED), seen
 
 
-def test_mutants_are_well_formed_distinct_and_of_the_programs_interface():
+def test_mutants_are_well_formed_distinct_and_of_the_programs_interface() -> None:
     items = [item for item, _ in _decided()]
     assert len({(item.program, item.graph) for item in items}) == COUNT
     for item in items:
@@ -40,19 +41,19 @@ def test_mutants_are_well_formed_distinct_and_of_the_programs_interface():
         assert shapes[0] == shapes[1]
 
 
-def test_float64_decides_nearly_all():
+def test_float64_decides_nearly_all() -> None:
     found = Counter(decision for _, decision in _decided())
     assert found[Decision.UNCLEAR] <= 0.02 * COUNT
     assert found[Decision.DIFFERENT] >= 0.5 * COUNT
     assert found[Decision.SAME] >= 0.1 * COUNT
 
 
-def test_the_seed_decides():
+def test_the_seed_decides() -> None:
     assert list(mutants(3, 40)) == list(mutants(3, 40))
     assert list(mutants(3, 40)) != list(mutants(4, 40))
 
 
-def test_wrong_mutants_have_confirmed_counterexamples_and_right_ones_none():
+def test_wrong_mutants_have_confirmed_counterexamples_and_right_ones_none() -> None:
     changed = []
     for item, decision in _decided():
         found = find(item.program, item.graph, seed=0, attempts=3 if decision is Decision.DIFFERENT else 1)

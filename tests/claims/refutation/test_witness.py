@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from mirage_formal import Graph, Tensor
 from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.claims.refutation import witness
+from mirage_formal.claims.refutation.grouped import Grouped, run_grouped
 from mirage_formal.claims.refutation.witness import NEVER, unmet
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.run.verify.certify import Policy, Refused, Verified, certify
-from tests.kit.proofs.claims import load, pair
+from mirage_formal.run.verify.certify import Refused, Verified, certify
+from mirage_formal.run.verify.policy import Policy
+from tests.kit.proofs.claims import Shapes, load, pair
 
 SHAPES = {"X": (4, 6), "Y": (4, 6)}
 
 
-def never_zero_divisor(g, x, y):
+def never_zero_divisor(g: Graph, x: Tensor, y: Tensor) -> Tensor:
     d = g.relu(g.scale(g.exp(x), -1))
     return y * d / d
 
 
-def hidden_zero(g, x, y):
+def hidden_zero(g: Graph, x: Tensor, y: Tensor) -> Tensor:
     """exp(x) exp(-x) - 1 is 0, and hardly ever in float64."""
     d = g.sub(g.exp(x) * g.exp(g.scale(x, -1)), g.exp(g.scale(x, 0)))
     return y / d * d
 
 
-def negative_radicand(g, x, y):
+def negative_radicand(g: Graph, x: Tensor, y: Tensor) -> Tensor:
     d = g.sqrt(g.sub(g.scale(g.relu(x), -1), g.exp(x)))
     return g.sub(y + d, d)
 
 
-def shown(left, right, shapes=None) -> tuple[Replayed, object]:
+def shown(
+    left: Callable[..., Tensor], right: Callable[..., Tensor], shapes: Shapes | None = None
+) -> tuple[Replayed, object]:
     program, candidate = pair(shapes or SHAPES, left, right)
     verdict = prove(program, candidate)
     assert isinstance(verdict, Equivalent), verdict
@@ -41,7 +49,7 @@ def shown(left, right, shapes=None) -> tuple[Replayed, object]:
 
 
 @pytest.mark.parametrize("candidate", [never_zero_divisor, negative_radicand])
-def test_a_proof_that_holds_nowhere_is_no_proof(candidate) -> None:
+def test_a_proof_that_holds_nowhere_is_no_proof(candidate: Callable[..., Tensor]) -> None:
     found, answer = shown(lambda g, x, y: g.scale(y, 1), candidate)
     assert found.conditions
     assert answer == Unknown(NEVER)
@@ -66,7 +74,9 @@ def test_rounding_is_no_witness() -> None:
         ),
     ],
 )
-def test_a_condition_that_holds_somewhere_is_no_obstacle_and_is_reported_as_added(candidate) -> None:
+def test_a_condition_that_holds_somewhere_is_no_obstacle_and_is_reported_as_added(
+    candidate: Callable[..., Tensor],
+) -> None:
     found, answer = shown(lambda g, x, y: g.scale(y, 1), candidate)
     assert answer is None
     assert set(found.added) == set(found.conditions)
@@ -84,9 +94,13 @@ def test_every_right_pair_is_defined_somewhere_at_real_extents_and_adds_nothing(
 
 def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a search pays for one evaluation and not for two hundred."""
-    tried = []
-    run = witness.run_grouped
-    monkeypatch.setattr(witness, "run_grouped", lambda *given: tried.append(1) or run(*given))
+    tried: list[int] = []
+
+    def counted(*given: Any) -> tuple[Grouped, ...]:
+        tried.append(1)
+        return run_grouped(*given)
+
+    monkeypatch.setattr(witness, "run_grouped", counted)
     made = [claim.real() for claim in load("prove") if claim.name.startswith("norm.")]
     for sides in made:
         assert unmet(*sides, True) is None
@@ -101,7 +115,7 @@ def test_conditions_that_hold_by_their_form_are_not_tried(monkeypatch: pytest.Mo
     assert answer is None
 
 
-def rms(g, x):
+def rms(g: Graph, x: Tensor) -> Tensor:
     return g.sqrt(g.mean(g.square(x), 1))
 
 
@@ -119,7 +133,9 @@ def rms(g, x):
         (lambda g, x, y: y / g.reduction(g.square(x), 1), lambda g, x, y: y * x / x / g.reduction(g.square(x), 1), 1),
     ],
 )
-def test_what_a_candidate_adds_is_told_by_meaning(left, right, added) -> None:
+def test_what_a_candidate_adds_is_told_by_meaning(
+    left: Callable[..., Tensor], right: Callable[..., Tensor], added: int
+) -> None:
     found, _ = shown(left, right)
     assert len(found.added) == added, found.added
     assert all(one.startswith("candidate, ") for one in found.added)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_kernels_are_safe_at_full_size(make: Callable[[], KernelGraph], generic:
     for program in programs(make(), generic=generic):
         reports: list[SafetyReport] = []
         # At most 1.5 million calls, and five questions to solvers.
-        calls(lambda program=program, reports=reports: reports.append(discharge_safety(program)), 15_000_000)
+        calls(partial(lambda program, reports: reports.append(discharge_safety(program)), program, reports), 15_000_000)
         (report,) = reports
         assert isinstance(report.verdict, Safe), report.verdict
         assert len({entry.results for entry in report.discharged if entry.results}) <= 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,14 @@ from tests.kit.graphs.mirage_files import SMALL
 
 
 def _attrs(kind: OpKind) -> Attrs:
-    values = {"dim": 1, "factor": 2, "shape": (8, 2), "perm": (1, 0), "times": 2, "dtype": DType.FLOAT16}
+    values: dict[str, Any] = {
+        "dim": 1,
+        "factor": 2,
+        "shape": (8, 2),
+        "perm": (1, 0),
+        "times": 2,
+        "dtype": DType.FLOAT16,
+    }
     return Attrs(**{name: values[name] for name in SPECS[kind].required})
 
 

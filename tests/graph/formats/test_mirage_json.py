@@ -6,7 +6,9 @@ import copy
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from mirage_formal.errors import FormatError, GraphError, UnsupportedError
 from mirage_formal.graph.check import faults
-from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED
+from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED, Dialect
 from mirage_formal.graph.formats.mirage.reader import from_mirage, graphs_of, is_mirage
 from mirage_formal.graph.formats.mirage.writer import to_mirage
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
@@ -87,7 +89,7 @@ def test_random_graphs_go_there_and_back() -> None:
 
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("dialect", [SAVED, CURRENT], ids=["saved", "current"])
-def test_every_element_type_in_every_dialect(dtype: DType, dialect) -> None:
+def test_every_element_type_in_every_dialect(dtype: DType, dialect: Dialect) -> None:
     graph = SMALL["lora"][1]
     typed = replace(graph, inputs=tuple(replace(i, tensor=replace(i.tensor, dtype=dtype)) for i in graph.inputs))
     half = DType.FLOAT16 if dtype is DType.FLOAT32 else dtype
@@ -143,12 +145,12 @@ def _refused(value: object) -> str:
     return raised.value.what
 
 
-def _set(path: str, value: object):
+def _set(path: str, value: object) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
     """The hand-written graph with one field changed."""
 
-    def change(graph):
+    def change(graph: list[dict[str, Any]]) -> list[dict[str, Any]]:
         *steps, last = (int(step) if step.isdigit() else step for step in path.split("/"))
-        at = graph
+        at: Any = graph
         for step in steps:
             at = at[step]
         at[last] = value
@@ -160,7 +162,7 @@ def _set(path: str, value: object):
 BLOCK = "1/bgraph"
 
 
-def _early(graph):
+def _early(graph: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The result of exp is called one behind an accumulator, wherever it stands."""
     for op in graph[1]["bgraph"]["operators"]:
         for tensor in (*op["input_tensors"], *op["output_tensors"]):
@@ -286,7 +288,9 @@ def test_concat_says_its_dim_twice() -> None:
     assert "concat_dim: expected 1 as in tb_concat_1_op, got 0" in _refused(value)
 
 
-_ODD = st.sampled_from([None, -1, 0, 1, 2, 3, 7, 8, 921, 2**40, 2**70, 1.5, "", "tb_exp_op", [], {}, True])
+_ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, -1, 0, 1, 2, 3, 7, 8, 921, 2**40, 2**70, 1.5, "", "tb_exp_op", [], {}, True]
+)
 
 
 @given(st.data())
@@ -294,13 +298,13 @@ def test_any_change_is_read_or_refused(data: st.DataObject) -> None:
     """A changed file gives a well-formed graph or a FormatError, never anything else."""
     value = hand_written()
     for _ in range(data.draw(st.integers(1, 2))):
-        at: object = value
+        at: Any = value
         while True:
-            keys = list(at) if isinstance(at, dict) else list(range(len(at)))  # type: ignore[arg-type, call-overload]
+            keys = list(at) if isinstance(at, dict) else list(range(len(at)))
             key = data.draw(st.sampled_from(keys))
-            inner = at[key]  # type: ignore[index]
+            inner = at[key]
             if not isinstance(inner, dict | list) or not inner or data.draw(st.integers(0, 9)) == 0:
-                at[key] = data.draw(_ODD)  # type: ignore[index]
+                at[key] = data.draw(_ODD)
                 break
             at = inner
     for found in graphs_of(value, "file.json"):

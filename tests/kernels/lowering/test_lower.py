@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.obligations import Safe
 from mirage_formal.claims.safety.safety import discharge_safety
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.types import DTensor
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Compute, Save
-from mirage_formal.kernels.program.program import Barrier, CopyAsync, For, LoadMatrix, Mma, SharedRead, WaitGroups
+from mirage_formal.kernels.program.program import (
+    Barrier,
+    CopyAsync,
+    For,
+    GlobalVector,
+    LoadMatrix,
+    Mma,
+    SharedRead,
+    Stmt,
+    WaitGroups,
+)
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for, laid_out, shrunk
@@ -41,7 +55,7 @@ REAL = {
 }
 
 
-def kernels():
+def kernels() -> Iterator[Any]:
     for name, graph in REAL.items():
         types = kernel_types(graph)
         for index, op in enumerate(graph.ops):
@@ -52,35 +66,37 @@ def kernels():
 KERNELS = pytest.mark.parametrize(("op", "operands"), list(kernels()))
 
 
-def values(graph):
+def values(graph: KernelGraph) -> list[NDArray[Any]]:
     """Inputs for which no exponential overflows float16: where heads are normalised, queries and keys hardly meet."""
     arrays = inputs_for(graph)
-    kinds = {item.kind.value for item in graph.ops[0].graph.ops}
+    (first, *_) = graph.ops
+    assert isinstance(first, GraphDefined)
+    kinds = {item.kind.value for item in first.graph.ops if isinstance(item, Op)}
     if {"rms_norm", "exp"} <= kinds:
         arrays[0][..., 32:] *= 2.0**-7
         arrays[1][:, :32] *= 2.0**-4
     return arrays
 
 
-def graph_elements(graph):
+def graph_elements(graph: KernelGraph) -> list[DTensor]:
     return [item.tensor for item in graph.inputs]
 
 
-def statements(body):
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for stmt in body:
         yield stmt
         yield from statements(getattr(stmt, "body", ()))
 
 
 @KERNELS
-def test_real_tiles_on_the_emulator(op, operands):
+def test_real_tiles_on_the_emulator(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     graph = shrunk(op, operands)
     compare(graph, arrays=values(graph), run=emulate.run, tolerance=2e-3)
 
 
 @KERNELS
 @pytest.mark.parametrize("generic", [False, True], ids=["auto", "generic"])
-def test_real_tiles_against_the_reference(op, operands, generic):
+def test_real_tiles_against_the_reference(op: GraphDefined, operands: tuple[DTensor, ...], generic: bool) -> None:
     graph = shrunk(op, operands, 1 if generic else 2, 2)
     if generic and max(t.elements for t in graph_elements(graph)) > 1 << 15:
         pytest.skip("the interpreter would take long, and smaller kernels of the same operators are here")
@@ -88,7 +104,7 @@ def test_real_tiles_against_the_reference(op, operands, generic):
 
 
 @KERNELS
-def test_real_extents_are_safe(op, operands):
+def test_real_extents_are_safe(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     program = lower(make_plan(alone(op, operands), 0, TARGET))
     report = discharge_safety(program)
     assert isinstance(report.verdict, Safe), report.verdict
@@ -96,7 +112,7 @@ def test_real_extents_are_safe(op, operands):
 
 @KERNELS
 @pytest.mark.skipif(not nvrtc.available(), reason="needs NVRTC")
-def test_real_extents_compile_without_spills(op, operands):
+def test_real_extents_compile_without_spills(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     plan = make_plan(alone(op, operands), 0, TARGET)
     compiled = nvrtc.compile(emit(lower(plan)), "sm_90a")
     assert compiled.spill_bytes == 0
@@ -104,7 +120,7 @@ def test_real_extents_compile_without_spills(op, operands):
 
 
 @KERNELS
-def test_no_barrier_and_no_wait_to_spare(op, operands):
+def test_no_barrier_and_no_wait_to_spare(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     """Every barrier and wait of a plan is needed: without it the interpreter finds a fault."""
     graph = shrunk(op, operands, 1, 3)
     plan = make_plan(graph, 0, TARGET)
@@ -115,12 +131,13 @@ def test_no_barrier_and_no_wait_to_spare(op, operands):
         for position, step in enumerate(steps):
             if not isinstance(step, Barrier | WaitGroups):
                 continue
-            without = replace(plan, **{phase: (*steps[:position], *steps[position + 1 :])})
+            fewer: dict[str, Any] = {phase: (*steps[:position], *steps[position + 1 :])}
+            without = replace(plan, **fewer)
             with pytest.raises(program_interpreter.Fault):
                 program_interpreter.run(lower(without), arrays)
 
 
-def test_attention_keeps_scores_in_registers():
+def test_attention_keeps_scores_in_registers() -> None:
     graph = REAL["attention one"]
     plan = make_plan(graph, 0, TARGET)
     program = lower(plan)
@@ -134,7 +151,7 @@ def test_attention_keeps_scores_in_registers():
     assert plan.stages >= 3
 
 
-def test_weights_are_streamed_in_a_deep_ring():
+def test_weights_are_streamed_in_a_deep_ring() -> None:
     for name in ("rmsnorm", "gated mlp"):
         plan = make_plan(REAL[name], 0, TARGET)
         program = lower(plan)
@@ -149,11 +166,11 @@ def test_weights_are_streamed_in_a_deep_ring():
         assert product.into is not None
 
 
-def test_rows_without_products_are_read_once():
+def test_rows_without_products_are_read_once() -> None:
     plan = make_plan(REAL["ntrans"], 0, TARGET)
     program = lower(plan)
     found = list(statements(program.body))
-    loads = [stmt for stmt in found if type(stmt).__name__ == "GlobalVector"]
+    loads = [stmt for stmt in found if isinstance(stmt, GlobalVector)]
     assert {stmt.count for stmt in loads} == {8}
     assert len({stmt.param for stmt in loads}) == len(loads) == 3
     assert program.shared_bytes <= 4096
@@ -161,12 +178,12 @@ def test_rows_without_products_are_read_once():
     assert isinstance((*plan.before, *plan.after)[-1], Save)
 
 
-def test_lowering_is_deterministic():
+def test_lowering_is_deterministic() -> None:
     for graph in (REAL["qk norm"], REAL["lora"]):
         assert emit(lower(make_plan(graph, 0, TARGET))) == emit(lower(make_plan(graph, 0, TARGET)))
 
 
-def test_slabs_come_before_chunks():
+def test_slabs_come_before_chunks() -> None:
     """A grid axis and the loop that split one dim: the block's slab first, the loop's chunk inside it."""
     op = w.op
     kernel = w.kernel(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product as every
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,15 @@ from mirage_formal.kernels.planning.layout import (
     warp_options,
 )
 from mirage_formal.kernels.program.distribution import by_warp, folded, fragment, replicas, tiles, vector
-from mirage_formal.kernels.program.plan import Axis, SharedPlacement, Warps
+from mirage_formal.kernels.program.plan import Axis, Distribution, SharedPlacement, Warps
 
 
-def address(placement, row, col):
+def address(placement: SharedPlacement, row: int, col: int) -> int:
     return row * placement.pitch + (col ^ 8 * ((row >> placement.shift) & placement.mask))
 
 
 @pytest.mark.parametrize("chunks", range(1, 40))
-def test_matrices_without_bank_conflicts(chunks):
+def test_matrices_without_bank_conflicts(chunks: int) -> None:
     placement = choose_swizzle("s", 64, 8 * chunks)
     assert conflicts(placement) == 0
     for first, col in every(range(0, 64, 8), range(0, 8 * chunks, 8)):
@@ -37,7 +38,7 @@ def test_matrices_without_bank_conflicts(chunks):
     assert all(address(placement, row, col) % 8 == 0 for row in range(16) for col in range(0, 8 * chunks, 8))
 
 
-def test_plain_rows_of_128_bytes_conflict():
+def test_plain_rows_of_128_bytes_conflict() -> None:
     assert conflicts(SharedPlacement("s", 64, 64, 64)) == 7
     assert conflicts(SharedPlacement("s", 64, 32, 32)) == 3
     assert conflicts(SharedPlacement("s", 64, 72, 72)) == 0
@@ -53,14 +54,14 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_single_product_takes_its_cheapest_warps(shape):
+def test_a_single_product_takes_its_cheapest_warps(shape: ProductShape) -> None:
     (chosen,), proven = choose_warps([shape], 4)
     assert proven
     assert product_cost(shape, chosen) == min(product_cost(shape, w) for w in warp_options(shape, 4))
     assert chosen.count == 4
 
 
-def test_few_rows_cut_the_inner_dim():
+def test_few_rows_cut_the_inner_dim() -> None:
     """But not where every iteration would have to add up."""
     for cols in (16, 24, 32, 48, 64):
         (deferred,), _ = choose_warps([ProductShape(2, cols, 512, 8, True)], 4)
@@ -69,7 +70,7 @@ def test_few_rows_cut_the_inner_dim():
         assert at_once.inner == 1
 
 
-def test_reductions_in_the_loop_keep_rows_in_a_warp():
+def test_reductions_in_the_loop_keep_rows_in_a_warp() -> None:
     """A running maximum over columns that lie in several warps would need an exchange in every iteration."""
     for reductions, cols in ((0, None), (1, 1)):
         scores = ProductShape(128, 64, 64, 64, False, reductions=reductions)
@@ -78,7 +79,7 @@ def test_reductions_in_the_loop_keep_rows_in_a_warp():
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(128, 64), (16, 128), (1, 128), (64, 64)])
-def test_attention_stays_in_registers(rows, keys):
+def test_attention_stays_in_registers(rows: int, keys: int) -> None:
     """The scores' accumulators are the left fragments of the product with the values, whatever the rows."""
     scores = ProductShape(rows, keys, 64, 8, False)
     out = ProductShape(rows, 64, keys, 8, True, source=0)
@@ -89,7 +90,7 @@ def test_attention_stays_in_registers(rows, keys):
 
 @pytest.mark.parametrize(("rows", "cols"), [(32, 64), (64, 128), (16, 256)])
 @pytest.mark.parametrize("warps", [Warps(1, 4, 1), Warps(2, 2, 1), Warps(4, 1, 1)])
-def test_packing_gives_every_lane_its_left_fragment(rows, cols, warps):
+def test_packing_gives_every_lane_its_left_fragment(rows: int, cols: int, warps: Warps) -> None:
     """Checked element by element against the layout of m16n8k16's left operand in the PTX ISA."""
     over = fragment(128, warps, rows, cols)
     later = Warps(warps.rows, 1, warps.cols)
@@ -108,7 +109,7 @@ def test_packing_gives_every_lane_its_left_fragment(rows, cols, warps):
             assert coordinates(over, tid, register) == (row, inner)
 
 
-def coordinates(over, tid, register):
+def coordinates(over: Distribution, tid: int, register: int) -> tuple[int, int]:
     place = {Axis.ROW: 0, Axis.COL: 0}
     for digit in over.digits:
         place[digit.axis] += tid // digit.div % digit.extent * digit.stride
@@ -123,9 +124,9 @@ def coordinates(over, tid, register):
     (1, 4096, 8, None), (4, 2048, 8, 64), (16, 512, 8, 64), (33, 24, 8, None), (200, 1, 1, None), (3, 7, 1, None),
     (64, 32, 8, None), (2, 4096, 8, 2048), (5, 96, 8, 48), (1, 1, 1, None),
 ])  # fmt: skip
-def test_vectors_cover_every_element_once(threads, rows, cols, width, kept):
+def test_vectors_cover_every_element_once(threads: int, rows: int, cols: int, width: int, kept: int | None) -> None:
     over = vector(threads, rows, cols, width, kept=kept)
-    seen = {}
+    seen: dict[Any, Any] = {}
     for tid, register in every(range(threads), range(over.count)):
         seen.setdefault(coordinates(over, tid, register), set()).add(tid)
     copies = 1
@@ -137,7 +138,7 @@ def test_vectors_cover_every_element_once(threads, rows, cols, width, kept):
         assert folded(over, Axis.COL, kept) is not None
 
 
-def test_digits_are_cut_at_warps():
+def test_digits_are_cut_at_warps() -> None:
     over = vector(512, 1, 4096, 8)
     found = folded(over, Axis.COL, 1)
     assert found is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from mirage_formal.kernels.planning.memory import ALIGN, Request, allocate
 
 
 @st.composite
-def requests(draw, most=6):
+def requests(draw: st.DrawFn, most: int = 6) -> list[Request]:
     count = draw(st.integers(0, most))
     out = []
     for i in range(count):
@@ -22,15 +24,15 @@ def requests(draw, most=6):
     return out
 
 
-def together(a, b):
+def together(a: Request, b: Request) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def smallest(items):
+def smallest(items: Sequence[Request]) -> int | None:
     """Least end over all orders of placing buffers as low as possible."""
     best = None
     for order in permutations(items):
-        placed = {}
+        placed: dict[Request, int] = {}
         for item in order:
             offset = 0
             for other, start in sorted(placed.items(), key=lambda pair: pair[1]):
@@ -42,13 +44,13 @@ def smallest(items):
     return best
 
 
-def size(request):
+def size(request: Request) -> int:
     return -(-request.bytes // ALIGN) * ALIGN
 
 
 @settings(max_examples=150)
 @given(requests())
-def test_plans_are_valid_and_smallest(items):
+def test_plans_are_valid_and_smallest(items: list[Request]) -> None:
     found = allocate(items)
     for i, a in enumerate(items):
         assert found.offsets[a.name] % ALIGN == 0
@@ -61,14 +63,14 @@ def test_plans_are_valid_and_smallest(items):
     assert found.lower_bound <= found.bytes
 
 
-def test_a_bound_that_cannot_be_met_is_reported_as_such():
+def test_a_bound_that_cannot_be_met_is_reported_as_such() -> None:
     # Loads of 4 at any time, but no plan of height 4 exists for this instance of intervals.
     items = [Request(f"b{i}", ALIGN, t, t) for i, t in enumerate((0, 1, 2))] + [Request("c", 2 * ALIGN, 0, 2)]
     found = allocate(items)
     assert found.bytes == found.lower_bound == 3 * ALIGN
 
 
-def test_the_search_says_when_it_was_cut_off(monkeypatch):
+def test_the_search_says_when_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_NODES", 3)
     items = [Request(f"b{i}", (i % 3 + 1) * ALIGN, i % 4, i % 4 + i % 3) for i in range(9)]
     found = allocate(items)

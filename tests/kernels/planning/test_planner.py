@@ -11,26 +11,27 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.program.flat import results_of
 from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Phase, Prefetch
 from mirage_formal.kernels.program.program import Commit
-from mirage_formal.kernels.target import load_target
+from mirage_formal.kernels.target import Target, load_target
 from tests.kit.graphs import workloads as w
 
 TARGET = load_target("h200")
 
 
-def limited(shared):
+def limited(shared: int) -> Target:
     return replace(
         TARGET, limits=replace(TARGET.limits, shared_bytes_per_block=shared, shared_bytes_per_sm=shared + 1024)
     )
 
 
-def test_predefined_kernels_have_no_plan():
+def test_predefined_kernels_have_no_plan() -> None:
     with pytest.raises(GraphError, match="graph-defined"):
         make_plan(w.rmsnorm(), 0, TARGET)
 
 
-def test_what_fits_nowhere_is_refused():
+def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="shared memory"):
         make_plan(w.attention_one(), 0, limited(600))
 
@@ -38,7 +39,7 @@ def test_what_fits_nowhere_is_refused():
 @pytest.mark.parametrize(
     ("shared", "generic"), [(232_448, False), (101_376, False), (49_152, False), (32_768, False), (101_376, True)]
 )
-def test_plans_keep_to_the_limit(shared, generic):
+def test_plans_keep_to_the_limit(shared: int, generic: bool) -> None:
     for graph in (w.rmsnorm_fused(), w.attention_split(rows=4), w.gated_mlp_fused(), w.ntrans_fused()):
         plan = make_plan(graph, 0, limited(shared), generic=generic)
         program = lower(plan)
@@ -47,21 +48,21 @@ def test_plans_keep_to_the_limit(shared, generic):
         assert plan.stages <= plan.forloop_range
 
 
-def test_less_memory_means_a_shallower_pipeline():
+def test_less_memory_means_a_shallower_pipeline() -> None:
     stages = [make_plan(w.gated_mlp_fused(), 0, limited(kib << 10)).stages for kib in (224, 100, 48, 32)]
     assert stages == sorted(stages, reverse=True)
     assert stages[0] >= 4
     assert stages[-1] in (1, 2)
 
 
-def test_blocks_that_share_a_multiprocessor_share_its_memory():
+def test_blocks_that_share_a_multiprocessor_share_its_memory() -> None:
     few, many = w.gated_mlp_fused(grid=128, loop=16), w.gated_mlp_fused(grid=256, loop=16)
     one, two = (lower(make_plan(g, 0, TARGET)).shared_bytes for g in (few, many))
     assert one > TARGET.limits.shared_bytes_per_sm // 2
     assert two + 1024 <= TARGET.limits.shared_bytes_per_sm // 2
 
 
-def test_short_loops_are_copied_as_a_whole():
+def test_short_loops_are_copied_as_a_whole() -> None:
     """With a place for every iteration all copies start before the loop."""
     plan = make_plan(w.attention_split(split=32, loop=2, rows=2), 0, TARGET)
     assert plan.stages == 2
@@ -70,30 +71,27 @@ def test_short_loops_are_copied_as_a_whole():
     assert sum(isinstance(step, Commit) for step in plan.loop) == 1
 
 
-def test_loop_invariant_work_is_done_once():
+def test_loop_invariant_work_is_done_once() -> None:
     plan = make_plan(w.qk_norm_one(), 0, TARGET)
     fetched = [step.tensor for step in plan.before if isinstance(step, Fetch)]
     assert fetched == [0]
     assert plan.ring == (1, 2)
     before = [step for step in plan.before if isinstance(step, Compute) and step.part is Part.ALL]
-    assert {plan.tensors[step.op.result].phase for step in before} == {Phase.BEFORE}
+    assert {plan.tensors[result].phase for step in before for result in results_of(step.op)} == {Phase.BEFORE}
     assert len(before) >= 4  # square, sum, scale, root, product of the queries' norm
 
 
-def test_many_rows_take_more_threads():
+def test_many_rows_take_more_threads() -> None:
     few = make_plan(w.attention_one(rows=4), 0, TARGET)
     many = make_plan(w.attention_one(rows=1, loop=128), 0, TARGET)
     assert (few.threads, many.threads) == (128, 256)
     for plan in (few, many):
-        held = sum(
-            plan.tensors[n].placement.registers.count
-            for n in range(len(plan.tensors))
-            if plan.tensors[n].placement.registers is not None and plan.tensors[n].placement.registers.fragment
-        )
+        registers = [tensor.placement.registers for tensor in plan.tensors]
+        held = sum(over.count for over in registers if over is not None and over.fragment)
         assert held <= 255
 
 
-def test_odd_thread_counts_are_replaced():
+def test_odd_thread_counts_are_replaced() -> None:
     graph = w.rmsnorm_fused(2, 256, 96, 2, 4)
     (op,) = graph.ops
     assert isinstance(op, GraphDefined)
@@ -102,13 +100,13 @@ def test_odd_thread_counts_are_replaced():
         assert make_plan(changed, 0, TARGET).threads == threads
 
 
-def test_inputs_of_kernels_without_products_go_to_registers():
+def test_inputs_of_kernels_without_products_go_to_registers() -> None:
     plan = make_plan(w.ntrans_fused(), 0, TARGET)
     assert sum(isinstance(step, Load) for step in plan.before) == 3
     assert not any(isinstance(step, Fetch) for step in plan.before)
 
 
-def test_buffers_share_memory_where_it_is_short():
+def test_buffers_share_memory_where_it_is_short() -> None:
     roomy = make_plan(w.rmsnorm_fused(loop=8, grid=128), 0, TARGET)
     size = max(b.offset + b.bytes for b in roomy.buffers)
     ordered = sorted(roomy.buffers, key=lambda b: b.offset)
@@ -119,7 +117,7 @@ def test_buffers_share_memory_where_it_is_short():
     assert tight.barriers > roomy.barriers
 
 
-def test_parameters_are_operands_then_results():
+def test_parameters_are_operands_then_results() -> None:
     graph = w.attention_split()
     first, second = (make_plan(graph, index, TARGET) for index in (0, 1))
     names = [[param.name for param in plan.params] for plan in (first, second)]
@@ -131,7 +129,7 @@ def test_parameters_are_operands_then_results():
     assert (first.name, second.name) == ("kernel0", "kernel1")
 
 
-def test_sums_around_the_loop_are_one():
+def test_sums_around_the_loop_are_one() -> None:
     """A sum in the loop that is accumulated, and one of what was accumulated, are kept per thread until the end."""
     graph = w.rmsnorm_by_hand(b=2, k=256, n=96, grid=2, loop=4)
     plan = make_plan(graph, 0, TARGET)

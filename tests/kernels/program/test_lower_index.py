@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.kernels.program.index import Indices
-from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
+Meaning = Callable[[Mapping[str, int]], int]
 RANGES = {"tid": 8, "bx": 3, "i": 4}
 
 
-def evaluate(e, at):
+def evaluate(e: IntExpr, at: Mapping[str, int]) -> int:
     match e:
         case Int():
             return e.value
@@ -37,17 +39,17 @@ def evaluate(e, at):
             }[e.op]()
 
 
-def places():
+def places() -> Iterator[dict[str, int]]:
     for values in product(*(range(n) for n in RANGES.values())):
         yield dict(zip(RANGES, values, strict=True))
 
 
 @st.composite
-def built(draw, depth=4):
+def built(draw: st.DrawFn, depth: int = 4) -> tuple[Indices, IntExpr, Meaning]:
     """(expression, what it means): built through Indices, and as a function of the variables."""
     ix = Indices(RANGES)
 
-    def grow(level):
+    def grow(level: int) -> tuple[IntExpr, Meaning]:
         if level == 0 or draw(st.booleans()):
             if draw(st.booleans()):
                 n = draw(st.integers(0, 40))
@@ -78,7 +80,7 @@ def built(draw, depth=4):
 
 @settings(max_examples=300)
 @given(built())
-def test_simplification_keeps_values_and_bounds(item):
+def test_simplification_keeps_values_and_bounds(item: tuple[Indices, IntExpr, Meaning]) -> None:
     ix, e, meaning = item
     for at in places():
         value = evaluate(e, at)
@@ -87,10 +89,10 @@ def test_simplification_keeps_values_and_bounds(item):
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 4, 1, 5), (2, 1, 3)])
-def test_unravel_is_the_inverse_of_ravel(shape):
+def test_unravel_is_the_inverse_of_ravel(shape: tuple[int, ...]) -> None:
     ix = Indices({"e": 1000})
     count = 1
-    strides = []
+    strides: list[int] = []
     for extent in reversed(shape):
         strides.insert(0, count)
         count *= extent
@@ -105,7 +107,7 @@ def test_unravel_is_the_inverse_of_ravel(shape):
     assert len(seen) == count
 
 
-def test_addresses_are_simple():
+def test_addresses_are_simple() -> None:
     """What is known about ranges shows in the text of a kernel: no division that does nothing."""
     ix = Indices({"tid": 128})
     tid = Var("tid")

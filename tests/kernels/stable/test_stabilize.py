@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import mirage_formal as mf
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
-from mirage_formal.graph.graph import GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
@@ -24,10 +28,10 @@ from mirage_formal.search.thread import fuse_threads
 from tests.kit.graphs.softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.lowering_kit import alone, laid_out, planned, stored
-from tests.kit.proofs.claims import kernel, on, program
+from tests.kit.proofs.claims import Saved, Shapes, kernel, on, program
 
 
-def operators(graph):
+def operators(graph: KernelGraph) -> Iterator[Op]:
     for op in graph.ops:
         if isinstance(op, Op):
             yield op
@@ -36,19 +40,19 @@ def operators(graph):
                 yield from inner.graph.ops if isinstance(inner, ThreadDefined) else (inner,)
 
 
-def stable(graph):
+def stable(graph: KernelGraph) -> KernelGraph:
     found = stabilize(graph)
     assert isinstance(found, KernelGraph), found
     return found
 
 
-def proved(left, right):
+def proved(left: KernelGraph, right: KernelGraph) -> bytes | None:
     verdict = prove(left, right)
     return verdict.proof if isinstance(verdict, Equivalent) else None
 
 
 @pytest.mark.parametrize("b", [1, 8, 16])
-def test_every_form_of_attention_has_a_stable_form_that_is_proved(b):
+def test_every_form_of_attention_has_a_stable_form_that_is_proved(b: int) -> None:
     count = 0
     for name, inputs, norms, body in candidates(b):
         wanted, graph = built(inputs, norms, body)
@@ -70,32 +74,32 @@ def test_every_form_of_attention_has_a_stable_form_that_is_proved(b):
     assert count == 57
 
 
-def test_partial_maxima_lie_beside_the_parts_they_belong_to():
+def test_partial_maxima_lie_beside_the_parts_they_belong_to() -> None:
     _, graph = built(attention_inputs(), "", split())
     first, second = stable(graph).ops
     assert isinstance(first, GraphDefined)
     assert isinstance(second, GraphDefined)
     assert first.graph.grid == (2, 2, 32)
     assert [saver.omap for saver in first.graph.outputs] == [(0, 1, 0)] * 3
-    kinds = [op.kind for op in first.graph.ops]
+    kinds = [op.kind for op in first.graph.ops if isinstance(op, Op)]
     assert kinds.count(OpKind.RUNNING_MAX) == 1
     assert {OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST} <= set(kinds)
     assert OpKind.ACCUM_SUM not in kinds
-    assert [op.kind for op in second.graph.ops].count(OpKind.MAX) == 1
+    assert [op.kind for op in second.graph.ops if isinstance(op, Op)].count(OpKind.MAX) == 1
     # Written in float16, a maximum would not be the number that was subtracted.
     last = first.graph.ops[first.graph.outputs[2].operand - len(first.graph.inputs) - 1]
     assert last == Op(OpKind.CAST, last.operands, Attrs(dtype=mf.float32))
 
 
-def test_one_kernel_needs_no_further_result():
+def test_one_kernel_needs_no_further_result() -> None:
     _, graph = built(attention_inputs(), "", one())
     (op,) = stable(graph).ops
     assert isinstance(op, GraphDefined)
     assert len(op.graph.outputs) == 1
-    assert OpKind.ACCUM_MAX not in {inner.kind for inner in op.graph.ops}
+    assert OpKind.ACCUM_MAX not in {inner.kind for inner in operators(stable(graph))}
 
 
-def large(inputs, seed, level=100):
+def large(inputs: Shapes, seed: int, level: int = 100) -> list[NDArray[Any]]:
     """Inputs whose logits are whole numbers around a level: exact in float32."""
     draw = np.random.default_rng(seed)
     q, k, v = (draw.integers(-2, 3, size=shape).astype(np.float64) for shape in inputs.values())
@@ -106,7 +110,7 @@ def large(inputs, seed, level=100):
 
 @pytest.mark.parametrize("level", [100, -200])
 @pytest.mark.parametrize("case", TINY)
-def test_it_does_not_overflow_in_float32(case, level):
+def test_it_does_not_overflow_in_float32(case: str, level: int) -> None:
     inputs, body = tiny(case)
     wanted, graph = built(inputs, "", body)
     found = stable(graph)
@@ -114,7 +118,7 @@ def test_it_does_not_overflow_in_float32(case, level):
     for seed in range(3):
         arrays = large(inputs, seed, level)
         (exact,) = reference.run(wanted, arrays)
-        narrow = [array.astype(np.float32) for array in arrays]
+        narrow: list[Any] = [array.astype(np.float32) for array in arrays]
         with np.errstate(all="ignore"):
             (before,) = evaluate(graph, narrow, FloatDomain())
         with np.errstate(all="raise", under="ignore"):
@@ -124,11 +128,12 @@ def test_it_does_not_overflow_in_float32(case, level):
         assert np.allclose(after, exact, rtol=1e-6, atol=1e-6)
 
 
-def lowered(graph, arrays):
+def lowered(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """What the kernels' Programs compute, with device tensors of the graph's element types."""
     types = kernel_types(graph)
     values = [stored(array, item.tensor.dtype) for array, item in zip(arrays, graph.inputs, strict=True)]
     for op in graph.ops:
+        assert isinstance(op, GraphDefined)
         alike = alone(op, [types[n] for n in op.operands])
         _, made = planned(alike)
         given = [laid_out(values[n], item) for n, item in zip(op.operands, alike.inputs, strict=True)]
@@ -142,7 +147,7 @@ def lowered(graph, arrays):
     ("rows", "body"),
     [(32, one(loop=2, columns=1, rows=2)), (32, split(parts=4)), (1, parts_in_rows(parts=4, loop=2, second=2))],
 )
-def test_lowered_it_stays_right_beyond_the_range_of_float16(rows, body):
+def test_lowered_it_stays_right_beyond_the_range_of_float16(rows: int, body: Callable[..., Tensor]) -> None:
     inputs = {"Q": (2, rows, 16), "K": (2, 16, 128), "V": (2, 128, 16)}
     wanted, graph = built(inputs, "", body)
     draw = np.random.default_rng(0)
@@ -153,13 +158,15 @@ def test_lowered_it_stays_right_beyond_the_range_of_float16(rows, body):
     assert np.abs(found - exact).max() < 2e-3 * np.abs(exact).max()
 
 
-def changed(graph, kernel_index, block):
+def changed(graph: KernelGraph, kernel_index: int, block: BlockGraph) -> KernelGraph:
     ops = list(graph.ops)
-    ops[kernel_index] = replace(ops[kernel_index], graph=block)
+    op = ops[kernel_index]
+    assert isinstance(op, GraphDefined)
+    ops[kernel_index] = replace(op, graph=block)
     return replace(graph, ops=tuple(ops))
 
 
-def wrong_operators(op, operands):
+def wrong_operators(op: Op, operands: int) -> Iterator[Op]:
     """Operators that somebody could have written instead."""
     plain = {OpKind.ACCUM_RESCALED_SUM: OpKind.ACCUM_SUM, OpKind.ACCUM_RESCALED_SUM_LAST: OpKind.ACCUM_SUM_LAST}
     if op.kind in plain:
@@ -173,13 +180,14 @@ def wrong_operators(op, operands):
             yield replace(op, operands=(*op.operands[:place], other, *op.operands[place + 1 :]))
 
 
-def mutants(graph):
+def mutants(graph: KernelGraph) -> Iterator[KernelGraph]:
     """Every well-formed graph with one operator, operand or map changed, or with a factor used twice."""
     for index, op in enumerate(graph.ops):
         if not isinstance(op, GraphDefined):
             continue
         block, count = op.graph, len(op.graph.inputs)
         for place, inner in enumerate(block.ops):
+            assert isinstance(inner, Op)
             for wrong in wrong_operators(inner, count):
                 if wrong != inner:
                     ops = (*block.ops[:place], wrong, *block.ops[place + 1 :])
@@ -197,7 +205,8 @@ def mutants(graph):
         for place, iterator in enumerate(block.inputs):
             for axis in range(3):
                 for dim in (None, 0, 1, 2):
-                    imap = tuple(dim if a == axis else d for a, d in enumerate(iterator.imap))
+                    x, y, z = (dim if a == axis else d for a, d in enumerate(iterator.imap))
+                    imap = (x, y, z)
                     inputs = (*block.inputs[:place], InputIterator(imap, iterator.fmap), *block.inputs[place + 1 :])
                     if imap != iterator.imap:
                         yield changed(graph, index, replace(block, inputs=inputs))
@@ -206,7 +215,7 @@ def mutants(graph):
 @pytest.mark.parametrize(
     ("case", "least"), [("one", 30), ("split", 60), ("parts in rows", 60), ("a loop over the parts", 60)]
 )
-def test_what_is_almost_it_is_not_proved(case, least):
+def test_what_is_almost_it_is_not_proved(case: str, least: int) -> None:
     inputs, body = tiny(case)
     wanted, graph = built(inputs, "", body)
     arrays = large(inputs, 1, 0)
@@ -222,16 +231,16 @@ def test_what_is_almost_it_is_not_proved(case, least):
     assert different >= least
 
 
-def test_exponentials_that_are_not_summed_stay():
+def test_exponentials_that_are_not_summed_stay() -> None:
     gated = program({"X": (8, 64), "W": (64, 32), "U": (64, 32)}, lambda g, x, w, u: g.silu(x @ w) * (x @ u))
     plain = program({"X": (8, 64)}, lambda g, x: g.exp(x) / (g.exp(g.scale(x, 2)) + g.exp(x)))
     assert stabilize(gated) is gated
     assert stabilize(plain) is plain
 
 
-def test_thread_graphs_of_other_kernels_are_kept():
-    def body(g, q, k, v):
-        def twice(t, q):
+def test_thread_graphs_of_other_kernels_are_kept() -> None:
+    def body(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def twice(t: BlockBuilder, q: BlockTensor) -> Saved:
             return t.scale(t.square(t.forloop_accum(q)), 2), on(0)
 
         q = kernel(g, (q.shape[0],), [(q, on(0))], twice)
@@ -239,13 +248,15 @@ def test_thread_graphs_of_other_kernels_are_kept():
 
     inputs = {"Q": (2, 4, 2), "K": (2, 2, 8), "V": (2, 8, 2)}
     graph = fuse_threads(program(inputs, body))
-    assert any(isinstance(op, ThreadDefined) for op in graph.ops[0].graph.ops)
+    (first, *_) = graph.ops
+    assert isinstance(first, GraphDefined)
+    assert any(isinstance(op, ThreadDefined) for op in first.graph.ops)
     assert stable(graph).ops[0] == graph.ops[0]
 
 
-def test_a_thread_graph_around_the_exponential_is_dissolved():
-    def body(g, q, k, v):
-        def inner(t, q, k, v):
+def test_a_thread_graph_around_the_exponential_is_dissolved() -> None:
+    def body(g: Graph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def inner(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
             p = t.exp(t.scale(q @ k, 0.125))
             return t.forloop_accum(p @ v) / t.forloop_accum(p, "sum"), on(0)
 
@@ -253,7 +264,9 @@ def test_a_thread_graph_around_the_exponential_is_dissolved():
 
     inputs = {"Q": (2, 4, 2), "K": (2, 2, 8), "V": (2, 8, 2)}
     graph = fuse_threads(program(inputs, body))
-    assert any(isinstance(op, ThreadDefined) for op in graph.ops[0].graph.ops)
+    (first, *_) = graph.ops
+    assert isinstance(first, GraphDefined)
+    assert any(isinstance(op, ThreadDefined) for op in first.graph.ops)
     found = stable(graph)
     assert OpKind.RUNNING_MAX in {op.kind for op in operators(found)}
     assert proved(graph, found) is not None
@@ -271,7 +284,7 @@ def test_a_thread_graph_around_the_exponential_is_dissolved():
         (lambda g, x: g.reduction(g.reshape(g.exp(x), 16, 4), 1), "rearranged"),
     ],
 )
-def test_what_has_no_stable_form_is_said(body, reason):
+def test_what_has_no_stable_form_is_said(body: Callable[..., Tensor], reason: str) -> None:
     found = stabilize(program({"X": (8, 8)}, body))
     assert isinstance(found, NotStable)
     assert reason in found.reason

@@ -21,7 +21,7 @@ from mirage_formal.device import launch
 from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.graph.formats.json import encode
-from mirage_formal.kernels.executable import Executable, load
+from mirage_formal.kernels.executable import Executable, KernelLaunch, load
 from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
@@ -142,6 +142,7 @@ def test_the_commands(results: list[Any], capsys: pytest.CaptureFixture[str], tm
     assert build_command.main([str(root), "--count", "1", "--arch", "sm_90a"]) == 0
     assert capsys.readouterr().out == f"{root}: {results[0].directory.name}: built\n"
     (kernel,) = load(root / KERNELS / results[0].directory.name).launches
+    assert isinstance(kernel, KernelLaunch)
     assert list(kernel.cubins) in ([], ["sm_90a"])
     assert build_command.main([str(tmp_path)]) == 2
     assert "expected the directory of a run" in capsys.readouterr().err

@@ -31,8 +31,8 @@ from mirage_formal.run.built.build import (
     KernelRefused,
     KernelWarning,
     build,
-    save_built,
 )
+from mirage_formal.run.built.save import save_built
 from mirage_formal.run.built.stable import NotProved, stable
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_cupy import FakeCupy
@@ -89,7 +89,9 @@ def wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(first, GraphDefined)
         plain = {OpKind.ACCUM_RESCALED_SUM: OpKind.ACCUM_SUM}
         ops = tuple(
-            replace(op, kind=plain[op.kind], operands=op.operands[:1]) if op.kind in plain else op  # type: ignore[union-attr]
+            replace(op, kind=plain[op.kind], operands=op.operands[:1])
+            if isinstance(op, Op) and op.kind in plain
+            else op
             for op in first.graph.ops
         )
         return replace(found, ops=(replace(first, graph=replace(first.graph, ops=ops)), *found.ops[1:]))

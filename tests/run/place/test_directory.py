@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
 
 PACKAGE = REPOSITORY / "mirage_formal"
-FAKE = {"config": "tiny", "keep": 1, "workers": 1, "engine": "tests.kit.runs.fake_engine:FakeEngine"}
+FAKE: dict[str, Any] = {"config": "tiny", "keep": 1, "workers": 1, "engine": "tests.kit.runs.fake_engine:FakeEngine"}
 ONE = "001-0123456789ab"
 
 
@@ -235,7 +236,7 @@ def test_the_users_kernel_of_the_report(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     for more in ({}, {"force": True}, {"resume": True}):
         with pytest.raises(MirageError, match=r"run\.json"):
-            run(program(), Settings(**FAKE, **more), tmp_path)
+            run(program(), Settings(**FAKE | more), tmp_path)
         assert snapshot(tmp_path) == before
 
 
@@ -294,9 +295,10 @@ def test_links_are_neither_followed_nor_removed(finished: Path, tmp_path: Path) 
     shutil.rmtree(root / "kernels")
     (root / "kernels").symlink_to(finished / "kernels")
     before = snapshot(finished)
-    for more in ({"force": True}, {"resume": True}):
+    changes: tuple[dict[str, Any], ...] = ({"force": True}, {"resume": True})
+    for more in changes:
         with pytest.raises(RunError, match="got kernels: nothing was removed"):
-            run(program(), Settings(**FAKE, **more), root)
+            run(program(), Settings(**FAKE | more), root)
     assert snapshot(finished) == before
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
@@ -124,12 +125,11 @@ def test_a_file_of_the_users_is_no_lock(tmp_path: Path, content: bytes) -> None:
 def test_without_locks_this_machine_is_kept_out_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    real = module.FileLock
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
 
-    class NoLocks(real):  # type: ignore[misc, valid-type]
+    class NoLocks(FileLock):
         def acquire(self, *arguments: Any, **options: Any) -> Any:
             if Path(self.lock_file).parent != tmp_path / "tmp":
                 raise OSError(number, os.strerror(number))

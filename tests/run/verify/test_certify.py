@@ -11,7 +11,7 @@ from mirage_formal.check.equivalence import Replayed
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.run.tasks import replay_proof
@@ -24,12 +24,12 @@ K = OpKind
 BOTH = pytest.mark.parametrize("accept", list(Policy))
 
 
-def program(*ops, inputs=2, outputs=None):
+def program(*ops: Op, inputs: int = 2, outputs: tuple[int, ...] | None = None) -> KernelGraph:
     shapes = tuple(w.tensor(f"t{i}", 4, 6) for i in range(inputs))
     return KernelGraph(shapes, ops, outputs or (inputs + len(ops) - 1,))
 
 
-def session(graph, seed=5, prime_bits=31):
+def session(graph: KernelGraph, seed: int = 5, prime_bits: int = 31) -> FingerprintSession:
     return FingerprintSession(graph, FingerprintSettings(seed=seed, prime_bits=prime_bits))
 
 
@@ -44,7 +44,7 @@ SMALLER = program(w.op(K.SCALE, 0, factor=Fraction(1, 2)), w.op(K.MAX, 2, dim=1)
 
 
 @BOTH
-def test_what_is_proved_is_accepted(accept):
+def test_what_is_proved_is_accepted(accept: Policy) -> None:
     verified = certify(session(SQUARE), PRODUCT, accept, replay_proof)
     assert isinstance(verified, Verified)
     assert verified.graph is PRODUCT
@@ -55,7 +55,7 @@ def test_what_is_proved_is_accepted(accept):
 
 
 @BOTH
-def test_conditions_are_those_that_the_kernel_finds(accept):
+def test_conditions_are_those_that_the_kernel_finds(accept: Policy) -> None:
     norm, fused = w.rmsnorm(b=2, k=4, n=4), w.rmsnorm_fused(b=2, k=4, n=4, grid=2, loop=2)
     verified = certify(session(norm), fused, accept, replay_proof)
     assert isinstance(verified.verdict, Equivalent)
@@ -64,7 +64,7 @@ def test_conditions_are_those_that_the_kernel_finds(accept):
 
 
 @BOTH
-def test_what_is_refuted_is_refused_without_a_proof(accept, monkeypatch):
+def test_what_is_refuted_is_refused_without_a_proof(accept: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "prove", lambda program, candidate: pytest.fail("it was refuted before"))
     refused = certify(session(SQUARE), SUM, accept, replay_proof)
     assert isinstance(refused, Refused)
@@ -73,7 +73,7 @@ def test_what_is_refuted_is_refused_without_a_proof(accept, monkeypatch):
     assert "expected" in refused.reason
 
 
-def test_what_is_not_proved_is_accepted_only_on_demand():
+def test_what_is_not_proved_is_accepted_only_on_demand() -> None:
     refused = certify(session(ROOTS), ROOT, Policy.EQUIVALENT, replay_proof)
     assert isinstance(refused, Refused)
     assert refused.kind == "unproved"
@@ -86,7 +86,7 @@ def test_what_is_not_proved_is_accepted_only_on_demand():
 
 
 @BOTH
-def test_a_fingerprint_without_an_answer_refuses_nothing_that_is_proved(accept):
+def test_a_fingerprint_without_an_answer_refuses_nothing_that_is_proved(accept: Policy) -> None:
     verified = certify(session(LARGEST), SHIFTED, accept, replay_proof)
     assert isinstance(verified, Verified)
     assert isinstance(verified.verdict, Equivalent)
@@ -94,7 +94,7 @@ def test_a_fingerprint_without_an_answer_refuses_nothing_that_is_proved(accept):
 
 
 @pytest.mark.parametrize(("accept", "kind"), [(Policy.EQUIVALENT, "unproved"), (Policy.PROBABLE, "unknown")])
-def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept, kind):
+def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept: Policy, kind: str) -> None:
     refused = certify(session(LARGEST), SMALLER, accept, replay_proof)
     assert isinstance(refused, Refused)
     assert refused.kind == kind
@@ -103,7 +103,9 @@ def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept, kind):
 
 @BOTH
 @pytest.mark.parametrize("candidate", [ROOT, ROOTS], ids=["another", "the same"])
-def test_a_proof_that_the_kernel_refuses_is_worth_nothing(accept, candidate, monkeypatch):
+def test_a_proof_that_the_kernel_refuses_is_worth_nothing(
+    accept: Policy, candidate: KernelGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even the word of the fingerprint is taken then: something is broken."""
     proof = prove(SQUARE, PRODUCT)
     monkeypatch.setattr(policy, "prove", lambda program, candidate: proof)
@@ -113,7 +115,7 @@ def test_a_proof_that_the_kernel_refuses_is_worth_nothing(accept, candidate, mon
     assert "expected" in refused.reason
 
 
-def test_no_number_of_a_finite_field_is_part_of_a_proof():
+def test_no_number_of_a_finite_field_is_part_of_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {
         certify(session(SQUARE, seed, bits), PRODUCT, Policy.EQUIVALENT, replay_proof).verdict
         for seed, bits in ((0, 20), (1, 31), (2, 24))
@@ -121,10 +123,11 @@ def test_no_number_of_a_finite_field_is_part_of_a_proof():
     assert len(seen) == 1
     # Nor is that there was one: the same verdict without any.
     blind = session(SQUARE)
-    blind.check = lambda candidate, known=blind.check: replace(known(candidate), verdict=Unknown("not asked"))
+    known = blind.check
+    monkeypatch.setattr(blind, "check", lambda candidate: replace(known(candidate), verdict=Unknown("not asked")))
     assert {certify(blind, PRODUCT, Policy.EQUIVALENT, replay_proof).verdict} == seen
 
 
-def test_other_inputs_are_an_error():
+def test_other_inputs_are_an_error() -> None:
     with pytest.raises(GraphError, match="inputs of shapes"):
         certify(session(SQUARE), program(w.op(K.SQUARE, 0), inputs=1), Policy.EQUIVALENT, replay_proof)

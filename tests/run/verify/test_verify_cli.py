@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -194,7 +195,9 @@ def test_a_checkpoint_has_the_programs_16_bit_type(verify: Command, prover: Fake
 
 
 @pytest.mark.parametrize("write", [listed, lambda *graphs: to_mirage(graphs)], ids=["ours", "mirage"])
-def test_one_misfit_of_several_does_not_stop_the_others(verify: Command, prover: FakeProver, write) -> None:
+def test_one_misfit_of_several_does_not_stop_the_others(
+    verify: Command, prover: FakeProver, write: Callable[..., str]
+) -> None:
     Path("several.json").write_text(write(RIGHT, MISFIT, RIGHT))
     code, output = verify("lora.py", "several.json", "--json")
     assert code == 1

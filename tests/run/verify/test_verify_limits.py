@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import mirage_formal as mf
+from mirage_formal import Graph, Tensor
 from mirage_formal.cli import app as cli
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
@@ -28,7 +30,7 @@ same.mark_output(same.scale(Y, 1))
 """
 
 
-def _same(body) -> KernelGraph:
+def _same(body: Callable[..., Tensor]) -> KernelGraph:
     """A candidate for the program of VACUOUS."""
     graph = mf.new_kernel_graph()
     x, y = (graph.new_input(dims=(4, 8), name=name) for name in "XY")
@@ -37,7 +39,7 @@ def _same(body) -> KernelGraph:
 
 
 def test_what_is_defined_nowhere_is_not_equivalent(verify: Command) -> None:
-    def by_zero(g, x, y):
+    def by_zero(g: Graph, x: Tensor, y: Tensor) -> Tensor:
         d = g.relu(g.scale(g.exp(x), -1))
         return y * d / d
 
@@ -88,7 +90,7 @@ def test_a_graph_that_takes_too_long_is_unknown_and_the_others_are_judged(
 def test_what_was_judged_before_an_interrupt_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(program, graph, seed, where):
+    def interrupted(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -> Unknown:
         if graph == WRONG:
             raise KeyboardInterrupt
         return Unknown("too hard")
