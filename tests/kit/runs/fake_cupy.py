@@ -68,7 +68,7 @@ def at(address: int, elements: int, dtype: DType) -> np.ndarray:
     return np.frombuffer((ctypes.c_char * size).from_address(address), raw)
 
 
-_Array = ndarray  # which the name means inside the class too
+_Array = ndarray  # inside the class below, the name is that of an attribute
 
 
 class FakeCupy:

@@ -70,7 +70,7 @@ class Parameter(Tensor):
         super().__init__(host, dtype, device, requires_grad=True)
 
 
-_Tensor = Tensor  # which the name means inside the class too
+_Tensor = Tensor  # inside the class below, the name is that of an attribute
 
 
 class FakeTorch:
