@@ -131,7 +131,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 
 def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> dict[str, Any]:
-    from mirage_formal.claims.numerics.numerics import check  # needs NumPy
+    from mirage_formal.claims.numerics.numerics import Inputs, check  # needs NumPy
 
     record = check(
         executable.program,
@@ -139,8 +139,7 @@ def _numerics(runs: Any, executable: Executable, directory: Path, seed: int) -> 
         executable.digest,
         runs.run,
         device=device_name(),
-        seed=seed,
-        xp=runs.cupy,
+        inputs=Inputs(seed, xp=runs.cupy),
     )
     found: dict[str, Any] = msgspec.to_builtins(record)
     write_numerics(directory, record)

@@ -219,7 +219,7 @@ import numpy as np
 from mirage_formal.gpu import main
 from mirage_formal.kernels.executable import load
 from mirage_formal.device.launch import Optimized
-from mirage_formal.claims.numerics.numerics import check, draw_all
+from mirage_formal.claims.numerics.numerics import Inputs, check, draw_all
 import warnings
 warnings.simplefilter("ignore")
 executable = load(Path({str(tmp_path / "kernels")!r}))
@@ -227,7 +227,8 @@ optimized = Optimized.of(executable)
 arrays = draw_all(executable.program, 0, 0.3)
 out = optimized(*(x.astype(np.float16) for x in arrays))
 run = lambda given: [optimized(*(x.astype(np.float16) for x in given)).astype(np.float64)]
-assert check(executable.program, executable.graph, "", run, device="cpu", scales=(0.3,)).answer == "within"
+found = check(executable.program, executable.graph, "", run, device="cpu", inputs=Inputs(scales=(0.3,)))
+assert found.answer == "within"
 assert main(["info"]) == 0
 print(*sorted(name for name in sys.modules if name.startswith("mirage_formal.")))
 """

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import check, draw_all
+from mirage_formal.claims.numerics.numerics import Inputs, check, draw_all
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.device.runs import DeviceRuns
@@ -81,7 +81,9 @@ def test_numerics(name: str) -> None:
     runs = DeviceRuns(executable)
     # Without a running maximum, partial sums of exponentials leave float16 at larger scales.
     scales = (0.1,) if name == "split" else (0.1, 1.0, 8.0)
-    record = check(executable.program, executable.graph, "", runs.run, device="gpu", scales=scales, xp=runs.cupy)
+    record = check(
+        executable.program, executable.graph, "", runs.run, device="gpu", inputs=Inputs(0, scales, runs.cupy)
+    )
     assert record.answer == "within", record
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -202,6 +202,23 @@ def _answer(worst: float, bad: bool, vague: bool, missing: bool) -> tuple[Answer
     return ("undecided", "a tolerance is a million times the value") if vague else ("within", "")
 
 
+class Inputs(NamedTuple):
+    """What inputs are drawn.
+
+    Attributes:
+        seed: Seed of the draws.
+        scales: Their standard deviations, one set of inputs for each.
+        xp: numpy or cupy, whose arrays they are.
+    """
+
+    seed: int = 0
+    scales: Sequence[float] = SCALES
+    xp: Any = np
+
+
+USUAL: Final = Inputs()
+
+
 def check(
     program: KernelGraph,
     candidate: KernelGraph,
@@ -209,9 +226,7 @@ def check(
     run: Runner,
     *,
     device: str,
-    seed: int = 0,
-    scales: Sequence[float] = SCALES,
-    xp: Any = np,
+    inputs: Inputs = USUAL,
 ) -> NumericsRecord:
     """Run a kernel at every scale and compare.
 
@@ -221,10 +236,12 @@ def check(
         digest: Its digest.
         run: Runs the kernel.
         device: What it runs on, for the record.
-        seed: Seed of the inputs.
-        scales: Standard deviations of the inputs.
-        xp: numpy or cupy; ``run`` gets and returns its arrays.
+        inputs: What it is run on; ``run`` gets and returns arrays of the package that they are of.
+
+    Returns:
+        The answer at every scale, and of all.
     """
+    seed, scales, xp = inputs
     records = tuple(_at_scale(program, candidate, run, scale, seed, xp) for scale in scales)
     answer = _all(record.answer for record in records)
     return NumericsRecord(candidate=digest, device=device, answer=answer, tolerance_lambda=LAMBDA, scales=records)
@@ -257,6 +274,7 @@ __all__ = [
     "LAMBDA",
     "SCALES",
     "Expected",
+    "Inputs",
     "NumericsRecord",
     "OutputRecord",
     "ScaleRecord",

@@ -63,7 +63,7 @@ def _microseconds(result: Result, root: Path) -> float:
     """
     assert result.alternatives is not None
     # CuPy and NumPy are needed by those who have a GPU only.
-    from mirage_formal.claims.numerics.numerics import check
+    from mirage_formal.claims.numerics.numerics import Inputs, check
     from mirage_formal.device.runs import DeviceRuns
 
     built = result.alternatives.own((arch_of(current_device()),))
@@ -71,8 +71,9 @@ def _microseconds(result: Result, root: Path) -> float:
     save_built(built, directory)
     executable = built.executable
     runs = DeviceRuns(executable)
+    inputs = Inputs(xp=runs.cupy)
     record = check(
-        executable.program, executable.graph, executable.digest, runs.run, device=device_name(), xp=runs.cupy
+        executable.program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=inputs
     )
     write_numerics(directory, record)
     if record.answer != "within":

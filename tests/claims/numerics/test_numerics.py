@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import Runner, check, compare, draw, draw_all, expected
+from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw, draw_all, expected
 from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -156,7 +156,9 @@ def test_every_operator_agrees_with_the_reference() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_generated_kernels_are_within_tolerance(name: str) -> None:
     program, candidate, programs = kernels(name)
-    record = check(program, candidate, "", runner(programs, candidate), device="interpreter", scales=(0.1, 1.0))
+    record = check(
+        program, candidate, "", runner(programs, candidate), device="interpreter", inputs=Inputs(scales=(0.1, 1.0))
+    )
     assert record.answer == "within", record
     for scale in record.scales:
         (output,) = scale.outputs
@@ -173,7 +175,14 @@ def test_attention_beyond_the_range_of_exp_in_the_emulator(name: str) -> None:
     program, candidate, programs = kernels(name)
     arrays = draw_all(program, 0, 8.0)
     assert np.abs(arrays[0] @ arrays[1]).max() > 1000
-    record = check(program, candidate, "", runner(programs, candidate, emulate), device="emulator", scales=(1.0, 8.0))
+    record = check(
+        program,
+        candidate,
+        "",
+        runner(programs, candidate, emulate),
+        device="emulator",
+        inputs=Inputs(scales=(1.0, 8.0)),
+    )
     assert record.answer == "within", record
     for scale in record.scales:
         assert scale.overflows == ()
@@ -201,8 +210,8 @@ def test_wrong_kernels_are_outside(name: str) -> None:
     def right(arrays: Sequence[Any]) -> list[Any]:
         return [x.astype(np.float16).astype(np.float64) for x in reference.run(program, arrays)]
 
-    assert check(program, candidate, "", right, device="x", scales=(0.1,)).answer == "within"
-    assert check(program, candidate, "", run, device="x", scales=(0.1,)).answer == "outside"
+    assert check(program, candidate, "", right, device="x", inputs=Inputs(scales=(0.1,))).answer == "within"
+    assert check(program, candidate, "", run, device="x", inputs=Inputs(scales=(0.1,))).answer == "outside"
 
 
 def test_sums_in_half_precision_are_outside() -> None:
@@ -216,14 +225,14 @@ def test_sums_in_half_precision_are_outside() -> None:
             total = (total + x[:, i : i + 1] * weight[i]).astype(np.float16)
         return [total.astype(np.float64)]
 
-    assert check(program, candidate, "", run, device="x", scales=(1.0,)).answer == "outside"
+    assert check(program, candidate, "", run, device="x", inputs=Inputs(scales=(1.0,))).answer == "outside"
 
 
 def test_overflow_without_a_running_maximum_is_found() -> None:
     """The tensors between the kernels of split attention leave float16, and the record names them."""
     program, candidate = SMALL["attention_split"]
     programs = list(build_form(Stable(candidate), program, load_target("h200")).programs.values())
-    record = check(program, candidate, "", runner(programs, candidate), device="x", scales=(8.0,))
+    record = check(program, candidate, "", runner(programs, candidate), device="x", inputs=Inputs(scales=(8.0,)))
     assert record.answer == "outside"
     assert "infinite or not a number" in record.scales[0].outputs[0].reason
     assert record.scales[0].overflows == ("k3", "k4")

@@ -179,9 +179,8 @@ def checked(
     """Results of an executable on the emulator beside the program's exact ones, with derived tolerances."""
     executable = made.executable
     run = Emulated(made, sanitize)
-    return numerics.check(
-        executable.program, executable.graph, digest(executable.graph), run, device="emulator", scales=scales
-    )
+    graph, inputs = executable.graph, numerics.Inputs(scales=scales)
+    return numerics.check(executable.program, graph, digest(graph), run, device="emulator", inputs=inputs)
 
 
 def run_alone(kernel: KernelGraph, position: int, *, sanitize: bool = False) -> float:
