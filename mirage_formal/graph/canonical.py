@@ -33,11 +33,10 @@ from mirage_formal.graph.graph import (
     numbered,
 )
 from mirage_formal.graph.labelling import Nodes, label
-from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.types import DimMap
 from mirage_formal.graph.wire import record_of
 
-_DIMX_READERS: Final = frozenset({OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
 _UNREAD_DIMX: Final = 64
 _A = TypeVar("_A", Op, BlockOp, KernelOp)
 
@@ -76,7 +75,7 @@ def _plain(op: GraphDefined) -> GraphDefined:
         x, y, z = (dim if extent > 1 else None for dim, extent in zip(dims, block.grid, strict=True))
         return (x, y, z)
 
-    reads = any(isinstance(o, Op) and o.kind in _DIMX_READERS for o in block.ops)
+    reads = any(isinstance(o, Op) and SPECS[o.kind].reads_dimx for o in block.ops)
     looped = block.forloop_range > 1
     return GraphDefined(
         op.operands,

@@ -67,8 +67,8 @@ class Level(Enum):
 class Lax(Enum):
     """Class of an operator in the LAX fragment (paper, section 5): multi-linear, division, exponential or outside.
 
-    ROOT is sqrt: outside the paper's theorem, but with a faithful picture in Z_p for p = 3 mod 4. OPAQUE operators are
-    pictured as random functions; NONE has no picture in a finite field.
+    From the narrowest to the widest. ROOT is sqrt: outside the paper's theorem, but with a faithful picture in Z_p for
+    p = 3 mod 4. OPAQUE operators are pictured as random functions; NONE has no picture in a finite field.
     """
 
     LINEAR = "linear"
@@ -77,6 +77,24 @@ class Lax(Enum):
     ROOT = "root"
     OPAQUE = "opaque"
     NONE = "none"
+
+
+class Family(Enum):
+    """What operators do with the elements of their operands."""
+
+    PRODUCT = "product"
+    #: Of one element; those with an attribute (scale, cast) need more than the operand.
+    FUNCTION = "function"
+    #: Of two elements, with broadcasting.
+    ARITHMETIC = "arithmetic"
+    #: Along a dimension that becomes shorter.
+    REDUCTION = "reduction"
+    #: Along a dimension that stays as it is.
+    NORM = "norm"
+    #: Elements in other places; nothing is computed.
+    MOVE = "move"
+    #: Over the iterations of the for-loop, which it closes.
+    ACCUMULATOR = "accumulator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +137,7 @@ class OpSpec:
         kind: The operator.
         min_arity: Fewest operands.
         max_arity: Most operands.
+        family: What it does with its operands' elements.
         levels: Levels at which it may stand.
         shape: Its shape rule.
         lax: Its class in the LAX fragment.
@@ -126,12 +145,12 @@ class OpSpec:
         optional: Names of the attributes that may be set.
         commutative: Whether the two operands may be swapped.
         outputs: Number of results.
-        accumulator: Whether it closes the for-loop.
     """
 
     kind: OpKind
     min_arity: int
     max_arity: int
+    family: Family
     levels: frozenset[Level]
     shape: ShapeRule
     lax: Lax
@@ -139,12 +158,21 @@ class OpSpec:
     optional: frozenset[str] = frozenset()
     commutative: bool = False
     outputs: int = 1
-    accumulator: bool = False
+
+    @property
+    def accumulator(self) -> bool:
+        """Whether it closes the for-loop."""
+        return self.family is Family.ACCUMULATOR
 
     @property
     def elementwise(self) -> bool:
         """Whether each output element depends only on the operand elements at the same (broadcast) index."""
-        return self.shape in (_same, _binary)
+        return self.family in (Family.FUNCTION, Family.ARITHMETIC)
+
+    @property
+    def reads_dimx(self) -> bool:
+        """Whether its meaning depends on the block graph's reduction_dimx."""
+        return self.shape is _to_dimx
 
 
 def _same(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
@@ -287,19 +315,19 @@ _EPS = frozenset({"eps"})
 
 
 def _unary(kind: OpKind, lax: Lax) -> OpSpec:
-    return OpSpec(kind, 1, 1, _ALL, _same, lax)
+    return OpSpec(kind, 1, 1, Family.FUNCTION, _ALL, _same, lax)
 
 
 def _pair(kind: OpKind, lax: Lax, *, commutative: bool) -> OpSpec:
-    return OpSpec(kind, 2, 2, _ALL, _binary, lax, commutative=commutative)
+    return OpSpec(kind, 2, 2, Family.ARITHMETIC, _ALL, _binary, lax, commutative=commutative)
 
 
 def _accum(kind: OpKind, rule: ShapeRule, lax: Lax, arity: int = 1, required: frozenset[str] = frozenset()) -> OpSpec:
-    return OpSpec(kind, arity, arity, _B, rule, lax, required=required, accumulator=True)
+    return OpSpec(kind, arity, arity, Family.ACCUMULATOR, _B, rule, lax, required=required)
 
 
 _ROWS: Final = (
-    OpSpec(OpKind.MATMUL, 2, 2, _KB, _matmul, Lax.LINEAR),
+    OpSpec(OpKind.MATMUL, 2, 2, Family.PRODUCT, _KB, _matmul, Lax.LINEAR),
     _pair(OpKind.ADD, Lax.LINEAR, commutative=True),
     _pair(OpKind.SUB, Lax.LINEAR, commutative=False),
     _pair(OpKind.MUL, Lax.LINEAR, commutative=True),
@@ -311,20 +339,20 @@ _ROWS: Final = (
     _unary(OpKind.GELU, Lax.OPAQUE),
     _unary(OpKind.RELU, Lax.OPAQUE),
     _unary(OpKind.SIGMOID, Lax.OPAQUE),
-    OpSpec(OpKind.SCALE, 1, 1, _ALL, _same, Lax.LINEAR, required=frozenset({"factor"})),
-    OpSpec(OpKind.SUM, 1, 1, _KB, _reduce, Lax.LINEAR, required=_DIM),
-    OpSpec(OpKind.MEAN, 1, 1, _KB, _reduce, Lax.LINEAR, required=_DIM),
-    OpSpec(OpKind.MAX, 1, 1, _KB, _reduce, Lax.NONE, required=_DIM),
-    OpSpec(OpKind.SUM_TO_DIMX, 1, 1, _B, _to_dimx, Lax.LINEAR, required=_DIM),
-    OpSpec(OpKind.SOFTMAX, 1, 1, _K, _norm, Lax.EXPONENTIAL, required=_DIM),
-    OpSpec(OpKind.RMS_NORM, 1, 2, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
-    OpSpec(OpKind.LAYER_NORM, 1, 3, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
-    OpSpec(OpKind.TRANSPOSE, 1, 1, _K, _transpose, Lax.LINEAR, required=frozenset({"perm"})),
-    OpSpec(OpKind.RESHAPE, 1, 1, _K, _reshape, Lax.LINEAR, required=frozenset({"shape"})),
-    OpSpec(OpKind.CONCAT, 2, 2, _KB, _concat, Lax.LINEAR, required=_DIM),
-    OpSpec(OpKind.REPEAT, 1, 1, _KB, _repeat, Lax.LINEAR, required=frozenset({"dim", "times"})),
-    OpSpec(OpKind.CAST, 1, 1, _ALL, _same, Lax.LINEAR, required=frozenset({"dtype"})),
-    OpSpec(OpKind.RUNNING_MAX, 1, 1, _B, _running_max, Lax.NONE, required=_DIM, outputs=2),
+    OpSpec(OpKind.SCALE, 1, 1, Family.FUNCTION, _ALL, _same, Lax.LINEAR, required=frozenset({"factor"})),
+    OpSpec(OpKind.SUM, 1, 1, Family.REDUCTION, _KB, _reduce, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.MEAN, 1, 1, Family.REDUCTION, _KB, _reduce, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.MAX, 1, 1, Family.REDUCTION, _KB, _reduce, Lax.NONE, required=_DIM),
+    OpSpec(OpKind.SUM_TO_DIMX, 1, 1, Family.REDUCTION, _B, _to_dimx, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.SOFTMAX, 1, 1, Family.NORM, _K, _norm, Lax.EXPONENTIAL, required=_DIM),
+    OpSpec(OpKind.RMS_NORM, 1, 2, Family.NORM, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
+    OpSpec(OpKind.LAYER_NORM, 1, 3, Family.NORM, _KB, _norm, Lax.ROOT, required=_DIM, optional=_EPS),
+    OpSpec(OpKind.TRANSPOSE, 1, 1, Family.MOVE, _K, _transpose, Lax.LINEAR, required=frozenset({"perm"})),
+    OpSpec(OpKind.RESHAPE, 1, 1, Family.MOVE, _K, _reshape, Lax.LINEAR, required=frozenset({"shape"})),
+    OpSpec(OpKind.CONCAT, 2, 2, Family.MOVE, _KB, _concat, Lax.LINEAR, required=_DIM),
+    OpSpec(OpKind.REPEAT, 1, 1, Family.MOVE, _KB, _repeat, Lax.LINEAR, required=frozenset({"dim", "times"})),
+    OpSpec(OpKind.CAST, 1, 1, Family.FUNCTION, _ALL, _same, Lax.LINEAR, required=frozenset({"dtype"})),
+    OpSpec(OpKind.RUNNING_MAX, 1, 1, Family.REDUCTION, _B, _running_max, Lax.NONE, required=_DIM, outputs=2),
     _accum(OpKind.ACCUM_SUM, _same, Lax.LINEAR),
     _accum(OpKind.ACCUM_SUM_LAST, _last, Lax.LINEAR),
     _accum(OpKind.ACCUM_MEAN_LAST, _last, Lax.LINEAR),
@@ -338,19 +366,18 @@ _ROWS: Final = (
 
 SPECS: Final[dict[OpKind, OpSpec]] = {row.kind: row for row in _ROWS}
 
-#: Accumulators and elementwise operators whose result takes the place of an operand, so they need no shared memory of
-#: their own in the search-time estimate (the reference system counts them the same way).
-IN_PLACE: Final = frozenset(
-    {
-        OpKind.EXP,
-        OpKind.SQRT,
-        OpKind.SQUARE,
-        OpKind.SILU,
-        OpKind.GELU,
-        OpKind.RELU,
-        OpKind.SIGMOID,
-        OpKind.SCALE,
-        OpKind.CAST,
-        OpKind.ACCUM_SUM,
-    }
-)
+
+def _kinds(family: Family) -> frozenset[OpKind]:
+    return frozenset(row.kind for row in _ROWS if row.family is family)
+
+
+#: Functions of one element without attributes.
+FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.CAST}
+ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
+MOVES: Final = _kinds(Family.MOVE)
+#: Pictured in finite fields as random functions.
+OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
+
+#: Operators whose result takes the place of an operand, so they need no shared memory of their own in the search-time
+#: estimate (the reference system counts them the same way).
+IN_PLACE: Final = _kinds(Family.FUNCTION) | {OpKind.ACCUM_SUM}

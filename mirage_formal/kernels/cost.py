@@ -33,7 +33,7 @@ from typing import Final
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
-from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.target import Target
 
@@ -50,8 +50,6 @@ _SPECIAL: Final = {
     OpKind.SIGMOID: 2,
     OpKind.SOFTMAX: 1,
 }
-#: Operators that only rename elements: no arithmetic.
-_FREE: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONCAT, OpKind.REPEAT, OpKind.ACCUM_CONCAT})
 #: Operators that pass over their operand more than once, and how often.
 _PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
 #: Most stages of a load ring that are counted as in flight.
@@ -276,7 +274,7 @@ def _arithmetic(
         else:
             area = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
         work.tensor += 2 * prod(left[:-2]) * area * (-(-left[-1] // tile[2]) * tile[2]) * repeat
-    elif kind not in _FREE:
+    elif kind not in MOVES and kind is not OpKind.ACCUM_CONCAT:  # these only rename elements
         elements = prod(operands[0])
         if len(operands) > 1:
             elements = max(elements, prod(result))

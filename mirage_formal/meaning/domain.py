@@ -15,9 +15,6 @@ LOOP_AXIS: Final = 3
 #: Leading axes of a block tensor: grid x, y, z and the loop.
 LEADING: Final = 4
 
-#: Operators that the walk hands to a domain as they are.
-UNARY: Final = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
-BINARY: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 #: Operators whose meaning needs an order on the values, or a state carried around the loop.
 ORDERED: Final = frozenset({OpKind.MAX, OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM})
 #: Operators that the walk expands unless a domain lists them in ``keeps``.
@@ -35,10 +32,10 @@ class Domain(Protocol[T]):
         """Operators of ``KEEPABLE`` that this domain wants through ``unary`` (SILU) or ``softmax`` itself."""
 
     def unary(self, kind: OpKind, a: T) -> T:
-        """An operator of ``UNARY``, or SILU if kept."""
+        """One of ``FUNCTIONS``; SILU only if kept."""
 
     def binary(self, kind: OpKind, a: T, b: T) -> T:
-        """An operator of ``BINARY`` on broadcastable operands."""
+        """One of ``ARITHMETIC`` on broadcastable operands."""
 
     def matmul(self, a: T, b: T, inner: int) -> T:
         """Product over the last two axes, contracting ``inner`` elements; the axes before them broadcast."""

@@ -12,9 +12,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Generic
 
-from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.meaning.domain import BINARY, LEADING, LOOP_AXIS, UNARY, Domain, T
+from mirage_formal.meaning.domain import LEADING, LOOP_AXIS, Domain, T
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +293,8 @@ def _accum_rescaled_sum_last(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]
 
 
 def _table() -> Mapping[OpKind, _Rule[Any]]:
-    table: dict[OpKind, _Rule[Any]] = {kind: _unary(kind) for kind in UNARY}
-    table |= {kind: _binary(kind) for kind in BINARY}
+    table: dict[OpKind, _Rule[Any]] = {kind: _unary(kind) for kind in FUNCTIONS}
+    table |= {kind: _binary(kind) for kind in ARITHMETIC}
     table |= {
         OpKind.MATMUL: _matmul,
         OpKind.SILU: _silu,

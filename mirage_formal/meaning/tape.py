@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import Lax, OpKind
+from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.walk import evaluate
 
@@ -302,13 +302,9 @@ def needed(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, .
             yield number, step, wanted[number]
 
 
-_OPAQUE: Final = frozenset({OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
-_ORDER: Final = (Lax.LINEAR, Lax.DIVISION, Lax.EXPONENTIAL, Lax.ROOT, Lax.OPAQUE)
-
-
 def lax_class(tape: Tape, wanted: Needs) -> Lax:
     """The widest class among the steps that matter: linear, division, exponential, root, opaque, in this order."""
-    widest = 0
+    widest = Lax.LINEAR
     for _, step, _ in needed(tape, wanted):
         match step:
             case Binary(kind=OpKind.DIV):
@@ -317,9 +313,9 @@ def lax_class(tape: Tape, wanted: Needs) -> Lax:
                 found = Lax.EXPONENTIAL
             case Unary(kind=OpKind.SQRT):
                 found = Lax.ROOT
-            case Unary(kind=kind) if kind in _OPAQUE:
+            case Unary(kind=kind) if kind in OPAQUE:
                 found = Lax.OPAQUE
             case _:
                 found = Lax.LINEAR
-        widest = max(widest, _ORDER.index(found))
-    return _ORDER[widest]
+        widest = max(widest, found, key=list(Lax).index)
+    return widest

@@ -21,7 +21,7 @@ from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import SPECS, Lax, OpKind
+from mirage_formal.graph.ops import OPAQUE, SPECS, Lax, OpKind
 from mirage_formal.records import Count, Log2, Record, Release, Sha256
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
@@ -33,8 +33,6 @@ MAX_ANSWERED: Final = 1 << 25
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
 MAX_BLOCKS: Final = 1 << 22
-_WIDTHS: Final = (Lax.LINEAR, Lax.DIVISION, Lax.EXPONENTIAL, Lax.ROOT, Lax.OPAQUE)
-_OPAQUE: Final = (OpKind.GELU, OpKind.RELU, OpKind.SIGMOID)
 _PARTS: Final = {"p": field.P, "q": field.Q}
 _PIECE: Final = 1 << 20
 
@@ -120,12 +118,12 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     for graph in (program, candidate):
         _bounded(graph)
     matter = [_operators(graph) for graph in (program, candidate)]
-    widest = max(_WIDTHS.index(SPECS[op.kind].lax) for ops in matter for op in ops) if any(matter) else 0
-    _expect("lax", _WIDTHS[widest].value, record.lax)
+    widest = max((SPECS[op.kind].lax for ops in matter for op in ops), key=list(Lax).index, default=Lax.LINEAR)
+    _expect("lax", widest.value, record.lax)
     claim = (record.bound_log2, record.bound_reason)
     loose = any(op.kind is OpKind.CONCAT for ops in matter for op in ops)
     check_bound(targets(program), targets(candidate), (record.p, record.q), record.rounds, claim, loose)
-    keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in _OPAQUE}
+    keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)
     if record.verdict == "unknown":

@@ -32,8 +32,6 @@ __all__ = ["Abstract", "AbstractDomain", "Expr", "expressions", "pieces", "progr
 #: Extents and terms of the pieces along one axis.
 Pieces = tuple[tuple[int, Expr], ...]
 
-#: Unary operators that stay opaque functions of the same name.
-OPAQUE: Final = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
 MINUS_ONE: Final = Fraction(-1)
 
 
@@ -116,7 +114,6 @@ class AbstractDomain:
         """square is a product; the others are opaque."""
         if kind is OpKind.SQUARE:
             return _mapped(a, a.shape, lambda e: mul(e, e))
-        assert kind in OPAQUE
         return _mapped(a, a.shape, lambda e: unary(kind.value, e))
 
     def binary(self, kind: OpKind, a: Abstract, b: Abstract) -> Abstract:

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from mirage_formal.claims.fields.field import FieldPoint, HashKey
 from mirage_formal.claims.fields.modular import Residues, words
 from mirage_formal.claims.fields.primes import FieldPair
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import OPAQUE, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.tape import Part
 
 #: Names the rule in records; a change of any byte of any stream needs a new name.
 SCHEME: Final = "mirage_formal.fingerprint.1"
-#: Operators pictured as random functions.
-OPAQUE: Final = (OpKind.GELU, OpKind.RELU, OpKind.SIGMOID)
 
 _PIECE: Final = 1 << 17
 

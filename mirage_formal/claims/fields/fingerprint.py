@@ -13,7 +13,7 @@ import numpy as np
 from mirage_formal.claims.fields.draw import SCHEME, digest, field_point
 from mirage_formal.claims.fields.growth import Bound, error_bound
 from mirage_formal.claims.fields.modular import Words
-from mirage_formal.claims.fields.point import CLASSES, LaxProgram, Point, lax_program, settle
+from mirage_formal.claims.fields.point import LaxProgram, Point, lax_program, settle
 from mirage_formal.claims.fields.primes import confirm, field_pair
 from mirage_formal.claims.fields.record import (
     Draw,
@@ -110,7 +110,7 @@ class FingerprintSession:
         if largest > self.settings.max_elements:
             reason = f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
             return self._result(Unknown(reason), "none", Bound(None, ""), ())
-        lax = CLASSES[max(CLASSES.index(self._lax.lax), CLASSES.index(other.lax))]
+        lax = max(self._lax.lax, other.lax, key=list(Lax).index)
         bound = error_bound(self._lax.growth, other.growth, self.pair, self.settings.rounds)
         draws: list[Draw] = []
         for number in range(self.settings.rounds):

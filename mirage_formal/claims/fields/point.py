@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
 from mirage_formal.claims.fields.cone import Cone, Mask, cone
-from mirage_formal.claims.fields.draw import OPAQUE, collapsed, digest, input_name, input_residues, stream
+from mirage_formal.claims.fields.draw import collapsed, digest, input_name, input_residues, stream
 from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
 from mirage_formal.claims.fields.growth import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.modular import Residues, Words
 from mirage_formal.claims.fields.record import Redraw
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import Lax, OpKind
+from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.meaning.tape import Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
-
-#: From the narrowest to the widest.
-CLASSES: Final = (Lax.LINEAR, Lax.DIVISION, Lax.EXPONENTIAL, Lax.ROOT, Lax.OPAQUE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from mirage_formal.claims.numerics.rounding import (
 )
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import MOVES
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.meaning.walk import evaluate
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
@@ -43,7 +43,6 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
-_MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.CONCAT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
         kernel = _alone(op, operands)
         for result in evaluate(kernel, [tensors[number] for number in op.operands], domain):
             number = len(tensors)
-            moved = isinstance(op, Op) and op.kind in _MOVES
+            moved = isinstance(op, Op) and op.kind in MOVES
             kept = result if moved else domain.rounded(result, types[number].dtype)
             # Errors of the result count in plain units from here on, where it can be held at all.
             plain = domain.plain(kept)

@@ -12,7 +12,7 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
-from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernels.program.program import (
     Apply,
@@ -48,28 +48,9 @@ _THREADS: Final = 128
 _WARP: Final = 32
 _MAX_INDEX: Final = 2**31 - 1
 
-_UNARY: Final = {
-    OpKind.EXP: UnaryFn.EXP,
-    OpKind.SQRT: UnaryFn.SQRT,
-    OpKind.SQUARE: UnaryFn.SQUARE,
-    OpKind.SILU: UnaryFn.SILU,
-    OpKind.GELU: UnaryFn.GELU,
-    OpKind.RELU: UnaryFn.RELU,
-    OpKind.SIGMOID: UnaryFn.SIGMOID,
-}
-_BINARY: Final = {
-    OpKind.ADD: BinaryFn.ADD,
-    OpKind.SUB: BinaryFn.SUB,
-    OpKind.MUL: BinaryFn.MUL,
-    OpKind.DIV: BinaryFn.DIV,
-}
-_FIBRES: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.MAX, OpKind.SOFTMAX, OpKind.RMS_NORM, OpKind.LAYER_NORM})
 #: Operators that ``operator_program`` can write.
-SUPPORTED: Final = (
-    frozenset(_UNARY)
-    | frozenset(_BINARY)
-    | _FIBRES
-    | {OpKind.SCALE, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONCAT, OpKind.REPEAT, OpKind.CAST}
+SUPPORTED: Final = frozenset(
+    kind for kind, row in SPECS.items() if Level.KERNEL in row.levels and row.family is not Family.PRODUCT
 )
 
 #: An operand: its type and its strides in elements.
@@ -91,7 +72,7 @@ def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: D
     params.append(Param("Out", result.dtype, result.elements, True, result.dtype.bytes))
     if any(param.elements > _MAX_INDEX for param in params):
         raise UnsupportedError("expected tensors of fewer than 2^31 elements, got more", where=name)
-    if op.kind in _FIBRES:
+    if SPECS[op.kind].family in (Family.REDUCTION, Family.NORM):
         return _fibres(name, op, operands, result, tuple(params))
     return _elementwise(name, op, operands, result, tuple(params))
 
@@ -170,10 +151,10 @@ def _element(op: Op, operands: tuple[Operand, ...], result: DTensor, linear: Int
         tensor, strides = operands[i]
         return GlobalRead(f"In{i}", _offset(coordinates, tensor.shape, strides))
 
-    if op.kind in _UNARY:
-        return Apply(_UNARY[op.kind], read(0, at))
-    if op.kind in _BINARY:
-        return Combine(_BINARY[op.kind], read(0, at), read(1, at))
+    if op.kind in FUNCTIONS:
+        return Apply(UnaryFn(op.kind.value), read(0, at))
+    if op.kind in ARITHMETIC:
+        return Combine(BinaryFn(op.kind.value), read(0, at), read(1, at))
     match op.kind:
         case OpKind.SCALE:
             assert attrs.factor is not None

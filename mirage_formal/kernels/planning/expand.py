@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.graph.check import block_types, thread_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op, ThreadDefined
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -26,21 +26,6 @@ from mirage_formal.kernels.program.flat import (
 from mirage_formal.kernels.program.plan import Phase, PlanTensor
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 
-_UNARY: Final = {
-    OpKind.EXP: UnaryFn.EXP,
-    OpKind.SQRT: UnaryFn.SQRT,
-    OpKind.SQUARE: UnaryFn.SQUARE,
-    OpKind.SILU: UnaryFn.SILU,
-    OpKind.GELU: UnaryFn.GELU,
-    OpKind.RELU: UnaryFn.RELU,
-    OpKind.SIGMOID: UnaryFn.SIGMOID,
-}
-_BINARY: Final = {
-    OpKind.ADD: BinaryFn.ADD,
-    OpKind.SUB: BinaryFn.SUB,
-    OpKind.MUL: BinaryFn.MUL,
-    OpKind.DIV: BinaryFn.DIV,
-}
 _ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
 
 
@@ -153,10 +138,10 @@ class _Expansion:
         dim = last if attrs.dim is None else attrs.dim
         dimx = self.block.reduction_dimx
         match kind:
-            case _ if kind in _UNARY:
-                return [self.map(_UNARY[kind], x)]
-            case _ if kind in _BINARY:
-                return [self.map(_BINARY[kind], *args)]
+            case _ if kind in FUNCTIONS:
+                return [self.map(UnaryFn(kind.value), x)]
+            case _ if kind in ARITHMETIC:
+                return [self.map(BinaryFn(kind.value), *args)]
             case OpKind.MATMUL:
                 result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
                 self.ops.append(Product(result, x, args[1]))

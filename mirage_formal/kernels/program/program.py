@@ -92,7 +92,7 @@ class GlobalRead:
 
 
 class UnaryFn(StrEnum):
-    """Functions of one float32."""
+    """Functions of one float32; operators of the graph are called by their own names."""
 
     NEG = "neg"
     EXP = "exp"
@@ -109,7 +109,7 @@ class UnaryFn(StrEnum):
 
 
 class BinaryFn(StrEnum):
-    """Functions of two float32."""
+    """Functions of two float32; operators of the graph are called by their own names."""
 
     ADD = "add"
     SUB = "sub"

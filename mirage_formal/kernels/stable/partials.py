@@ -362,8 +362,7 @@ class _Reader:
         if any(p != parts[0] for p in parts):
             raise Stop("partial results of different layouts meet")
         part, last = parts[0], len(result.shape) - 1
-        spec = SPECS[op.kind]
-        if (spec.elementwise and not spec.accumulator) or op.kind is OpKind.ACCUM_SUM:
+        if SPECS[op.kind].elementwise or op.kind is OpKind.ACCUM_SUM:
             if len(parts) != len(operands):
                 raise Stop("partial results meet what is none")
             return self._emit(op.kind, *numbers, attrs=op.attrs), part

@@ -13,7 +13,7 @@ from typing import Final
 
 from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr
 from mirage_formal.meaning.domain import LOOP_AXIS
@@ -72,7 +72,7 @@ class Tensors:
 
 
 #: Functions of one element; a search tries those that the program applies. (A square is a product.)
-_FUNCTIONS: Final = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
+_TRIED: Final = FUNCTIONS - {OpKind.SQUARE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Constants:
 
     def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
         """The operators of a list that a search for this program tries."""
-        return tuple(kind for kind in kinds if kind not in _FUNCTIONS or kind in self.functions)
+        return tuple(kind for kind in kinds if kind not in _TRIED or kind in self.functions)
 
 
 def constants(program: KernelGraph) -> Constants:
@@ -97,7 +97,7 @@ def constants(program: KernelGraph) -> Constants:
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
     eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
     kinds = {op.kind for op in ops}
-    functions = (kinds & _FUNCTIONS) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
+    functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     return Constants(factors, eps or (None,), frozenset(functions))
 
 
@@ -134,7 +134,7 @@ class Terms:
         Sound: None only on the judge's refutation.
         """
         terms = tuple(x.term for x in operands)
-        if SPECS[kind].elementwise and not SPECS[kind].accumulator:
+        if SPECS[kind].elementwise:
             key: tuple[object, ...] = (kind, attrs, terms)
         else:
             key = (kind, attrs, terms, context, *(x.shape for x in operands), *(x.lead[LOOP_AXIS:] for x in operands))

@@ -9,7 +9,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import Op, OutputSaver
-from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext
 from mirage_formal.graph.types import Dim3, DimMap
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
@@ -18,8 +18,6 @@ from mirage_formal.search.exhaustive.applications import Applier, Constants, Ten
 #: Block graphs of one opening above which they are enumerated again rather than remembered: only searches without
 #: pruning have so many.
 _MAX_REMEMBERED: Final = 1 << 14
-
-_TO_DIMX: Final = frozenset({OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class _Walk:
         unread = [n for n in range(len(self.tensors)) if dangling >> n & 1]
         if dangling & ~self.behind or len(unread) > self.opening.max_outputs:
             return
-        if self.opening.needs_dimx and not any(op.kind in _TO_DIMX for op in self.ops):
+        if self.opening.needs_dimx and not any(SPECS[op.kind].reads_dimx for op in self.ops):
             return
         if not self._depends(unread):
             self.tally.prune("grid")

@@ -13,7 +13,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op, ThreadDefined
-from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
 
 _DEVICE_GUID: Final = 10_000_000
@@ -209,8 +209,7 @@ def _missing(op: Op, level: str, at: str) -> UnsupportedError:
 
 
 def _in_place(op: Op) -> bool:
-    spec = SPECS[op.kind]
-    return spec.elementwise and spec.max_arity == 1 and not spec.accumulator
+    return SPECS[op.kind].family is Family.FUNCTION
 
 
 def _input(item: Input, tensor: _Json) -> _Json:
