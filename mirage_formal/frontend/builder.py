@@ -26,6 +26,7 @@ from mirage_formal.frontend.handles import Tensor, describe, not_a_tensor, rule_
 from mirage_formal.frontend.operators import Operators
 from mirage_formal.frontend.origins import Origin, Origins
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import needed
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
@@ -355,13 +356,8 @@ class KernelBuilder(Operators[Tensor]):
 
     def _kept(self) -> list[_Step]:
         """The steps that some output needs, in order."""
-        needed = {t.number for t in self.outputs}
-        kept = []
-        for step in reversed(self._steps):
-            if any(t.number in needed for t in step.results):
-                needed |= {t.number for t in step.operands}
-                kept.append(step)
-        return kept[::-1]
+        steps = [(step, [t.number for t in step.results], [t.number for t in step.operands]) for step in self._steps]
+        return needed(steps, (t.number for t in self.outputs))
 
     def _name(self, name: str | None) -> str:
         taken = {item.name for item in self._declared}

@@ -152,15 +152,20 @@ def shared_bytes(block: BlockGraph, operands: tuple[DTensor, ...]) -> int:
 def _thread_bytes(graph: ThreadGraph, operands: tuple[STensor, ...]) -> int:
     """Bytes written by a thread graph that do not take the place of what it read."""
     types = thread_types(graph, operands)
-    roots: set[int] = set()
+    shapes = [(types[n].shape, types[n].dtype) for n in buffers(graph)]
+    return sum(DTensor(shape, dtype).bytes for shape, dtype in shapes)
+
+
+def buffers(graph: ThreadGraph) -> set[int]:
+    """The tensors of a thread graph with a buffer of their own that its outputs lie in."""
+    found: set[int] = set()
     for number in graph.outputs:
         # Operators computed in place share the buffer of their operand: follow them to where the buffer begins.
         while number >= graph.inputs and graph.ops[number - graph.inputs].kind in IN_PLACE:
             number = graph.ops[number - graph.inputs].operands[0]
         if number >= graph.inputs:
-            roots.add(number)
-    shapes = [(types[n].shape, types[n].dtype) for n in roots]
-    return sum(DTensor(shape, dtype).bytes for shape, dtype in shapes)
+            found.add(number)
+    return found
 
 
 def _raise(out: list[str]) -> None:

@@ -148,6 +148,13 @@ def operator_count(graph: BlockGraph) -> int:
     return sum(len(op.graph.ops) if isinstance(op, ThreadDefined) else 1 for op in graph.ops)
 
 
+def operators(graph: KernelGraph) -> Iterator[Op]:
+    """All predefined operators of a program, those in block and thread graphs included."""
+    for op in graph.ops:
+        for inner in (op,) if isinstance(op, Op) else op.graph.ops:
+            yield from (inner,) if isinstance(inner, Op) else inner.graph.ops
+
+
 _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 
 

@@ -32,6 +32,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import buffers
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
@@ -248,14 +249,7 @@ def _thread_graph(
         _arithmetic(op.kind, operands, found[0], repeat, work, target)
         width = op.attrs.dtype.bytes if op.attrs.dtype is not None else tensors[op.operands[0]][1]
         tensors.append((found[0], width))
-    buffers: set[int] = set()
-    for number in graph.outputs:
-        # Operators computed in place share the buffer of their operand: follow them to where the buffer begins.
-        while number >= graph.inputs and graph.ops[number - graph.inputs].kind in IN_PLACE:
-            number = graph.ops[number - graph.inputs].operands[0]
-        if number >= graph.inputs:
-            buffers.add(number)
-    work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers])
+    work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers(graph)])
     return [tensors[i] for i in graph.outputs]
 
 

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadDefined, ThreadGraph
+from mirage_formal.graph.edit import renumbered
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    KernelGraph,
+    Op,
+    ThreadDefined,
+    ThreadGraph,
+    numbered,
+)
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.types import DTensor, Shape
 
@@ -43,17 +53,17 @@ def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     """Fuse one block graph that reads tensors of these types; see `fuse_threads`."""
     if sum(_elementwise(op) for op in block.ops) < 2:
         return block
-    groups = _groups(block, [tensor.shape for tensor in block_types(block, operands)])
+    firsts = [first for first, _ in numbered(len(block.inputs), block.ops)]
+    groups = _groups(block, firsts, [tensor.shape for tensor in block_types(block, operands)])
     members: dict[int, list[int]] = {}
     for index, root in enumerate(groups):
         members.setdefault(root, []).append(index)
-    firsts = _first_results(block)
     number = {i: i for i in range(len(block.inputs))}
     ops: list[BlockOp] = []
     count = len(block.inputs)
     for root in sorted(members):
         old = block.ops[root]
-        fused = _fuse(block, members[root], firsts, number) if len(members[root]) > 1 else _renumber(old, number)
+        fused = _fuse(block, members[root], firsts, number) if len(members[root]) > 1 else renumbered(old, number)
         ops.append(fused)
         for k in range(old.results):
             number[firsts[root] + k] = count + k
@@ -66,23 +76,13 @@ def _elementwise(op: BlockOp) -> bool:
     return isinstance(op, ThreadDefined) or Level.THREAD in SPECS[op.kind].levels
 
 
-def _first_results(block: BlockGraph) -> list[int]:
-    firsts: list[int] = []
-    number = len(block.inputs)
-    for op in block.ops:
-        firsts.append(number)
-        number += op.results
-    return firsts
-
-
-def _groups(block: BlockGraph, shapes: Sequence[Shape]) -> list[int]:
+def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -> list[int]:
     """For each operator the last operator of its group (itself when it is not fused into another).
 
     Going backwards, an operator joins the group of its readers when that is one group, all of them are elementwise,
     nothing is saved to device memory, and its results have the shape of the group's: an element is then computed
     once, by the thread that needs it. Accumulators are not elementwise, so no group spans the end of the loop.
     """
-    firsts = _first_results(block)
     saved = {saver.operand for saver in block.outputs}
     readers: dict[int, set[int]] = {}
     for index, op in enumerate(block.ops):
@@ -104,10 +104,6 @@ def _groups(block: BlockGraph, shapes: Sequence[Shape]) -> list[int]:
     return groups
 
 
-def _renumber(op: BlockOp, number: dict[int, int]) -> BlockOp:
-    return replace(op, operands=tuple(number[i] for i in op.operands))
-
-
 def _fuse(block: BlockGraph, members: Sequence[int], firsts: Sequence[int], number: dict[int, int]) -> ThreadDefined:
     """One thread graph for operators ``members`` (ascending; the last one's results are the outputs)."""
     inside = {firsts[i] + k for i in members for k in range(block.ops[i].results)}
@@ -123,7 +119,7 @@ def _fuse(block: BlockGraph, members: Sequence[int], firsts: Sequence[int], numb
         else:
             shift = len(reads) + len(ops) - op.graph.inputs
             names = [*given, *(op.graph.inputs + k + shift for k in range(len(op.graph.ops)))]
-            ops += [replace(part, operands=tuple(names[x] for x in part.operands)) for part in op.graph.ops]
+            ops += [renumbered(part, names) for part in op.graph.ops]
             ends = tuple(names[x] for x in op.graph.outputs)
         local |= {firsts[index] + k: end for k, end in enumerate(ends)}
     return ThreadDefined(tuple(number[x] for x in reads), ThreadGraph(len(reads), tuple(ops), ends))

@@ -19,7 +19,7 @@ from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
 #: How often roots are written anew.
@@ -116,11 +116,9 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
     """Numerators and denominators of the constants in programs: what is likely to stand under roots."""
     found: set[int] = set()
     for graph in graphs:
-        for op in graph.ops:
-            inner = (op,) if isinstance(op, Op) else op.graph.ops
-            for step in (step for one in inner for step in ((one,) if isinstance(one, Op) else one.graph.ops)):
-                constants = (step.attrs.factor, step.attrs.eps)
-                found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
+        for op in operators(graph):
+            constants = (op.attrs.factor, op.attrs.eps)
+            found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
     return found
 
 

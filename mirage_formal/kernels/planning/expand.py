@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.graph.check import block_types, thread_types
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op, ThreadDefined
+from mirage_formal.graph.check import block_types
+from mirage_formal.graph.edit import inlined, needed
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
@@ -54,7 +55,8 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
     Raises:
         GraphError: The block graph is not well-formed on these operands.
     """
-    block = op.graph
+    block_types(op.graph, operands)
+    block = inlined(op.graph)
     types = block_types(block, operands)
     work = _Expansion(block)
     values: list[int] = []
@@ -64,10 +66,8 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
     number = len(values)
     for item in block.ops:
         args = [values[n] for n in item.operands]
-        if isinstance(item, ThreadDefined):
-            values += work.thread(item, args, tuple(types[n] for n in item.operands))
-        else:
-            values += work.operator(item, args, types[number].shape)
+        assert isinstance(item, Op)
+        values += work.operator(item, args, types[number].shape)
         number += item.results
     outputs = tuple(values[saver.operand] for saver in block.outputs)
     work.ops = _joined(work, outputs)
@@ -91,14 +91,6 @@ class _Expansion:
     def _phase(self, operands: tuple[int, ...]) -> Phase:
         phases = {self.tensors[n].phase for n in operands}
         return next(p for p in (Phase.AFTER, Phase.LOOP, Phase.BEFORE) if p in phases)
-
-    def thread(self, item: ThreadDefined, args: list[int], types: tuple[object, ...]) -> list[int]:
-        graph = item.graph
-        registers = list(args)
-        found = thread_types(graph, types)  # type: ignore[arg-type]
-        for inner in graph.ops:
-            registers += self.operator(inner, [registers[n] for n in inner.operands], found[len(registers)].shape)
-        return [registers[n] for n in graph.outputs]
 
     def map(self, fn: UnaryFn | BinaryFn, *operands: int, constant: Fraction | None = None) -> int:
         shape = self.tensors[operands[0]].shape
@@ -287,24 +279,18 @@ def _movable(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
 
 def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
     """Without operators that no output needs, tensors numbered anew."""
-    needed = set(outputs)
-    kept: list[FlatOp] = []
-    for op in reversed(work.ops):
-        if needed.intersection(results_of(op)):
-            needed.update(operands_of(op))
-            needed.update(results_of(op))
-            kept.append(op)
-    numbers = [n for n in range(len(work.tensors)) if n < inputs or n in needed]
+    kept = needed([(op, results_of(op), operands_of(op)) for op in work.ops], outputs)
+    numbers = sorted({*range(inputs), *(n for op in kept for n in results_of(op))})
     new = {old: position for position, old in enumerate(numbers)}
     return Flat(
         tuple(work.tensors[n] for n in numbers),
-        tuple(renumbered(op, new) for op in reversed(kept)),
+        tuple(_renumbered(op, new) for op in kept),
         tuple(new[n] for n in outputs),
         work.block.forloop_range,
     )
 
 
-def renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
+def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
     """The operator with other tensor numbers."""
     match op:
         case Elementwise():

@@ -12,93 +12,20 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
     InputIterator,
     KernelGraph,
-    KernelOp,
     Op,
     OutputSaver,
-    ThreadDefined,
     numbered,
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
 from mirage_formal.kernels.stable.shifted import Stop
-
-
-def dissolved(op: GraphDefined) -> GraphDefined:
-    """The kernel with its thread graphs written out."""
-    block = op.graph
-    number = list(range(len(block.inputs)))
-    ops: list[BlockOp] = []
-    count = len(number)
-    for item in block.ops:
-        thread = isinstance(item, ThreadDefined)
-        inner = item.graph.ops if isinstance(item, ThreadDefined) else (item,)
-        local = [number[n] for n in item.operands] if thread else number
-        known = list(local)
-        for part in inner:
-            ops.append(replace(part, operands=tuple(known[n] for n in part.operands)))
-            known += range(count, count + part.results)
-            count += part.results
-        number += [known[n] for n in item.graph.outputs] if isinstance(item, ThreadDefined) else known[len(local) :]
-    savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
-    return replace(op, graph=replace(block, ops=tuple(ops), outputs=savers))
-
-
-# --- leaving out what nobody needs -----------------------------------------------------------------------------------
-
-
-def pruned(graph: KernelGraph) -> KernelGraph:
-    """The graph without operators, results and iterators that no output of the program needs."""
-    live = set(graph.outputs)
-    kept: list[tuple[int, KernelOp, tuple[int, ...]]] = []
-    for first, op in reversed(list(numbered(len(graph.inputs), graph.ops))):
-        used = tuple(r for r in range(op.results) if first + r in live)
-        if not used:
-            continue
-        if isinstance(op, GraphDefined):
-            op, results = _pruned_block(op, used), used
-        else:
-            results = tuple(range(op.results))
-        live |= set(op.operands)
-        kept.append((first, op, results))
-    number = {n: n for n in range(len(graph.inputs))}
-    ops: list[KernelOp] = []
-    for first, op, results in reversed(kept):
-        ops.append(replace(op, operands=tuple(number[n] for n in op.operands)))
-        for r in results:
-            number[first + r] = len(number)
-    return replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs))
-
-
-def _pruned_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
-    block = op.graph
-    savers = [block.outputs[r] for r in results]
-    live = {saver.operand for saver in savers}
-    kept: list[tuple[int, BlockOp]] = []
-    for first, item in reversed(list(numbered(len(block.inputs), block.ops))):
-        if any(first + r in live for r in range(item.results)):
-            live |= set(item.operands)
-            kept.append((first, item))
-    inputs = [n for n in range(len(block.inputs)) if n in live]
-    number = {old: new for new, old in enumerate(inputs)}
-    ops: list[BlockOp] = []
-    for first, item in reversed(kept):
-        ops.append(replace(item, operands=tuple(number[n] for n in item.operands)))
-        for r in range(item.results):
-            number[first + r] = len(number)
-    made = replace(
-        block,
-        inputs=tuple(block.inputs[n] for n in inputs),
-        ops=tuple(ops),
-        outputs=tuple(replace(saver, operand=number[saver.operand]) for saver in savers),
-    )
-    return GraphDefined(tuple(op.operands[n] for n in inputs), made)
-
 
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 
@@ -153,7 +80,7 @@ def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) ->
     number = {n: n if n < base else n + len(results) for n in range(last)}
     number |= {n: base + k for k, n in enumerate(results)}
     made = [Op(OpKind.EXP, (n,)) for n in results]
-    later = [replace(op, operands=tuple(number[n] for n in op.operands)) for op in graph.ops[kernel + 1 :]]
+    later = [renumbered(op, number) for op in graph.ops[kernel + 1 :]]
     outputs = tuple(number[n] for n in graph.outputs)
     return replace(graph, ops=(*graph.ops[: kernel + 1], *made, *later), outputs=outputs)
 
@@ -165,7 +92,7 @@ def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
     number = {n: n if n < base else n + more for n in range(base + sum(item.results for item in block.ops))}
     number |= {i: base + k for k, i in enumerate(iterators)}
     made: list[BlockOp] = [Op(OpKind.EXP, (i,)) for i in iterators]
-    made += [replace(item, operands=tuple(number[n] for n in item.operands)) for item in block.ops]
+    made += [renumbered(item, number) for item in block.ops]
     savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
     return replace(op, graph=replace(block, ops=tuple(made), outputs=savers))
 

@@ -18,6 +18,7 @@ from typing import Final
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import block_outputs, faults, kernel_types
+from mirage_formal.graph.edit import inlined, pruned
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -31,7 +32,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
-from mirage_formal.kernels.stable.partials import dissolved, hoisted, moved, pruned
+from mirage_formal.kernels.stable.partials import hoisted, moved
 from mirage_formal.kernels.stable.shifted import (
     Level,
     Maxima,
@@ -78,7 +79,7 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
     """The graph with running maxima under every exponential that is summed; the graph itself if there is none.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the program
-    as any candidate. Kernels without such exponentials keep their thread graphs, in others they are dissolved, to be
+    as any candidate. Kernels without such exponentials keep their thread graphs, in others they are inlined, to be
     fused again (search/thread.py).
 
     Args:
@@ -88,8 +89,9 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
         GraphError: The graph is not well-formed.
     """
     kernel_types(graph)
-    before = {dissolved(op): op for op in graph.ops if isinstance(op, GraphDefined)}
-    work = replace(graph, ops=tuple(dissolved(op) if isinstance(op, GraphDefined) else op for op in graph.ops))
+    before = {inlined(op.graph): op.graph for op in graph.ops if isinstance(op, GraphDefined)}
+    flat = (replace(op, graph=inlined(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
+    work = replace(graph, ops=tuple(flat))
     maxima: Maxima = {}
     for _ in range(_ROUNDS):
         try:
@@ -110,13 +112,12 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
     return NotStable(f"expected a stable form within {_ROUNDS} rounds")
 
 
-def _finished(found: KernelGraph, before: dict[GraphDefined, GraphDefined]) -> KernelGraph | NotStable:
+def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
     """The new graph, in which the kernels that are as they were have their thread graphs again."""
     wrong = faults(found)
     if wrong:
         return NotStable(wrong[0])
-    kept = {op.graph: old.graph for op, old in before.items()}
-    ops = (replace(op, graph=kept.get(op.graph, op.graph)) if isinstance(op, GraphDefined) else op for op in found.ops)
+    ops = (replace(o, graph=before.get(o.graph, o.graph)) if isinstance(o, GraphDefined) else o for o in found.ops)
     return replace(found, ops=tuple(ops))
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.claims.abstract.domain import Abstract
-from mirage_formal.graph.graph import KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr
@@ -93,24 +93,12 @@ def constants(program: KernelGraph) -> Constants:
 
     A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
     """
-    ops = list(_operators(program))
+    ops = list(operators(program))
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
     eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
     kinds = {op.kind for op in ops}
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     return Constants(factors, eps or (None,), frozenset(functions))
-
-
-def _operators(program: KernelGraph) -> Iterator[Op]:
-    for op in program.ops:
-        if isinstance(op, Op):
-            yield op
-            continue
-        for inner in op.graph.ops:
-            if isinstance(inner, ThreadDefined):
-                yield from inner.graph.ops
-            else:
-                yield inner
 
 
 class Terms:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from math import prod
 from typing import Any, Final, assert_never
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.edit import inlined
 from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
 
@@ -105,7 +105,7 @@ class _Writer:
     def _block(
         self, block: BlockGraph, types: tuple[DTensor, ...], operands: list[_Json], results: list[_Json], at: str
     ) -> _Json:
-        plain = _flat(block)
+        plain = inlined(block)
         memory = _Memory()
         tensors: list[_Json] = []
         operators: list[_Json] = []
@@ -162,24 +162,6 @@ class _Memory:
         offset = self.top
         self.top += -(-prod(tensor.shape) * tensor.dtype.bytes // _ALIGNMENT) * _ALIGNMENT
         return offset
-
-
-def _flat(block: BlockGraph) -> BlockGraph:
-    """The block graph with its thread graphs dissolved into block operators."""
-    numbers = list(range(len(block.inputs)))
-    ops: list[Op] = []
-    total = len(numbers)
-    for item in block.ops:
-        inner = item.graph.ops if isinstance(item, ThreadDefined) else (item,)
-        own = [numbers[n] for n in item.operands] if isinstance(item, ThreadDefined) else numbers
-        found = list(own)
-        for op in inner:
-            ops.append(Op(op.kind, tuple(found[n] for n in op.operands), op.attrs))
-            found += range(total, total + op.results)
-            total += op.results
-        numbers += [found[n] for n in item.graph.outputs] if isinstance(item, ThreadDefined) else found[len(own) :]
-    savers = tuple(replace(saver, operand=numbers[saver.operand]) for saver in block.outputs)
-    return replace(block, ops=tuple(ops), outputs=savers)
 
 
 def _row(op: Op, rank: int, at: str) -> Row:

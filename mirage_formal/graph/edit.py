@@ -1,0 +1,95 @@
+"""Edits of graphs that keep their meaning: tensors numbered anew, thread graphs inlined, what nobody needs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, KernelOp, Op, numbered
+
+_AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
+_T = TypeVar("_T")
+
+
+def renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
+    """The operator with other operands: ``number`` gives for each tensor the one that is read in its place."""
+    return replace(op, operands=tuple([number[n] for n in op.operands]))
+
+
+def inlined(block: BlockGraph) -> BlockGraph:
+    """The block graph with the operators of its thread graphs in their place."""
+    number = list(range(len(block.inputs)))
+    ops: list[Op] = []
+    count = len(number)
+    for item in block.ops:
+        thread = None if isinstance(item, Op) else item.graph
+        own = number if thread is None else [number[n] for n in item.operands]
+        for op in (item,) if isinstance(item, Op) else item.graph.ops:
+            ops.append(renumbered(op, own))
+            own += range(count, count + op.results)
+            count += op.results
+        if thread is not None:
+            number += [own[n] for n in thread.outputs]
+    savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
+    return replace(block, ops=tuple(ops), outputs=savers)
+
+
+def needed(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iterable[int]) -> list[_T]:
+    """Of operators, each with its results and operands and behind those that it reads, those that some root needs."""
+    live = set(roots)
+    kept: list[_T] = []
+    for item, results, operands in reversed(items):
+        if not live.isdisjoint(results):
+            live.update(operands)
+            kept.append(item)
+    return kept[::-1]
+
+
+def pruned(graph: KernelGraph) -> KernelGraph:
+    """The graph without operators, results and iterators that no output of the program needs."""
+    live = set(graph.outputs)
+    kept: list[tuple[int, KernelOp, tuple[int, ...]]] = []
+    for first, op in reversed(list(numbered(len(graph.inputs), graph.ops))):
+        used = tuple(r for r in range(op.results) if first + r in live)
+        if not used:
+            continue
+        if isinstance(op, GraphDefined):
+            op, results = _pruned_block(op, used), used
+        else:
+            results = tuple(range(op.results))
+        live |= set(op.operands)
+        kept.append((first, op, results))
+    number = {n: n for n in range(len(graph.inputs))}
+    ops: list[KernelOp] = []
+    for first, op, results in reversed(kept):
+        ops.append(renumbered(op, number))
+        for r in results:
+            number[first + r] = len(number)
+    return replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs))
+
+
+def _pruned_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
+    block = op.graph
+    savers = [block.outputs[r] for r in results]
+    roots = {saver.operand for saver in savers}
+    all_ops = [
+        ((first, item), range(first, first + item.results), item.operands)
+        for first, item in numbered(len(block.inputs), block.ops)
+    ]
+    kept = needed(all_ops, roots)
+    live = roots.union(*(item.operands for _, item in kept))
+    inputs = [n for n in range(len(block.inputs)) if n in live]
+    number = {old: new for new, old in enumerate(inputs)}
+    ops: list[BlockOp] = []
+    for first, item in kept:
+        ops.append(renumbered(item, number))
+        for r in range(item.results):
+            number[first + r] = len(number)
+    made = replace(
+        block,
+        inputs=tuple(block.inputs[n] for n in inputs),
+        ops=tuple(ops),
+        outputs=tuple(replace(saver, operand=number[saver.operand]) for saver in savers),
+    )
+    return GraphDefined(tuple(op.operands[n] for n in inputs), made)
