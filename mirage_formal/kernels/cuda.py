@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.program.access import listing
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -80,10 +81,11 @@ def emit(program: Program) -> str:
     """The program as CUDA C++ text; equal programs give equal text.
 
     Raises:
-        ValueError: A name is not a usable C identifier or is declared twice, a buffer or register array is unknown,
-            a parameter is read although written (or the reverse), or a vector access has a size that no instruction
-            has. The message names the statement.
+        ValueError: The program has a fault of form (see ``listing``), a name is not a usable C identifier, a constant
+            is no number, or a divisor is 0.
     """
+    for path, subject, what in listing(program).faults:
+        raise ValueError(f"kernel {program.name}, statement {path or 'none'}, {subject}: {what}")
     return "\n".join(_Emitter(program).lines()) + "\n"
 
 
@@ -92,25 +94,13 @@ def param_type(dtype: DType, written: bool) -> str:
     return f"{'MF_OUTPUT' if written else 'MF_INPUT'}({CTYPES[dtype]})"
 
 
-class _StatementError(ValueError):
-    """A ValueError that already names its statement, the innermost one."""
-
-
 class _Emitter:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.params = {param.name: param for param in program.params}
         self.shared = {buffer.name: buffer for buffer in program.shared}
-        names = [program.name, *(param.name for param in program.params), *(buffer.name for buffer in program.shared)]
-        for name in names:
+        for name in (program.name, *self.params, *self.shared):
             _check_name(name)
-        if len(set(names)) != len(names) or set(names) & set(_COORDINATES):
-            raise ValueError(f"kernel {program.name}: expected different names, got {names}")
-        if program.threads < 1 or min(program.grid) < 1:
-            raise ValueError(f"kernel {program.name}: expected positive launch dimensions")
-        #: Register arrays in scope: name to whether it holds words.
-        self.arrays: dict[str, bool] = {}
-        self.variables = set(_COORDINATES)
         self.used: set[str] = set()
 
     def lines(self) -> Iterator[str]:
@@ -143,17 +133,7 @@ class _Emitter:
     # --- statements --------------------------------------------------------------------------------------------------
 
     def body(self, statements: Sequence[Stmt], depth: int) -> list[str]:
-        outer = dict(self.arrays)
-        lines: list[str] = []
-        for statement in statements:
-            try:
-                lines.extend(self.statement(statement, depth))
-            except _StatementError:
-                raise
-            except ValueError as error:
-                raise _StatementError(f"kernel {self.program.name}, statement {statement}: {error}") from None
-        self.arrays = outer
-        return lines
+        return [line for statement in statements for line in self.statement(statement, depth)]
 
     def statement(self, statement: Stmt, depth: int) -> Iterator[str]:
         pad = "  " * depth
@@ -166,16 +146,13 @@ class _Emitter:
                 yield f"{pad}}}"
             case Registers(name, count, words, initial):
                 _check_name(name)
-                if name in self.arrays or name in self.params or name in self.shared or name in self.variables:
-                    raise ValueError(f"the name {name!r} is taken")
-                self.arrays[name] = words
                 yield f"{pad}{'MF_WORDS' if words else 'MF_FLOATS'}({name}, {count});"
                 if initial is not None and not words:
                     yield f"{pad}mf::fill({name}, {real(initial)});"
             case SharedWrite(buffer, index, values):
-                yield from self.store(self.buffer(buffer), self.shared[buffer].dtype, index, values, pad)
+                yield from self.store(buffer, index, values, pad)
             case GlobalWrite(param, index, values):
-                yield from self.store(self.param(param, written=True), self.params[param].dtype, index, values, pad)
+                yield from self.store(param, index, values, pad)
             case _:
                 yield from _fitted(self.simple(statement), pad)
 
@@ -183,21 +160,19 @@ class _Emitter:
         """A statement of one line."""
         match statement:
             case SetReg(array, index, value):
-                return f"{self.array(array)}[{self.integer(index)}] = {self.value(value)};"
+                return f"{array}[{self.integer(index)}] = {self.value(value)};"
             case Pack(words, index, low, high, dtype):
-                call = f"mf::pack<{_half(dtype)}>({self.value(low)}, {self.value(high)})"
-                return f"{self.array(words, words=True)}[{self.integer(index)}] = {call};"
+                call = f"mf::pack<{CTYPES[dtype]}>({self.value(low)}, {self.value(high)})"
+                return f"{words}[{self.integer(index)}] = {call};"
             case SharedVector(array, at, buffer, index, count):
-                return self.vector(array, at, self.buffer(buffer), self.shared[buffer].dtype, index, count)
+                return self.vector(array, at, buffer, index, count)
             case GlobalVector(array, at, param, index, count):
-                return self.vector(array, at, self.param(param), self.params[param].dtype, index, count)
+                return self.vector(array, at, param, index, count)
             case CopyAsync():
                 return self.copy(statement)
             case Commit():
                 return "mf::commit();"
             case WaitGroups(left):
-                if left < 0:
-                    raise ValueError(f"expected left >= 0, got {left}")
                 return f"mf::wait_groups<{left}>();"
             case Barrier():
                 return "mf::barrier();"
@@ -209,60 +184,42 @@ class _Emitter:
                 assert_never(statement)
 
     def collective(self, statement: LoadMatrix | Mma | ShuffleReduce) -> str:
-        if self.program.threads % 32:
-            raise ValueError(f"expected whole warps, got {self.program.threads} threads")
         match statement:
             case LoadMatrix(words, at, buffer, index, count, transposed):
-                _half(self.shared[self.buffer(buffer)].dtype)
-                if count not in (1, 2, 4):
-                    raise ValueError(f"expected 1, 2 or 4 matrices, got {count}")
                 name = "load_matrix_transposed" if transposed else "load_matrix"
-                target = f"{self.array(words, words=True)}, {self.integer(at)}"
-                return f"mf::{name}<{count}>({target}, {buffer}, {self.integer(index)});"
+                return f"mf::{name}<{count}>({words}, {self.integer(at)}, {buffer}, {self.integer(index)});"
             case Mma(d, d_at, a, a_at, b, b_at, dtype):
-                operands = [f"{self.array(d)}, {self.integer(d_at)}"]
-                operands += [f"{self.array(x, words=True)}, {self.integer(at)}" for x, at in ((a, a_at), (b, b_at))]
-                return f"mf::mma<{_half(dtype)}>({', '.join(operands)});"
+                operands = (f"{array}, {self.integer(at)}" for array, at in ((d, d_at), (a, a_at), (b, b_at)))
+                return f"mf::mma<{CTYPES[dtype]}>({', '.join(operands)});"
             case ShuffleReduce(array, at, fn, mask):
-                if fn not in (BinaryFn.ADD, BinaryFn.MAX) or not 0 < mask < 32:
-                    raise ValueError(f"expected ADD or MAX and a mask in 1..31, got {fn.name}, {mask}")
-                return f"mf::shuffle_{fn.value}({self.array(array)}, {self.integer(at)}, {mask});"
+                return f"mf::shuffle_{fn.value}({array}, {self.integer(at)}, {mask});"
             case _:
                 assert_never(statement)
 
     def loop(self, var: str, extent: int, body: Sequence[Stmt], unroll: bool, depth: int) -> Iterator[str]:
         _check_name(var)
-        if var in self.variables or var in self.arrays or var in self.params or var in self.shared:
-            raise ValueError(f"the name {var!r} is taken")
         pad = "  " * depth
         # The compiler may unroll a loop over elements as it likes; one with barriers stays as it was planned.
         if unroll or any(_waits(inner) for inner in body):
             yield f"{pad}#pragma unroll{'' if unroll else ' 1'}"
         yield f"{pad}for (int {var} = 0; {var} < {extent}; ++{var}) {{"
-        self.variables.add(var)
         yield from self.body(body, depth + 1)
-        self.variables.remove(var)
         yield f"{pad}}}"
 
-    def store(self, name: str, dtype: DType, index: IntExpr, values: Sequence[Value], pad: str) -> Iterator[str]:
+    def store(self, name: str, index: IntExpr, values: Sequence[Value], pad: str) -> Iterator[str]:
         texts = [self.value(value) for value in values]
         if len(texts) == 1:
             yield from _fitted(f"mf::store({name}, {self.integer(index)}, {texts[0]});", pad)
             return
-        _check_vector(len(texts), dtype)
         yield from _wrapped(f"{pad}mf::store_vector({name}, {self.integer(index)}, {{", texts, "});", pad)
 
-    def vector(self, array: str, at: IntExpr, name: str, dtype: DType, index: IntExpr, count: int) -> str:
-        _check_vector(count, dtype)
-        return f"mf::load_vector<{count}>({self.array(array)}, {self.integer(at)}, {name}, {self.integer(index)});"
+    def vector(self, array: str, at: IntExpr, name: str, index: IntExpr, count: int) -> str:
+        return f"mf::load_vector<{count}>({array}, {self.integer(at)}, {name}, {self.integer(index)});"
 
     def copy(self, copy: CopyAsync) -> str:
-        buffer, param = self.shared[self.buffer(copy.buffer)], self.params[self.param(copy.param)]
-        if buffer.dtype is not param.dtype:
-            raise ValueError(f"an asynchronous copy cannot convert {param.dtype} to {buffer.dtype}")
         valid = "" if copy.valid == Int(1) else f", {self.integer(copy.valid)}"
         target, source = self.integer(copy.index), self.integer(copy.source)
-        return f"mf::copy_async({buffer.name}, {target}, {param.name}, {source}{valid});"
+        return f"mf::copy_async({copy.buffer}, {target}, {copy.param}, {source}{valid});"
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
@@ -273,11 +230,11 @@ class _Emitter:
                 text = real(number)
                 return f"({text})" if above and text.startswith("-") else text
             case Reg(array, index):
-                return f"{self.array(array)}[{self.integer(index)}]"
+                return f"{array}[{self.integer(index)}]"
             case SharedRead(buffer, index):
-                return f"mf::load({self.buffer(buffer)}, {self.integer(index)})"
+                return f"mf::load({buffer}, {self.integer(index)})"
             case GlobalRead(param, index):
-                return f"mf::load({self.param(param)}, {self.integer(index)})"
+                return f"mf::load({param}, {self.integer(index)})"
             case Apply(UnaryFn.NEG, a):
                 return f"(-{self.value(a, 7)})" if above else f"-{self.value(a, 7)}"
             case Apply(fn, a):
@@ -301,8 +258,6 @@ class _Emitter:
             case Int(number):
                 return str(number) if number >= 0 else f"({number})"
             case Var(name):
-                if name not in self.variables:
-                    raise ValueError(f"the variable {name!r} is not in scope")
                 self.used.add(name)
                 return name
             case IntBin(IntOp.DIV | IntOp.MOD, _, Int(0)):
@@ -316,23 +271,6 @@ class _Emitter:
                 return f"({text})" if own < above else text
             case _:
                 assert_never(expr)
-
-    # --- names -------------------------------------------------------------------------------------------------------
-
-    def array(self, name: str, words: bool = False) -> str:
-        if self.arrays.get(name) is not words:
-            raise ValueError(f"expected an array of {'words' if words else 'floats'} in scope, got {name!r}")
-        return name
-
-    def buffer(self, name: str) -> str:
-        if name not in self.shared:
-            raise ValueError(f"there is no shared buffer {name!r}")
-        return name
-
-    def param(self, name: str, written: bool = False) -> str:
-        if name not in self.params or self.params[name].written is not written:
-            raise ValueError(f"there is no parameter {name!r} that is {'written' if written else 'read'}")
-        return name
 
 
 _ARITHMETIC: Final = {BinaryFn.ADD: IntOp.ADD, BinaryFn.SUB: IntOp.SUB, BinaryFn.MUL: IntOp.MUL}
@@ -399,14 +337,3 @@ def _fitted(text: str, pad: str) -> Iterator[str]:
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED or name.startswith(("__", "mf_", "MF_")):
         raise ValueError(f"expected a C identifier that is not reserved, got {name!r}")
-
-
-def _check_vector(count: int, dtype: DType) -> None:
-    if count * dtype.bytes not in (4, 8, 16) or count < 2:
-        raise ValueError(f"expected a vector of 4, 8 or 16 bytes, got {count} x {dtype}")
-
-
-def _half(dtype: DType) -> str:
-    if dtype.bytes != 2:
-        raise ValueError(f"expected a 16-bit element type, got {dtype}")
-    return CTYPES[dtype]

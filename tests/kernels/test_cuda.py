@@ -253,7 +253,7 @@ def test_long_statements_are_wrapped() -> None:
 def test_a_scope_ends_with_its_body() -> None:
     inner = If(ix(tid < 3), (Registers("r", 1, initial=1.0), SetReg("r", Int(0), Real(2.0))))
     assert with_body(inner, inner).count("MF_FLOATS(r, 1)") == 2
-    with pytest.raises(ValueError, match="'r'"):
+    with pytest.raises(ValueError, match="r: expected a register array"):
         with_body(inner, SetReg("r", Int(0), Real(2.0)))
 
 
@@ -261,26 +261,26 @@ R, W = Registers("r", 4), Registers("w", 4, words=True)
 ZERO = Int(0)
 
 MALFORMED: dict[str, tuple[tuple[Stmt, ...], str]] = {
-    "unknown variable": ((R, SetReg("r", Var("i"), Real(0.0))), "'i' is not in scope"),
-    "loop variable taken": ((For("i", 2, (For("i", 2, ()),)),), "'i' is taken"),
-    "loop variable that is a parameter": ((For("X", 2, ()),), "'X' is taken"),
-    "array declared twice": ((R, R), "'r' is taken"),
+    "unknown variable": ((R, SetReg("r", Var("i"), Real(0.0))), "i: expected a variable of an enclosing loop"),
+    "loop variable taken": ((For("i", 2, (For("i", 2, ()),)),), "i: expected a new variable"),
+    "loop variable that is a parameter": ((For("X", 2, ()),), "X: expected a new variable"),
+    "array declared twice": ((R, R), "r: expected a new name"),
     "keyword": ((Registers("float", 1),), "identifier"),
     "not an identifier": ((Registers("r-1", 1),), "identifier"),
-    "floats taken as words": ((R, LoadMatrix("r", ZERO, "tile", ZERO, 1)), "words"),
-    "words taken as floats": ((W, SetReg("w", ZERO, Real(0.0))), "floats"),
-    "unknown buffer": ((R, SetReg("r", ZERO, SharedRead("other", ZERO))), "'other'"),
-    "read of an output": ((R, SetReg("r", ZERO, GlobalRead("Y", ZERO))), "'Y' that is read"),
-    "write of an input": ((GlobalWrite("X", ZERO, (Real(0.0),)),), "'X' that is written"),
-    "vector of three": ((R, GlobalVector("r", ZERO, "X", ZERO, 3)), "4, 8 or 16 bytes"),
-    "vector of 32 bytes": ((SharedWrite("tile", ZERO, (Real(0.0),) * 16),), "4, 8 or 16 bytes"),
-    "no values": ((SharedWrite("tile", ZERO, ()),), "4, 8 or 16 bytes"),
+    "floats taken as words": ((R, LoadMatrix("r", ZERO, "tile", ZERO, 1)), "r: expected a register array of words"),
+    "words taken as floats": ((W, SetReg("w", ZERO, Real(0.0))), "w: expected a register array of floats"),
+    "unknown buffer": ((R, SetReg("r", ZERO, SharedRead("other", ZERO))), "other: expected a shared buffer"),
+    "read of an output": ((R, SetReg("r", ZERO, GlobalRead("Y", ZERO))), "Y: expected a parameter that"),
+    "write of an input": ((GlobalWrite("X", ZERO, (Real(0.0),)),), "X: expected a parameter that"),
+    "vector of three": ((R, GlobalVector("r", ZERO, "X", ZERO, 3)), "4, 8 or 16 bytes at once"),
+    "vector of 32 bytes": ((SharedWrite("tile", ZERO, (Real(0.0),) * 16),), "4, 8 or 16 bytes at once"),
+    "no values": ((SharedWrite("tile", ZERO, ()),), "4, 8 or 16 bytes at once"),
     "three matrices": ((W, LoadMatrix("w", ZERO, "tile", ZERO, 3)), "1, 2 or 4"),
-    "mma of float32": ((R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)), "16-bit"),
-    "shuffle by subtraction": ((R, ShuffleReduce("r", ZERO, BinaryFn.SUB, 1)), "ADD or MAX"),
+    "mma of float32": ((R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)), "16 bits"),
+    "shuffle by subtraction": ((R, ShuffleReduce("r", ZERO, BinaryFn.SUB, 1)), "add or max"),
     "shuffle beyond a warp": ((R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 32)), "1..31"),
     "division by zero": ((R, SetReg("r", ix(tid % 0), Real(0.0))), "division by zero"),
-    "negative wait": ((WaitGroups(-1),), "left >= 0"),
+    "negative wait": ((WaitGroups(-1),), "at least 0 groups"),
 }
 
 
@@ -289,21 +289,22 @@ def test_malformed_statements_are_refused(name: str) -> None:
     body, message = MALFORMED[name]
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         with_body(If(ix(tid < 3), body))
-    assert f"kernel k, statement {type(body[-1]).__name__}" in str(error.value) or "For(" in str(error.value)
+    printed = {"keyword", "not an identifier", "division by zero"}  # what only the printer refuses
+    assert name in printed or str(error.value).startswith("kernel k, statement 0:if/")
 
 
 def test_malformed_kernels_are_refused() -> None:
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(ValueError, match="distinct names"):
         with_body(params=(reads("X", 1), writes("X", 1)))
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(ValueError, match="distinct names"):
         with_body(params=(reads("tid", 1),))
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="1024 threads"):
         with_body(threads=0)
     with pytest.raises(ValueError, match="identifier"):
         with_body(name="2k")
     with pytest.raises(ValueError, match="whole warps"):
         with_body(R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 1), threads=48)
-    with pytest.raises(ValueError, match="cannot convert"):
+    with pytest.raises(ValueError, match="one type"):
         with_body(CopyAsync("tile", ZERO, "X", ZERO), shared=(SharedBuffer("tile", BFLOAT, 64, 0),))
 
 

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirage_formal.kernels.program.integers import Range, evaluate, operated
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.process import Question
 from mirage_formal.logic.script import RESERVED, Script, parse
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from mirage_formal.logic.session import ask as ask_solvers
-
-Range = tuple[int, int]
 
 INT_MAX: Final = 2**31 - 1
 
@@ -64,64 +63,6 @@ class Reply:
         return self.results[0].answer
 
 
-def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Range] | None = None) -> Range:
-    """Bounds of an expression's value.
-
-    Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``known`` lies
-    within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so).
-
-    Args:
-        e: The expression.
-        ranges: Bounds of each variable.
-        known: Bounds that hold for subexpressions besides.
-    """
-    match e:
-        case Int(value):
-            found = (value, value)
-        case Var(name):
-            found = ranges[name]
-        case IntBin(op, a, b):
-            found = _apply(op, interval(a, ranges, known), interval(b, ranges, known))
-    if known:
-        extra = known.get(e)
-        if extra is not None:
-            found = max(found[0], extra[0]), min(found[1], extra[1])
-    return found
-
-
-def _apply(op: IntOp, a: Range, b: Range) -> Range:
-    match op:
-        case IntOp.ADD:
-            return a[0] + b[0], a[1] + b[1]
-        case IntOp.SUB:
-            return a[0] - b[1], a[1] - b[0]
-        case IntOp.MUL:
-            products = [x * y for x in a for y in b]
-            return min(products), max(products)
-        case IntOp.DIV:
-            low, high = max(b[0], 1), max(b[1], 1)
-            return (max(a[0], 0) // high, max(a[1], 0) // low)
-        case IntOp.MOD:
-            high = max(b[1], 1)
-            if b[0] == b[1] and 0 <= a[0] <= a[1] and a[0] // high == a[1] // high:
-                return a[0] % high, a[1] % high
-            return 0, min(high - 1, max(a[1], 0))
-        case IntOp.XOR:
-            if a[0] == a[1] and b[0] == b[1] and min(a[0], b[0]) >= 0:
-                return a[0] ^ b[0], a[0] ^ b[0]
-            return 0, (1 << max(a[1], b[1], 0).bit_length()) - 1
-        case IntOp.LT:
-            return int(a[1] < b[0]), int(a[0] < b[1])
-        case IntOp.EQ:
-            return int(a[0] == a[1] == b[0] == b[1]), int(a[0] <= b[1] and b[0] <= a[1])
-        case IntOp.AND:
-            return int(_nonzero(a) and _nonzero(b)), int(a != (0, 0) and b != (0, 0))
-
-
-def _nonzero(a: Range) -> bool:
-    return a[0] > 0 or a[1] < 0
-
-
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +90,7 @@ class _Encoder:
             case Var(name):
                 found = self.ranges[name]
             case IntBin(op, a, b):
-                found = _apply(op, self._measure(a), self._measure(b))
+                found = operated(op, self._measure(a), self._measure(b))
         self.largest = max(self.largest, -found[0], found[1])
         return found
 
@@ -276,41 +217,3 @@ def _model(query: Query, values: Mapping[str, int]) -> tuple[tuple[str, int], ..
     complete = {name: values.get(name, 0) for name, _ in query.variables}
     shown = [(name, evaluate(e, complete)) for name, e in query.show]
     return (*complete.items(), *((name, value) for name, value in shown if value is not None))
-
-
-def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
-    """The value of an expression; None where a division by zero or a negative operand of ``/ % ^`` has no meaning."""
-    match e:
-        case Int(value):
-            return value
-        case Var(name):
-            return values[name]
-        case IntBin(op, a, b):
-            x = evaluate(a, values)
-            if op is IntOp.AND and x == 0:
-                return 0
-            y = evaluate(b, values)
-            return None if x is None or y is None else operate(op, x, y)
-
-
-def operate(op: IntOp, x: int, y: int) -> int | None:
-    """``x op y`` of integers, None where it has no meaning."""
-    match op:
-        case IntOp.ADD:
-            return x + y
-        case IntOp.SUB:
-            return x - y
-        case IntOp.MUL:
-            return x * y
-        case IntOp.DIV:
-            return x // y if x >= 0 and y > 0 else None
-        case IntOp.MOD:
-            return x % y if x >= 0 and y > 0 else None
-        case IntOp.XOR:
-            return x ^ y if x >= 0 and y >= 0 else None
-        case IntOp.LT:
-            return int(x < y)
-        case IntOp.EQ:
-            return int(x == y)
-        case IntOp.AND:
-            return int(x != 0 and y != 0)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations_with_replacement
 
-from mirage_formal.claims.safety.access import GRID, Access, Listing, Mode
 from mirage_formal.claims.safety.enumerate import count, covered, live
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.claims.safety.pairs import Pairs, extents, holds_nowhere
 from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings
+from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
 
 #: More accesses than this write one parameter: pairs of them are not listed one by one.

@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.safety.access import GRID, Access, Branch, Listing, Loop, Node
-from mirage_formal.claims.safety.fold import conjuncts, variables
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
 from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
+from mirage_formal.kernels.program.access import GRID, Access, Branch, Listing, Loop, Node
+from mirage_formal.kernels.program.integers import conjuncts, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
 #: More points than this are not looked at in one question.

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirage_formal.claims.safety.access import GRID, Access
-from mirage_formal.claims.safety.arith import Query, Range, interval
-from mirage_formal.claims.safety.fold import (
+from mirage_formal.claims.safety.arith import Query
+from mirage_formal.claims.safety.obligations import Held, Means
+from mirage_formal.claims.safety.radix import NO_FACTS, Facts, Linear, decodes, determined, facts, linear, separate
+from mirage_formal.claims.safety.timeline import Who
+from mirage_formal.kernels.program.access import GRID, Access
+from mirage_formal.kernels.program.integers import (
+    Range,
     add,
     binary,
     conjuncts,
     contradictory,
     fold,
+    interval,
     known,
     less,
     negated,
     variables,
 )
-from mirage_formal.claims.safety.obligations import Held, Means
-from mirage_formal.claims.safety.radix import NO_FACTS, Facts, Linear, decodes, determined, facts, linear, separate
-from mirage_formal.claims.safety.timeline import Who
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
 SECOND = "~2"

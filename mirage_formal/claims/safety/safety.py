@@ -15,19 +15,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
 
-from mirage_formal.claims.safety.access import Access, Context, Listing, Mode, RegisterUse, Use, listing
-from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, interval
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask
 from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
-from mirage_formal.claims.safety.fold import (
-    conjuncts,
-    contradictory,
-    divisor,
-    fold,
-    intermediates,
-    known,
-    negated,
-    variables,
-)
 from mirage_formal.claims.safety.obligations import (
     Broken,
     Discharged,
@@ -45,6 +34,18 @@ from mirage_formal.claims.safety.obligations import (
 from mirage_formal.claims.safety.pairs import SECOND, declared, extents, remainder, unequal
 from mirage_formal.claims.safety.radix import linear
 from mirage_formal.graph.verdict import Unknown
+from mirage_formal.kernels.program.access import Access, Context, Listing, Mode, RegisterUse, Use, listing
+from mirage_formal.kernels.program.integers import (
+    conjuncts,
+    contradictory,
+    divisor,
+    fold,
+    intermediates,
+    interval,
+    known,
+    negated,
+    variables,
+)
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.limits import SAFETY_MS
 from mirage_formal.logic.session import Satisfiability
@@ -58,10 +59,10 @@ def obligations(program: Program) -> tuple[Obligation, ...]:
     faults of form has these alone, and is not safe.
     """
     found = listing(program)
-    if found.faults:
+    if found.faults or found.unruly:
         return tuple(
             Obligation(Kind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
-            for path, subject, what in dict.fromkeys(found.faults)
+            for path, subject, what in dict.fromkeys((*found.faults, *found.unruly))
         )
     return (
         Obligation(Kind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),

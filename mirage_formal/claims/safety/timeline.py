@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from typing import assert_never
 
-from mirage_formal.claims.safety.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
-from mirage_formal.claims.safety.fold import conjuncts, fold, variables
+from mirage_formal.kernels.program.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
+from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
 
 #: More steps than this are not followed.

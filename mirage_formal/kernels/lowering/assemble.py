@@ -8,7 +8,7 @@ from typing import assert_never
 from mirage_formal.kernels.lowering import copies, generic, products, reductions, registers, stores
 from mirage_formal.kernels.lowering.context import Context
 from mirage_formal.kernels.program.flat import Product, Running, results_of
-from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Plan, Prefetch, Save, Step
 from mirage_formal.kernels.program.program import (
     Barrier,

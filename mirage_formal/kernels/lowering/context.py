@@ -7,7 +7,8 @@ from itertools import accumulate
 
 from mirage_formal.graph.types import Shape
 from mirage_formal.kernels.program.flat import Elementwise, FlatOp, Repeat, results_of
-from mirage_formal.kernels.program.index import ONE, ZERO, Indices
+from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedPlacement, Tile
 from mirage_formal.kernels.program.program import (
     Apply,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_formal.kernels.lowering.context import TID, Context, loop, when
-from mirage_formal.kernels.program.index import ONE
+from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
     CopyAsync,
     GlobalRead,

@@ -22,7 +22,7 @@ from mirage_formal.kernels.program.flat import (
     Repeat,
     Running,
 )
-from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Compute, Part, Tile
 from mirage_formal.kernels.program.program import (
     Apply,

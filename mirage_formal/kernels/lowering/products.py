@@ -7,7 +7,7 @@ from mirage_formal.kernels.lowering.reductions import across
 from mirage_formal.kernels.lowering.registers import name
 from mirage_formal.kernels.program.distribution import MMA, WARP, inner_digit, tiles
 from mirage_formal.kernels.program.flat import Product
-from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Compute
 from mirage_formal.kernels.program.program import (
     BinaryFn,

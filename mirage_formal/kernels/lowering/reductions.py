@@ -17,7 +17,7 @@ from mirage_formal.kernels.lowering.registers import (
 )
 from mirage_formal.kernels.program.distribution import by_warp, folded, folds, inner_digit
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce, Running
-from mirage_formal.kernels.program.index import ONE, ZERO
+from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Axis, Compute, Digit, Distribution, Part
 from mirage_formal.kernels.program.program import (
     Apply,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mirage_formal.kernels.lowering.context import TID, Context, apply, loop
 from mirage_formal.kernels.program.distribution import reads
 from mirage_formal.kernels.program.flat import Elementwise, Repeat
-from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanTensor
 from mirage_formal.kernels.program.program import (
     GlobalRead,

@@ -15,7 +15,7 @@ from mirage_formal.kernels.lowering.registers import (
     vector_width,
 )
 from mirage_formal.kernels.program.distribution import replicas
-from mirage_formal.kernels.program.index import ZERO
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Axis, Distribution, PlanTensor, Tile
 from mirage_formal.kernels.program.program import (
     GlobalWrite,

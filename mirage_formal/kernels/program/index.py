@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mirage_formal.kernels.program.integers import ONE, ZERO, binary, times
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
-
-ZERO = Int(0)
-ONE = Int(1)
 
 
 class Indices:
@@ -30,7 +28,11 @@ class Indices:
         return Var(name)
 
     def most(self, e: IntExpr) -> int:
-        """An upper bound."""
+        """An upper bound of an expression that is well-formed: no intermediate value is negative.
+
+        Nothing is proved by it, and every bound shows in the text of kernels; proofs of safety, which may assume
+        nothing about expressions, have bounds of their own (``integers.interval``).
+        """
         match e:
             case Int():
                 return e.value
@@ -74,15 +76,9 @@ class Indices:
 
     def mul(self, e: IntExpr, factor: int) -> IntExpr:
         """e * factor."""
-        if isinstance(e, Int):
-            return Int(e.value * factor)
-        if factor == 0:
-            return ZERO
-        if factor == 1:
-            return e
         if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
-            return IntBin(IntOp.MUL, e.a, Int(e.b.value * factor))
-        return IntBin(IntOp.MUL, e, Int(factor))
+            return times(e.a, e.b.value * factor)
+        return times(e, factor)
 
     def _split(self, e: IntExpr, n: int) -> tuple[IntExpr, IntExpr] | None:
         """(q, r) with e = q * n + r and r < n, if the form of e shows them."""
@@ -120,21 +116,13 @@ class Indices:
 
     def sub(self, a: IntExpr, b: IntExpr) -> IntExpr:
         """a - b, which must not be negative."""
-        if isinstance(b, Int) and b.value == 0:
-            return a
-        if isinstance(a, Int) and isinstance(b, Int):
-            return Int(a.value - b.value)
-        return IntBin(IntOp.SUB, a, b)
+        return binary(IntOp.SUB, a, b)
 
     def xor(self, a: IntExpr, b: IntExpr) -> IntExpr:
         """a ^ b."""
-        if isinstance(a, Int) and isinstance(b, Int):
-            return Int(a.value ^ b.value)
-        if isinstance(b, Int) and b.value == 0:
-            return a
-        if isinstance(a, Int) and a.value == 0:
-            return b
-        return IntBin(IntOp.XOR, a, b)
+        if ZERO in (a, b):
+            return b if a == ZERO else a
+        return binary(IntOp.XOR, a, b)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
         """Whether e < n; the constant 1 where that is known."""

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, evaluate, interval, to_smt2
-from mirage_formal.claims.safety.fold import conjuncts, contradictory, divisor, fold, known, variables
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, to_smt2
 from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate
+from mirage_formal.kernels.program.integers import (
+    conjuncts,
+    contradictory,
+    divisor,
+    evaluate,
+    fold,
+    interval,
+    known,
+    variables,
+)
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from tests.kit.kernels.safety_programs import add, both, div, equal, expr, less, mod, mul, sub, tid, xor

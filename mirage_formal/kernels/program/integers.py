@@ -1,15 +1,55 @@
-"""Arithmetic about index expressions without a solver: folding, bounds under conditions, divisors."""
+"""Arithmetic about index expressions without a solver: values, folding, bounds under conditions, divisors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd
+from typing import Final
 
-from mirage_formal.claims.safety.arith import Range, interval, operate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
-ZERO = Int(0)
-ONE = Int(1)
+Range = tuple[int, int]
+
+ZERO: Final = Int(0)
+ONE: Final = Int(1)
+
+
+def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
+    """The value of an expression; None where a division by zero or a negative operand of ``/ % ^`` has no meaning."""
+    match e:
+        case Int(value):
+            return value
+        case Var(name):
+            return values[name]
+        case IntBin(op, a, b):
+            x = evaluate(a, values)
+            if op is IntOp.AND and x == 0:
+                return 0
+            y = evaluate(b, values)
+            return None if x is None or y is None else operate(op, x, y)
+
+
+def operate(op: IntOp, x: int, y: int) -> int | None:
+    """``x op y`` of integers, None where it has no meaning."""
+    match op:
+        case IntOp.ADD:
+            return x + y
+        case IntOp.SUB:
+            return x - y
+        case IntOp.MUL:
+            return x * y
+        case IntOp.DIV:
+            return x // y if x >= 0 and y > 0 else None
+        case IntOp.MOD:
+            return x % y if x >= 0 and y > 0 else None
+        case IntOp.XOR:
+            return x ^ y if x >= 0 and y >= 0 else None
+        case IntOp.LT:
+            return int(x < y)
+        case IntOp.EQ:
+            return int(x == y)
+        case IntOp.AND:
+            return int(x != 0 and y != 0)
 
 
 def binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
@@ -102,6 +142,67 @@ def divisor(e: IntExpr) -> int:
             return common & -common
         case _:
             return 1
+
+
+def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Range] | None = None) -> Range:
+    """Bounds of an expression's value.
+
+    Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``known`` lies
+    within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so). Proofs of
+    safety rest on it, so it may become closer but never assumes that an expression is well-formed; ``Indices.most``
+    does, and what it says shows in the text of kernels.
+
+    Args:
+        e: The expression.
+        ranges: Bounds of each variable.
+        known: Bounds that hold for subexpressions besides.
+    """
+    match e:
+        case Int(value):
+            found = (value, value)
+        case Var(name):
+            found = ranges[name]
+        case IntBin(op, a, b):
+            found = operated(op, interval(a, ranges, known), interval(b, ranges, known))
+    if known:
+        extra = known.get(e)
+        if extra is not None:
+            found = max(found[0], extra[0]), min(found[1], extra[1])
+    return found
+
+
+def operated(op: IntOp, a: Range, b: Range) -> Range:
+    """Bounds of ``a op b``; see ``interval``."""
+    match op:
+        case IntOp.ADD:
+            return a[0] + b[0], a[1] + b[1]
+        case IntOp.SUB:
+            return a[0] - b[1], a[1] - b[0]
+        case IntOp.MUL:
+            products = [x * y for x in a for y in b]
+            return min(products), max(products)
+        case IntOp.DIV:
+            low, high = max(b[0], 1), max(b[1], 1)
+            return (max(a[0], 0) // high, max(a[1], 0) // low)
+        case IntOp.MOD:
+            high = max(b[1], 1)
+            if b[0] == b[1] and 0 <= a[0] <= a[1] and a[0] // high == a[1] // high:
+                return a[0] % high, a[1] % high
+            return 0, min(high - 1, max(a[1], 0))
+        case IntOp.XOR:
+            if a[0] == a[1] and b[0] == b[1] and min(a[0], b[0]) >= 0:
+                return a[0] ^ b[0], a[0] ^ b[0]
+            return 0, (1 << max(a[1], b[1], 0).bit_length()) - 1
+        case IntOp.LT:
+            return int(a[1] < b[0]), int(a[0] < b[1])
+        case IntOp.EQ:
+            return int(a[0] == a[1] == b[0] == b[1]), int(a[0] <= b[1] and b[0] <= a[1])
+        case IntOp.AND:
+            return int(_nonzero(a) and _nonzero(b)), int(a != (0, 0) and b != (0, 0))
+
+
+def _nonzero(a: Range) -> bool:
+    return a[0] > 0 or a[1] < 0
 
 
 def conjuncts(guards: Iterable[IntExpr]) -> tuple[IntExpr, ...]:

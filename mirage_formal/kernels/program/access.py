@@ -1,14 +1,14 @@
-"""What a Program's statements touch: every access with its conditions and loops, and faults of form."""
+"""What a Program's statements touch: every access with its conditions and loops, and whether it is well-formed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import assert_never
 
-from mirage_formal.claims.safety.fold import add, fold, less, negated, times, variables
+from mirage_formal.kernels.program.integers import add, fold, less, negated, times, variables
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -178,22 +178,29 @@ class Content(Enum):
 
 @dataclass(slots=True)
 class Listing:
-    """Everything that a Program does that can be unsafe."""
+    """Everything that a Program does that can be unsafe.
+
+    Attributes:
+        faults: Place, subject and text of each: a name, a type or a number that is not as a statement wants it.
+        unruly: As many of control flow: a statement of all threads where they may part, a register index that is not
+            constant after unrolling. Such a Program is not safe, but can be printed.
+        uniform: Conditions that must be the same for all threads.
+    """
 
     faults: list[tuple[str, str, str]] = field(default_factory=list)
+    unruly: list[tuple[str, str, str]] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     registers: list[RegisterUse] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
-    #: Conditions that must be the same for all threads.
     uniform: list[Use] = field(default_factory=list)
     tree: tuple[Node, ...] = ()
 
 
 def listing(program: Program) -> Listing:
-    """List a Program's accesses and faults of form.
+    """List a Program's accesses and faults of form, for its proof of safety and for the printer.
 
     Sound: every statement and every value in it is visited; what a statement's description in
-    kernels/program/program.py forbids by form alone is a fault, and a Program with a fault is not safe.
+    kernels/program/program.py forbids by form alone is a fault or unruly, and such a Program is not safe.
     """
     walker = _Walker(program)
     walker.header()
@@ -208,15 +215,16 @@ class _Walker:
         self.shared: Mapping[str, SharedBuffer] = {buffer.name: buffer for buffer in program.shared}
         self.params: Mapping[str, Param] = {param.name: param for param in program.params}
         self.pending: list[Access] = []
+        self.coordinates = ("tid", *GRID)
 
     def fault(self, at: Context, subject: str, what: str) -> None:
         self.found.faults.append((at.path, subject, what))
 
     def header(self) -> None:
         program, top = self.program, Context()
-        names = [buffer.name for buffer in program.shared] + [param.name for param in program.params]
-        for name in {name for name in names if names.count(name) > 1}:
-            self.fault(top, name, "expected distinct names of buffers and parameters")
+        names = [program.name, *self.coordinates, *(b.name for b in program.shared), *(p.name for p in program.params)]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self.fault(top, name, "expected distinct names of the kernel, its buffers and its parameters")
         if not 1 <= program.threads <= MAX_THREADS:
             self.fault(top, program.name, f"expected 1..{MAX_THREADS} threads, got {program.threads}")
         if not all(1 <= n <= most for n, most in zip(program.grid, (2**31 - 1, 65535, 65535), strict=True)):
@@ -228,6 +236,10 @@ class _Walker:
             if param.elements < 1 or param.align < param.dtype.bytes or param.align & (param.align - 1):
                 self.fault(top, param.name, "expected elements and an alignment that is a power of two")
 
+    def taken(self, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Set[str]:
+        """Names that something declared here must not have."""
+        return {*self.coordinates, *(name for name, _ in at.loops), *scope, *self.shared, *self.params}
+
     # --- statements ---
 
     def body(self, body: tuple[Stmt, ...], at: Context, scope: Mapping[str, tuple[int, Content]]) -> tuple[Node, ...]:
@@ -237,7 +249,7 @@ class _Walker:
             here = replace(at, path=f"{at.path}{'/' if at.path else ''}{position}")
             match stmt:
                 case Registers(name, count, words):
-                    if name in inner or name in self.shared or name in self.params or count < 1:
+                    if name in self.taken(here, inner) or count < 1:
                         self.fault(here, name, "expected a new name and at least one element")
                     inner[name] = (count, Content.WORDS if words else Content.FLOATS)
                 case For():
@@ -257,8 +269,7 @@ class _Walker:
         return tuple(nodes)
 
     def loop(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
-        taken = {name for name, _ in at.loops} | {"tid", *GRID}
-        if stmt.var in taken or stmt.extent < 1 or _IDENTIFIER.fullmatch(stmt.var) is None:
+        if stmt.var in self.taken(at, scope) or stmt.extent < 1 or _IDENTIFIER.fullmatch(stmt.var) is None:
             self.fault(at, stmt.var, "expected a new variable and an extent of at least 1")
         unrolled = at.unrolled | {stmt.var} if stmt.unroll else at.unrolled - {stmt.var}
         path = f"{at.path}:for {stmt.var}"
@@ -274,7 +285,7 @@ class _Walker:
 
     def collective(self, at: Context, what: str, *, warp: bool = False) -> None:
         if at.divergent:
-            self.fault(at, what, "expected uniform control flow")
+            self.found.unruly.append((at.path, what, "expected uniform control flow"))
         if warp and self.program.threads % WARP:
             self.fault(at, what, f"expected whole warps, got {self.program.threads} threads")
 
@@ -292,9 +303,8 @@ class _Walker:
                 for value in values:
                     self.value(value, at, scope)
                 self.access(at, Mode.WRITE, name, index, len(values), shared=isinstance(stmt, SharedWrite))
-            case SharedVector(array, to, name, index, count) | GlobalVector(array, to, name, index, count):
-                self.access(at, Mode.READ, name, index, count, shared=isinstance(stmt, SharedVector))
-                self.register(at, scope, array, to, count, Content.FLOATS)
+            case SharedVector(buffer=name) | GlobalVector(param=name):
+                self.vector(stmt, name, at, scope)
             case CopyAsync():
                 self.copy(stmt, at)
             case LoadMatrix(words, to, name, index, count):
@@ -322,6 +332,14 @@ class _Walker:
                 raise AssertionError(stmt)  # taken by ``body``
             case _:
                 assert_never(stmt)
+
+    def vector(
+        self, stmt: SharedVector | GlobalVector, name: str, at: Context, scope: Mapping[str, tuple[int, Content]]
+    ) -> None:
+        if stmt.count < 2:
+            self.fault(at, name, f"expected at least 2 elements at once, got {stmt.count}")
+        self.access(at, Mode.READ, name, stmt.index, stmt.count, shared=isinstance(stmt, SharedVector))
+        self.register(at, scope, stmt.array, stmt.at, stmt.count, Content.FLOATS)
 
     def copy(self, stmt: CopyAsync, at: Context) -> None:
         self.use(at, "valid", stmt.valid)
@@ -363,7 +381,7 @@ class _Walker:
                 assert_never(value)
 
     def use(self, at: Context, role: str, e: IntExpr) -> None:
-        unknown = variables(e) - {"tid", *GRID} - {name for name, _ in at.loops}
+        unknown = variables(e) - {*self.coordinates} - {name for name, _ in at.loops}
         for name in sorted(unknown):
             self.fault(at, name, f"expected a variable of an enclosing loop in the {role}")
         self.found.uses.append(Use(at, role, e))
@@ -378,7 +396,7 @@ class _Walker:
             return
         once = {var: Int(0) for var, extent in at.loops if extent == 1}
         if variables(fold(e, once)) - at.unrolled:
-            self.fault(at, name, "expected an index that is constant after unrolling")
+            self.found.unruly.append((at.path, name, "expected an index that is constant after unrolling"))
             return
         self.found.registers.append(RegisterUse(at, name, e, used, declared[0]))
 
