@@ -11,7 +11,7 @@ from typing import Literal
 from mirage_formal.check.abstract import expressions, targets
 from mirage_formal.check.equal import equal
 from mirage_formal.check.equivalence import Opinions, Replayed, described, opinions
-from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.check.report import CheckFailed, check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.errors import FormatError
@@ -44,6 +44,7 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
+from mirage_formal.records.fingerprint import FingerprintRecord
 
 #: Longest abstract expression that is written out to be compared with the log.
 _MAX_TEXT = 1 << 20

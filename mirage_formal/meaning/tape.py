@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
@@ -23,6 +23,11 @@ class Part(IntEnum):
 
     P = 0
     Q = 1
+
+    @property
+    def letter(self) -> Literal["p", "q"]:
+        """Its name in streams and records."""
+        return "p" if self is Part.P else "q"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pytest
 from mirage_formal.check.abstract import expressions
 from mirage_formal.check.fingerprint import arithmetic
 from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
-from mirage_formal.check.fingerprint.fingerprint import FingerprintRecord, check_fingerprint
+from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.claims.abstract.domain import expressions as theirs
 from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.errors import FormatError, MirageError
@@ -23,6 +23,7 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
+from mirage_formal.records.fingerprint import FingerprintRecord
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from tests.kit.graphs.strategies import FIELD_KINDS, kernel_graphs
 from tests.kit.runs.known_engine import PROGRAMS, given

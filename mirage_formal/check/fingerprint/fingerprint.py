@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
-from typing import Annotated, Final, Literal
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from mirage_formal.check.abstract import targets
@@ -22,7 +21,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OPAQUE, SPECS, Lax, OpKind
-from mirage_formal.records import Count, Log2, Record, Release, Sha256
+from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves
@@ -37,63 +36,6 @@ _PARTS: Final = {"p": field.P, "q": field.Q}
 _PIECE: Final = 1 << 20
 
 
-class Redraw(Record, frozen=True):
-    """Elements of one input part that come from another draw."""
-
-    attempt: Annotated[int, msgspec.Meta(ge=1)]
-    input: Count
-    field: Literal["p", "q"]
-    shape: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
-    mask: str
-    cause: str
-
-
-class InputDigest(Record, frozen=True):
-    """Digest of one part of one input."""
-
-    input: Count
-    field: Literal["p", "q"]
-    sha256: Sha256
-
-
-class Draw(Record, frozen=True):
-    """One round."""
-
-    round: Count
-    omega: Count
-    opaque_keys: dict[str, tuple[Count, Count]]
-    redraws: tuple[Redraw, ...]
-    inputs: tuple[InputDigest, ...]
-    expected: tuple[Sha256, ...]
-    got: tuple[Sha256, ...]
-
-
-class Confirmation(Record, frozen=True):
-    """A second opinion on the primes."""
-
-    galois: Release
-    primitive_root: Count
-
-
-class FingerprintRecord(Record, frozen=True):
-    """The fingerprint of a verification log."""
-
-    scheme: str
-    seed: Count
-    prime_bits: Count
-    p: Count
-    q: Count
-    rounds: Count
-    attempts: Count
-    lax: Literal["linear", "division", "exponential", "root", "opaque", "none"]
-    verdict: Literal["probable", "unknown"]
-    reason: str
-    bound_log2: Log2 | None
-    bound_reason: str
-    confirmation: Confirmation | None
-    draws: tuple[Draw, ...]
-
-
 def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
     """Establish a fingerprint again: program and candidate agree at points that the seed gives.
 
@@ -106,6 +48,8 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
         Undefined: A graph has no value at a point where the record says it has.
     """
     _expect("scheme", SCHEME, record.scheme)
+    if record.verdict == "different":
+        raise FormatError("expected a fingerprint that is probable or unknown, got one that refutes")
     _expect("a reason if there is no answer", record.verdict == "unknown", bool(record.reason))
     _primes(record)
     if not 1 <= record.rounds <= 64:

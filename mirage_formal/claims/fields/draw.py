@@ -30,7 +30,7 @@ def stream(seed: int, round_: int, name: str) -> np.random.Philox:
 
 def input_name(index: int, part: Part, attempt: int) -> str:
     """The name of the stream that gives one part of one input; another attempt is another stream."""
-    return f"input/{index}/{part.name.lower()}/{attempt}"
+    return f"input/{index}/{part.letter}/{attempt}"
 
 
 def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:

@@ -5,8 +5,10 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,18 +17,12 @@ from mirage_formal.claims.fields.growth import Bound, error_bound
 from mirage_formal.claims.fields.modular import Words
 from mirage_formal.claims.fields.point import LaxProgram, Point, lax_program, settle
 from mirage_formal.claims.fields.primes import confirm, field_pair
-from mirage_formal.claims.fields.record import (
-    Draw,
-    FieldConfirmation,
-    FingerprintRecord,
-    FingerprintResult,
-    InputDigest,
-)
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from mirage_formal.meaning.tape import NotLax, Part
+from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +50,21 @@ class FingerprintSettings:
         for name, least in (("seed", 0), ("rounds", 1), ("attempts", 0)):
             if getattr(self, name) < least:
                 raise UnsupportedError(f"expected at least {least}, got {getattr(self, name)}", where=name)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintResult:
+    """A verdict with its log."""
+
+    verdict: Verdict
+    record: FingerprintRecord
+
+
+_NAMES: Final[Mapping[type[Verdict], Literal["probable", "different", "unknown"]]] = {
+    Probable: "probable",
+    Different: "different",
+    Unknown: "unknown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +182,7 @@ class FingerprintSession:
             rounds=settings.rounds,
             attempts=settings.attempts,
             lax=str(lax.value) if isinstance(lax, Lax) else lax,
-            verdict=type(verdict).__name__.lower(),
+            verdict=_NAMES[type(verdict)],
             reason=verdict.reason if isinstance(verdict, Unknown) else "",
             bound_log2=bound.log2,
             bound_reason=bound.reason,
@@ -202,7 +213,7 @@ def _draw(
         omega=point.place.omega,
         opaque_keys=keys,
         redraws=point.redraws,
-        inputs=tuple(InputDigest(i, Part(part).name.lower(), point.digest(i, part)) for i, part in read),
+        inputs=tuple(InputDigest(i, Part(part).letter, point.digest(i, part)) for i, part in read),
         expected=tuple(digest(value) for value in expected),
         got=tuple(digest(value) for value in got),
     )

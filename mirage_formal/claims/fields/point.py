@@ -16,12 +16,12 @@ from mirage_formal.claims.fields.draw import collapsed, digest, input_name, inpu
 from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
 from mirage_formal.claims.fields.growth import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.modular import Residues, Words
-from mirage_formal.claims.fields.record import Redraw
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.meaning.tape import Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
+from mirage_formal.records.fingerprint import Redraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Point:
             self.values[index, part] = np.where(small, fresh, self.read(index, part))
             self.digests.pop((index, part), None)
             bits = b64encode(np.packbits(small).tobytes()).decode("ascii")
-            entry = Redraw(self.attempt, index, part.name.lower(), small.shape, bits, cause)
+            entry = Redraw(self.attempt, index, part.letter, small.shape, bits, cause)
             self.redraws = (*self.redraws, entry)
 
     def _drawn(self, index: int, part: Part, attempt: int) -> Residues:

@@ -8,10 +8,10 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession
-from mirage_formal.claims.fields.record import FingerprintRecord
 from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.records.fingerprint import FingerprintRecord
 from mirage_formal.run.verify.policy import Policy
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from mirage_formal.claims.fields import draw
 from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.claims.fields.primes import field_pair
-from mirage_formal.claims.fields.record import Draw, FingerprintRecord
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.meaning.tape import Part
+from mirage_formal.records.fingerprint import Draw, FingerprintRecord
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.proofs.exact_numbers import Exact

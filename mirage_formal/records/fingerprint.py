@@ -1,43 +1,43 @@
-"""What a fingerprint writes into the verification log: everything that an independent re-draw needs."""
+"""The fingerprint of a verification log: everything that an independent re-draw needs; docs/fingerprint.md."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
-import msgspec
+from mirage_formal.records.run import Count, Log2, Positive, Record, Release, Sha256
 
-from mirage_formal.graph.verdict import Verdict
+#: A part of a field element.
+Field = Literal["p", "q"]
 
 
-class Redraw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Redraw(Record, frozen=True):
     """Elements drawn anew because a radicand was no residue or a denominator was 0.
 
     Attributes:
         attempt: Number of the draw that the elements come from; all entries of one attempt belong together.
         input: Which input.
-        field: "p" or "q".
         shape: Extents of the mask; 1 where it is constant along an axis of the input.
         mask: Base64 of the mask's bits in row-major order, most significant bit first, zero-padded to bytes.
         cause: Why.
     """
 
-    attempt: int
-    input: int
-    field: str
-    shape: tuple[int, ...]
+    attempt: Positive
+    input: Count
+    field: Field
+    shape: tuple[Positive, ...]
     mask: str
     cause: str
 
 
-class InputDigest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class InputDigest(Record, frozen=True):
     """SHA-256 of one part of one input, after all redraws."""
 
-    input: int
-    field: str
-    sha256: str
+    input: Count
+    field: Field
+    sha256: Sha256
 
 
-class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Draw(Record, frozen=True):
     """One round.
 
     Attributes:
@@ -50,23 +50,23 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         got: Digests of the candidate's outputs.
     """
 
-    round: int
-    omega: int
-    opaque_keys: dict[str, tuple[int, int]]
+    round: Count
+    omega: Count
+    opaque_keys: dict[str, tuple[Count, Count]]
     redraws: tuple[Redraw, ...]
     inputs: tuple[InputDigest, ...]
-    expected: tuple[str, ...]
-    got: tuple[str, ...]
+    expected: tuple[Sha256, ...]
+    got: tuple[Sha256, ...]
 
 
-class FieldConfirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FieldConfirmation(Record, frozen=True):
     """galois' word that p and q are prime, with a primitive root of Z_p."""
 
-    galois: str
-    primitive_root: int
+    galois: Release
+    primitive_root: Count
 
 
-class FingerprintRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FingerprintRecord(Record, frozen=True):
     """The log of one fingerprint; docs/fingerprint.md gives the meaning of every field.
 
     Attributes:
@@ -79,7 +79,7 @@ class FingerprintRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         attempts: Redraws allowed per round.
         lax: Widest class of the operators of program and candidate that matter: linear, division, exponential, root,
             opaque; "none" if one of them has no picture in the fields.
-        verdict: "probable", "different" or "unknown".
+        verdict: "different" only before it is written: what is refuted is in no verification log.
         reason: Why unknown, or empty.
         bound_log2: The error bound of all rounds together, or None.
         bound_reason: Why there is no bound ("vacuous: ...", "sqrt is outside the theorem"), or empty.
@@ -88,24 +88,16 @@ class FingerprintRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """
 
     scheme: str
-    seed: int
-    prime_bits: int
-    p: int
-    q: int
-    rounds: int
-    attempts: int
+    seed: Count
+    prime_bits: Count
+    p: Count
+    q: Count
+    rounds: Count
+    attempts: Count
     lax: str
-    verdict: str
+    verdict: Literal["probable", "different", "unknown"]
     reason: str
-    bound_log2: float | None
+    bound_log2: Log2 | None
     bound_reason: str
     confirmation: FieldConfirmation | None
     draws: tuple[Draw, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FingerprintResult:
-    """A verdict with its log."""
-
-    verdict: Verdict
-    record: FingerprintRecord
