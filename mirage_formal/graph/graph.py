@@ -143,11 +143,6 @@ class KernelGraph:
         return len(self.ops)
 
 
-def operator_count(graph: BlockGraph) -> int:
-    """Block operators without inputs and output savers; the operators inside a thread graph count one each."""
-    return sum(len(op.graph.ops) if isinstance(op, ThreadDefined) else 1 for op in graph.ops)
-
-
 def operators(graph: KernelGraph) -> Iterator[Op]:
     """All predefined operators of a program, those in block and thread graphs included."""
     for op in graph.ops:

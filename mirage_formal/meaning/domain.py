@@ -15,8 +15,6 @@ LOOP_AXIS: Final = 3
 #: Leading axes of a block tensor: grid x, y, z and the loop.
 LEADING: Final = 4
 
-#: Operators whose meaning needs an order on the values, or a state carried around the loop.
-ORDERED: Final = frozenset({OpKind.MAX, OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM})
 #: Operators that the walk expands unless a domain lists them in ``keeps``.
 KEEPABLE: Final = frozenset({OpKind.SILU, OpKind.SOFTMAX})
 
@@ -50,7 +48,7 @@ class Domain(Protocol[T]):
         """Fold an axis of ``extent`` to ``kept``: result[j] = sum over i of a[i * kept + j]; kept is usually 1."""
 
     def ordered(self, kind: OpKind, operands: tuple[T, ...], axis: int, extent: int) -> tuple[T, ...]:
-        """An operator of ``ORDERED``.
+        """An operator that needs an order on the values, or a state carried around the loop.
 
         MAX: largest along ``axis``, kept as extent 1. RUNNING_MAX: (m, f) with m the largest along ``axis`` over this
         and all earlier iterations and f = exp(m of the previous iteration - m), 0 in the first. ACCUM_RESCALED_SUM of

@@ -276,7 +276,7 @@ class Grouped(Arena):
         first = int(np.lexsort(places.T[::-1])[0]) if places.size else 0
         classes, index = tuple(where[first]), tuple(int(i) for i in places[first])
         found = Counterexample(trial.fills, self.entries(trial), number, index, 0.0, 0.0)
-        values = [element_of(graph, self.places, found) for graph in self.graphs]
+        values = [element_of(graph, found) for graph in self.graphs]
         if values[0] is None or values[1] is None:
             return None
         size = max(float(np.abs(item.bounded[0]).max()) for item in sides)

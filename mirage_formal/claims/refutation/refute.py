@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.refutation.arena import CLEAR, WRITTEN_OUT, Arena, arena, filled
-from mirage_formal.claims.refutation.sparse import Places, Trial, element_of
+from mirage_formal.claims.refutation.sparse import Trial, element_of
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Fill
@@ -104,13 +104,13 @@ def confirm(program: KernelGraph, candidate: KernelGraph, counterexample: Counte
     Raises:
         ShapeError: It names an input, an output or an element that does not exist.
     """
-    shapes = _fitting(program, counterexample)
+    _fitting(program, counterexample)
     number, index = counterexample.output, counterexample.index
     values = []
     for graph in (program, candidate):
         types = kernel_types(graph)
         _inside([types[output].shape for output in graph.outputs], number, index, "output")
-        value = element_of(graph, Places(shapes), counterexample) if footprint(graph) > WRITTEN_OUT else None
+        value = element_of(graph, counterexample) if footprint(graph) > WRITTEN_OUT else None
         values.append(float(run(graph, arrays_of(program, counterexample))[number][index]) if value is None else value)
     return Evaluation(values[0], values[1])
 

@@ -144,7 +144,7 @@ def bounded(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) 
     return both(graphs, given, BoundedDomain())
 
 
-def element_of(graph: KernelGraph, places: Places, found: Counterexample) -> float | None:
+def element_of(graph: KernelGraph, found: Counterexample) -> float | None:
     """The element that a counterexample names, by the reference on what it depends on; None if that is too much."""
 
     def source(number: int, box: Box) -> NDArray[np.float64]:

@@ -15,7 +15,6 @@ from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
     Elementwise,
-    FlatOp,
     LoopConcat,
     Product,
     Reduce,
@@ -203,8 +202,3 @@ def _running(cx: Context, op: Running, part: Part) -> tuple[Stmt, ...]:
         )
 
     return over_elements(cx, shape, body)
-
-
-def is_inline(op: FlatOp) -> bool:
-    """Whether readers may compute an operator's result themselves."""
-    return isinstance(op, Elementwise | Repeat)

@@ -151,7 +151,7 @@ def compute(cx: Context, op: Product, step: Compute) -> tuple[Stmt, ...]:
     array = name(op.result)
     k = cx.iterator(step.over.count, "u")
     clear = loop(k, step.over.count, (SetReg(array, k, Real(0.0)),), unroll=True)
-    digits = (inner_digit(cx.plan.threads, step.warps),) if step.warps.inner > 1 else ()
+    digits = (inner_digit(step.warps),) if step.warps.inner > 1 else ()
     return (
         *clear,
         *_Product(cx, op, step).statements(),

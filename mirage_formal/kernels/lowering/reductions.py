@@ -150,7 +150,7 @@ def _accumulate(cx: Context, op: Accumulate, step: Compute, over: Distribution) 
             return loop(k, result.count, (SetReg(array, k, Real(identity(op.fn))),), unroll=True)
         case Part.FINISH:
             if step.warps is not None and step.warps.inner > 1:
-                digits = (*digits, inner_digit(cx.plan.threads, step.warps))
+                digits = (*digits, inner_digit(step.warps))
             return across(cx, op.fn, array, result.count, digits, step.scratch)
         case _:
             rescale = _rescaled(cx, op, result) if op.factor is not None else ()

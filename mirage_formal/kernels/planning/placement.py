@@ -277,7 +277,7 @@ class _Chooser:
         if into is None:
             self._place(op.result, over)
             if warps.inner > 1:
-                self.placements.digits[op.result] = (inner_digit(self.placements.threads, warps),)
+                self.placements.digits[op.result] = (inner_digit(warps),)
         self.placements.computes[op.result] = Compute(op, over=over, warps=warps, into=into, packed=packed)
         return True
 
@@ -294,7 +294,7 @@ class _Chooser:
                 self._need(op.factor, self.tensors[op.result].rows, self.tensors[op.result].cols, over)
             self._place(op.result, over)
             if warps.inner > 1:
-                self.placements.digits[op.result] = (inner_digit(self.placements.threads, warps),)
+                self.placements.digits[op.result] = (inner_digit(warps),)
             self.placements.computes[op.result] = Compute(op, over=over, warps=warps)
             return True
         if isinstance(maker, Product) and self.accumulator_of(maker) is op:

@@ -219,7 +219,7 @@ class Steps:
             return
         if isinstance(op, Product) and compute.into is not None:
             return  # it follows its accumulator's update
-        if (size := self._scratch(op, compute)) > 0:
+        if (size := self._scratch(op)) > 0:
             compute = replace(compute, scratch=self._new_scratch(op, size))
         self._place(self.tensors[op.result].phase).append(self._item(compute))
 
@@ -232,11 +232,11 @@ class Steps:
             assert isinstance(op, Accumulate)
             self.loop.append(self._item(self.placements.computes[op.operand]))
         if isinstance(op, Accumulate) and compute.over is not None:
-            size = self._scratch(op, compute)
+            size = self._scratch(op)
             name = self._new_scratch(op, size) if size else ""
             self.after.append(self._item(replace(compute, part=Part.FINISH, scratch=name)))
 
-    def _scratch(self, op: FlatOp, compute: Compute) -> int:
+    def _scratch(self, op: FlatOp) -> int:
         """Floats that warps exchange."""
         digits = self.placements.digits.get(results_of(op)[0], ())
         if not by_warp(digits)[1]:

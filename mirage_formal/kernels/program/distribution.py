@@ -30,7 +30,7 @@ def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Distribution:
     return Distribution(threads, tuple(digits), slots, fragment=True)
 
 
-def inner_digit(threads: int, warps: Warps) -> Digit:
+def inner_digit(warps: Warps) -> Digit:
     """The threads that hold partial sums of one element when the inner dim is cut."""
     return Digit(WARP * warps.rows * warps.cols, warps.inner, Axis.COL, 0)
 

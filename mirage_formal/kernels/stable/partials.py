@@ -220,7 +220,7 @@ class _Reader:
         values: list[tuple[int, _Parts | None]] = list(enumerate(found))
         for number, item in numbered(len(block.inputs), block.ops):
             assert isinstance(item, Op)
-            values.append(self._apply(item, [values[n] for n in item.operands], tiles, block, tiles[number]))
+            values.append(self._apply(item, [values[n] for n in item.operands], block, tiles[number]))
         if any(values[saver.operand][1] is not None for saver in block.outputs):
             raise Stop("parts leave the kernel that reads them")
         savers = tuple(
@@ -276,7 +276,6 @@ class _Reader:
         self,
         op: Op,
         operands: list[tuple[int, _Parts | None]],
-        tiles: Sequence[STensor],
         block: BlockGraph,
         result: STensor,
     ) -> tuple[int, _Parts | None]:

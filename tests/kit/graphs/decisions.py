@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.meaning.batched import run_many, run_watched
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.meaning.batched import BatchedDomain, run_many
+from mirage_formal.meaning.walk import evaluate
 
 #: Larger values are not trusted; nor are results beside which larger ones were lost.
 LARGE = 1e6
@@ -100,3 +104,51 @@ def _precisely(program: KernelGraph, mutant: KernelGraph, got: tuple[np.ndarray,
             if (apart & (beside <= LARGEST)).any():
                 return Decision.DIFFERENT
     return Decision.UNCLEAR
+
+
+class _WatchingDomain(BatchedDomain):
+    """Notes the largest magnitude that occurs on the way, and how much divisors below 1 magnify, for each trial."""
+
+    def __init__(self, trials: int) -> None:
+        self.largest = np.zeros(trials)
+        self.magnified = np.ones(trials)
+
+    def _seen(self, a: NDArray[Any]) -> NDArray[Any]:
+        self.largest = np.fmax(self.largest, np.abs(a).reshape(len(a), -1).max(axis=1).astype(np.float64))
+        return a
+
+    def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.unary``."""
+        return self._seen(super().unary(kind, a))
+
+    def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.binary``."""
+        if kind is OpKind.DIV:
+            smallest = np.abs(b).reshape(len(b), -1).min(axis=1).astype(np.float64)
+            self.magnified = self.magnified / np.minimum(smallest, 1.0)
+        return self._seen(super().binary(kind, a, b))
+
+    def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
+        """See ``Domain.matmul``."""
+        return self._seen(super().matmul(a, b, inner))
+
+    def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
+        """See ``Domain.sum``."""
+        return self._seen(super().sum(a, axis, extent, kept))
+
+
+def run_watched(
+    graph: KernelGraph, arrays: Sequence[NDArray[Any]]
+) -> tuple[tuple[NDArray[Any], ...], NDArray[np.float64]]:
+    """As ``run_many``, with the magnitude [trials] beside which anything may have been lost in rounding.
+
+    It is the largest magnitude that a function, quotient, product or sum had on the way, over the product of the
+    smallest divisors below 1. What is lost beside a large value is lost in every float type, so this bounds what a gap
+    can mean.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    domain = _WatchingDomain(len(arrays[0]) if arrays else 1)
+    with np.errstate(all="ignore"):
+        return evaluate(graph, arrays, domain), domain.largest * domain.magnified
