@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.check.proof.conditions import split
+from mirage_formal.check.proof.added_conditions import split
 from mirage_formal.check.proof.digits import obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms

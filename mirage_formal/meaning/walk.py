@@ -32,7 +32,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.ops import Level as LevelName
 from mirage_formal.meaning.domain import LEADING, LOOP_AXIS, Domain, T
-from mirage_formal.meaning.rules import RULES, Level, Value
+from mirage_formal.meaning.operators import RULES, Level, Value
 
 __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]
 

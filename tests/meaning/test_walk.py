@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DTensor, DType, row_major
 from mirage_formal.meaning import reference
-from mirage_formal.meaning.rules import RULES
+from mirage_formal.meaning.operators import RULES
 from mirage_formal.meaning.walk import trace
 from tests.kit.graphs import naive
 from tests.kit.graphs.random_graphs import random_graph

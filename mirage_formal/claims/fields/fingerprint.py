@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 import numpy as np
 
+from mirage_formal.claims.fields.bound import Bound, error_bound
 from mirage_formal.claims.fields.draw import SCHEME, digest, field_point
-from mirage_formal.claims.fields.growth import Bound, error_bound
 from mirage_formal.claims.fields.modular import Words
 from mirage_formal.claims.fields.point import LaxProgram, Point, lax_program, settle
 from mirage_formal.claims.fields.primes import confirm, field_pair

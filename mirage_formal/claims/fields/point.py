@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mirage_formal.claims.fields.bound import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.cone import Cone, Mask, cone
 from mirage_formal.claims.fields.draw import collapsed, digest, input_name, input_residues, stream
 from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
-from mirage_formal.claims.fields.growth import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.modular import Residues, Words
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind

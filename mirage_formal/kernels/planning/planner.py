@@ -9,10 +9,10 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
-from mirage_formal.kernels.planning.schedule import synchronise
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.plan import (

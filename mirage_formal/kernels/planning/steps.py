@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.planning.barriers import Access, Item, depth_order
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.memory import Request
 from mirage_formal.kernels.planning.placement import Placements
-from mirage_formal.kernels.planning.schedule import Access, Item, depth_order
 from mirage_formal.kernels.program.distribution import by_warp, reads
 from mirage_formal.kernels.program.flat import (
     Accumulate,

@@ -371,7 +371,7 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
     """
     if not isinstance(verdict, Equivalent):
         return verdict
-    from mirage_formal.check.proof.conditions import split
+    from mirage_formal.check.proof.added_conditions import split
     from mirage_formal.check.proof.replay import replay
     from mirage_formal.check.proof.ring import ProofError
     from mirage_formal.claims.refutation.witness import unmet

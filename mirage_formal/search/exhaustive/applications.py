@@ -1,6 +1,6 @@
 """Operators as the enumeration meets them: which attributes to try, and what one application yields.
 
-The abstract expression of a result comes from the rules that every other domain uses (meaning/rules.py), applied to
+The abstract expression of a result comes from the rules that every other domain uses (meaning/operators.py), applied to
 the operands' own expressions, so nothing is ever walked twice.
 """
 
@@ -17,7 +17,7 @@ from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockCont
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr
 from mirage_formal.meaning.domain import LOOP_AXIS
-from mirage_formal.meaning.rules import RULES, Level, Value
+from mirage_formal.meaning.operators import RULES, Level, Value
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.kernels.planning.schedule import Access, Item, synchronise
+from mirage_formal.kernels.planning.barriers import Access, Item, synchronise
 from mirage_formal.kernels.program.program import Barrier, WaitGroups
 
 ACCESS = st.builds(Access, st.sampled_from("abc"), st.booleans(), st.sampled_from([None, None, "same"]))

@@ -13,7 +13,7 @@ import pytest
 import sympy
 from numpy.typing import NDArray
 
-from mirage_formal.claims.fields.growth import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
+from mirage_formal.claims.fields.bound import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
 from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
