@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from mirage_formal.check.proof.moves import Move, folding
 from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
@@ -11,10 +10,10 @@ from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring,
 
 Chains = list[tuple[int, tuple[int, ...]]]
 #: What a lemma is filed under, and what it says about that.
-Filed = tuple[Any, Any]
+Filed = tuple[object, object]
 
 
-def lemma(reader: Reader, number: int, raw: Any) -> None:
+def lemma(reader: Reader, number: int, raw: object) -> None:
     """Checks lemma ``number`` and files it under its key.
 
     Raises:
@@ -27,9 +26,10 @@ def lemma(reader: Reader, number: int, raw: Any) -> None:
     ring.lemmas[law][key] = (number, result)
 
 
-def _opened(reader: Reader, raw: Any, taken: Digits) -> tuple[int, Digits, Move]:
+def _opened(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Move]:
     """An opened factor, its fresh digits, and the move to them; the fresh digits occur nowhere else in the lemma."""
-    f, fresh = reader.factor(entries(raw, low=2)[0]), reader.digits(raw[1:])
+    first, *rest = entries(raw, low=2)
+    f, fresh = reader.factor(first), reader.digits(rest)
     olds = reader.listed.get(f, ())
     need(taken.isdisjoint(fresh), f"expected fresh digits, got {fresh}")
     need(len(fresh) == len(olds), f"expected {len(olds)} fresh digits for factor {f}, got {len(fresh)}")
@@ -37,7 +37,7 @@ def _opened(reader: Reader, raw: Any, taken: Digits) -> tuple[int, Digits, Move]
     return f, frozenset(fresh), folding(reader.ring, chains, taken)
 
 
-def _sum(reader: Reader, bound: Any, mono: Any, opens: Any, parts: Any) -> Filed:
+def _sum(reader: Reader, bound: object, mono: object, opens: object, parts: object) -> Filed:
     """The sum of a monomial over digits.
 
     Sound: a product with sums is the sum of the products over fresh digits; a sum is linear; and a sum of a product
@@ -73,11 +73,12 @@ def _items(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
     return out
 
 
-def _classes(reader: Reader, items: list[tuple[int, int]], used: Digits, coef: Coef, parts: Any) -> Poly:
+def _classes(reader: Reader, items: list[tuple[int, int]], used: Digits, coef: Coef, parts: object) -> Poly:
     ring, seen = reader.ring, NONE
     outside = [(f, e) for f, e in items if ring.free[f].isdisjoint(used)]
     for raw in entries(parts, high=64):
-        s, chains = reader.factor(entries(raw, 2, 2)[0]), reader.chains(raw[1])
+        first, folds = entries(raw, 2, 2)
+        s, chains = reader.factor(first), reader.chains(folds)
         own = frozenset(d for _, chain in chains for d in chain)
         good = own <= used and seen.isdisjoint(own) and ring.kinds[s] == "sum"
         need(good, "expected a sum and digits of its own for each class")
@@ -102,7 +103,7 @@ def _folded(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozens
     return frozenset(folding(reader.ring, chains, reader.ring.free_in(poly)).polynomial(poly).items())
 
 
-def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any) -> Filed:
+def _max(reader: Reader, bound: object, poly: object, opens: object, s: object, chains: object) -> Filed:
     """The largest value of a polynomial over digits.
 
     Sound: the largest of largest values is the largest over all digits together; the largest over t of the largest
@@ -130,7 +131,7 @@ def _max(reader: Reader, bound: Any, poly: Any, opens: Any, s: Any, chains: Any)
     return key, factor
 
 
-def _pmax(reader: Reader, index: Any, u: Any, bound: Any, poly: Any, s: Any, chains: Any) -> Filed:
+def _pmax(reader: Reader, index: object, u: object, bound: object, poly: object, s: object, chains: object) -> Filed:
     """Other names for what a running maximum binds.
 
     Sound: u is renamed only, so that the order of iterations stays; a fold of the rest runs through all values.
@@ -148,7 +149,7 @@ def _pmax(reader: Reader, index: Any, u: Any, bound: Any, poly: Any, s: Any, cha
     return (place, digit, digits, frozenset(body.items())), factor
 
 
-def _content(reader: Reader, poly: Any, e2: Any, mono: Any, q: Any, rest: Any) -> Filed:
+def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, rest: object) -> Filed:
     """What may be taken out of a power: poly = mono * q * rest.
 
     Sound: the equation is compared after multiplication with mono's divisors, which are divisors of poly and so not 0.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
 
-from mirage_formal.check.proof.ring import Digits, Index, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, need
 
 #: Digits that are replaced together, most significant first, and the index that takes their place.
 Place = tuple[tuple[int, ...], Index]
@@ -92,7 +91,7 @@ class Move:
                 name, body = payload
                 return {((ring.intern("fn", (name, frozenset(self.polynomial(dict(body)).items()))), 2),): 1}
 
-    def _body(self, bound: Digits, body: Any) -> Poly:
+    def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)
         return self._under(bound, self.ring.free_in(poly)).polynomial(poly)
 

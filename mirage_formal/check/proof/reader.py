@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from mirage_formal.check.proof.ring import Coef, Index, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, need
 
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 12
@@ -21,7 +21,7 @@ VERSION: Final = 2
 _RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,3999})/([1-9][0-9]{0,3999})")
 
 
-def document(proof: bytes | str) -> dict[str, list[Any]]:
+def document(proof: bytes | str) -> dict[str, list[object]]:
     """The tables of a proof.
 
     Raises:
@@ -44,37 +44,37 @@ def document(proof: bytes | str) -> dict[str, list[Any]]:
     return {name: entries(found[name]) for name in _TABLES}
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     need(len({name for name, _ in pairs}) == len(pairs), "expected distinct keys")
     return dict(pairs)
 
 
-def _no_number(text: str) -> Any:
+def _no_number(text: str) -> NoReturn:
     raise ProofError(f"expected integers, got {text[:40]}")
 
 
-def entries(raw: Any, low: int = 0, high: int = MAX_TABLE) -> list[Any]:
+def entries(raw: object, low: int = 0, high: int = MAX_TABLE) -> list[object]:
     """A list whose length lies in low..high."""
     if type(raw) is not list or not low <= len(raw) <= high:
         raise ProofError(f"expected a list of {low}..{high} entries, got {str(raw)[:60]}")
     return raw
 
 
-def integer(raw: Any, low: int, high: int) -> int:
+def integer(raw: object, low: int, high: int) -> int:
     """An integer in low..high; true and false are none."""
     if type(raw) is not int or not low <= raw <= high:
         raise ProofError(f"expected an integer in {low}..{str(high)[:60]}, got {str(raw)[:60]}")
     return raw
 
 
-def word(raw: Any, allowed: Iterable[str]) -> str:
+def word(raw: object, allowed: Iterable[str]) -> str:
     """One of some words."""
     if type(raw) is not str or raw not in allowed:
         raise ProofError(f"expected one of {', '.join(allowed)}, got {str(raw)[:60]}")
     return raw
 
 
-def rational(raw: Any) -> Coef:
+def rational(raw: object) -> Coef:
     """An integer, or a text a/b in lowest terms with b > 1."""
     if type(raw) is str and (match := _RATIONAL.fullmatch(raw)) is not None:
         value = Fraction(int(match[1]), int(match[2]))
@@ -85,7 +85,7 @@ def rational(raw: Any) -> Coef:
     raise ProofError(f"expected an integer or a text a/b in lowest terms, got {str(raw)[:60]}")
 
 
-def pairs(raw: Any) -> list[tuple[Any, Any]]:
+def pairs(raw: object) -> list[tuple[object, object]]:
     """A flat list read two by two."""
     flat = entries(raw)
     need(len(flat) % 2 == 0, f"expected a flat list of pairs, got {len(flat)} entries")
@@ -103,19 +103,19 @@ class Reader:
         self.listed: dict[int, tuple[int, ...]] = {}
         self._size = 0
 
-    def digit(self, raw: Any) -> int:
+    def digit(self, raw: object) -> int:
         """The number of a digit."""
         number = integer(raw, 0, len(self.ring.extents) - 1)
         self.named_digits.add(number)
         return number
 
-    def digits(self, raw: Any) -> tuple[int, ...]:
+    def digits(self, raw: object) -> tuple[int, ...]:
         """Distinct digits."""
         found = tuple(self.digit(d) for d in entries(raw, high=64))
         need(len(set(found)) == len(found), f"expected distinct digits, got {found}")
         return found
 
-    def index(self, raw: Any) -> Index:
+    def index(self, raw: object) -> Index:
         """offset, then stride and digit in turn."""
         flat = entries(raw, low=1, high=129)
         offset = integer(flat[0], 0, MAX_EXTENT)
@@ -123,13 +123,13 @@ class Reader:
         need(2 * len(terms) + 1 == len(flat), "expected distinct digits in an index")
         return offset, tuple(sorted(terms.items()))
 
-    def factor(self, raw: Any) -> int:
+    def factor(self, raw: object) -> int:
         """The number of a factor that was read before."""
         number = integer(raw, 0, self._size - 1)
         self.named_factors.add(number)
         return number
 
-    def monomial(self, raw: Any) -> Mono:
+    def monomial(self, raw: object) -> Mono:
         """factor and half exponent in turn."""
         flat = pairs(raw)
         found = {self.factor(f): integer(e, -MAX_EXPONENT, MAX_EXPONENT) for f, e in flat}
@@ -137,20 +137,21 @@ class Reader:
         need(good, "expected distinct factors with exponents that are not 0")
         return tuple(sorted(found.items()))
 
-    def polynomial(self, raw: Any) -> Poly:
+    def polynomial(self, raw: object) -> Poly:
         """Lists of a coefficient and a monomial."""
         found: Poly = {}
         for term in entries(raw):
-            mono = self.monomial(entries(term, low=1)[1:])
-            coef = rational(term[0])
+            first, *rest = entries(term, low=1)
+            mono, coef = self.monomial(rest), rational(first)
             need(mono not in found and coef, "expected distinct monomials with coefficients that are not 0")
             found[mono] = coef
         return found
 
-    def chains(self, raw: Any) -> list[tuple[int, tuple[int, ...]]]:
+    def chains(self, raw: object) -> list[tuple[int, tuple[int, ...]]]:
         """Lists of a new digit and the digits that are folded into it."""
-        found = [self.digits(entries(chain, low=2)[1:]) for chain in entries(raw, high=64)]
-        return [(self.digit(chain[0]), olds) for chain, olds in zip(raw, found, strict=True)]
+        flat = [entries(chain, low=2) for chain in entries(raw, high=64)]
+        found = [self.digits(chain[1:]) for chain in flat]
+        return [(self.digit(chain[0]), olds) for chain, olds in zip(flat, found, strict=True)]
 
     def needed_factors(self) -> set[int]:
         """The factors named since the table was read, and all that they are made of."""
@@ -163,14 +164,14 @@ class Reader:
                 stack += [g for mono in self.ring.inside(f)[2] for g, _ in mono]
         return seen
 
-    def entry(self, raw: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def entry(self, raw: object, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Reads an entry of the factor table, which may name earlier factors only.
 
         Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing.
         """
-        kind = word(entries(raw, low=2)[0], _LENGTHS)
+        first, *body = entries(raw, low=2)
+        kind = word(first, _LENGTHS)
         entries(raw, low=_LENGTHS[kind], high=_LENGTHS[kind])
-        body = raw[1:]
         payload: Any
         match kind:
             case "in":
@@ -198,10 +199,10 @@ class Reader:
                 payload = (word(body[0], ("erf", "relu")), frozenset(self.polynomial(body[1]).items()))
         need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
         if kind in ("sum", "max", "pmax"):
-            self.listed[self._size] = self.digits([body[1], *body[2]] if kind == "pmax" else body[0])
+            self.listed[self._size] = self.digits([body[1], *entries(body[2])] if kind == "pmax" else body[0])
         self._size += 1
 
-    def _element(self, body: list[Any], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[Index, ...]]:
+    def _element(self, body: list[object], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[Index, ...]]:
         source = integer(body[0], 0, len(shapes) - 1)
         rank = len(shapes[source])
         found = tuple(self.index(index) for index in entries(body[1], rank, rank))
@@ -210,12 +211,12 @@ class Reader:
             need(good, f"expected an index below {extent}")
         return source, found
 
-    def _body(self, raw: Any, zero: bool = False) -> frozenset[tuple[Mono, Coef]]:
+    def _body(self, raw: object, zero: bool = False) -> Key:
         poly = self.polynomial(raw)
         need(poly or zero, "expected a polynomial that is not 0")
         return frozenset(poly.items())
 
-    def _bound(self, digits: Any, raw: Any, empty: bool = False) -> tuple[frozenset[int], Any]:
+    def _bound(self, digits: object, raw: object, empty: bool = False) -> tuple[frozenset[int], Key]:
         bound, body = frozenset(self.digits(digits)), self._body(raw, zero=empty)
         _all_used(bound, self.ring.free_in(dict(body)), empty)
         return bound, body

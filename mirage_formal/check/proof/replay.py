@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from mirage_formal.check.proof.closing import Closing, closing
 from mirage_formal.check.proof.elaborate import Elaboration
@@ -92,7 +91,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     return Theorem(held, len(steps.tensors), len(tables["lemmas"]), frozenset(ring.facts), closings, (graphs, steps))
 
 
-def _law(raw: Any) -> str:
+def _law(raw: object) -> str:
     return f" ({raw[0]})" if type(raw) is list and raw and type(raw[0]) is str and len(raw[0]) < 20 else ""
 
 
@@ -101,7 +100,7 @@ def _nothing_unused(what: str, count: int, used: set[int]) -> None:
     need(not unused, f"expected all {what} to be used, got {unused[:9]} that are not")
 
 
-def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[Any]) -> tuple[Closing, ...]:
+def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[object]) -> tuple[Closing, ...]:
     """Compares the outputs, piece by piece; nothing has to be said about one that both compute by the same term.
 
     Sound: equal terms name one tensor. A multiplier is a product of positive powers of divisors, or of what they are
@@ -111,14 +110,15 @@ def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: li
     for entry, pair in zip(entries(raw, len(wanted), len(wanted)), wanted, strict=True):
         if entry == [] and pair[0] == pair[1]:
             continue
-        a, b = (steps.tensor(number) for number in entries(entry, 3, 3)[:2])
-        need((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {entry[:2]}")
+        *numbers, divided = entries(entry, 3, 3)
+        a, b = (steps.tensor(number) for number in numbers)
+        need((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {numbers}")
         need(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
-        multiplier = steps.reader.monomial(entry[2])
+        multiplier = steps.reader.monomial(divided)
         divisors = ring.partial((*a.poly, *b.poly))
         need(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
         difference = ring.add(a.poly, b.poly, -1).items()
         rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in difference)
-        need(not rest, f"expected equal elements in tensors {entry[:2]}")
+        need(not rest, f"expected equal elements in tensors {numbers}")
         out.append(closing(ring, a.poly, b.poly))
     return tuple(out)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Any
 
 from mirage_formal.check.proof.moves import Move, folding, noted, value
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
@@ -49,7 +48,7 @@ class Steps:
         self.used, self.read = set[int](), set[int]()
         self._laws: dict[str, Callable[..., Tensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
-    def step(self, raw: Any) -> None:
+    def step(self, raw: object) -> None:
         """Replays the next step.
 
         Raises:
@@ -65,7 +64,7 @@ class Steps:
         need(good, f"expected strings of the shape {self.terms.shapes[found.term]}")
         self.tensors.append(found)
 
-    def tensor(self, raw: Any) -> Tensor:
+    def tensor(self, raw: object) -> Tensor:
         """An earlier tensor."""
         number = integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
@@ -74,10 +73,10 @@ class Steps:
     def _size(self, string: tuple[int, ...]) -> int:
         return prod(self.ring.extents[d] for d in string)
 
-    def _axis(self, a: Tensor, raw: Any) -> int:
+    def _axis(self, a: Tensor, raw: object) -> int:
         return integer(raw, 0, len(a.strings) - 1)
 
-    def _input(self, raw: Any, strings: Any) -> Tensor:
+    def _input(self, raw: object, strings: object) -> Tensor:
         """An input, or an atom, which is a tensor of a graph of which no more is said than that it has elements.
 
         Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
@@ -90,7 +89,7 @@ class Steps:
 
     # --- digits ------------------------------------------------------------------------------------------------
 
-    def _split(self, raw: Any, digit: Any, high: Any, low: Any) -> Tensor:
+    def _split(self, raw: object, digit: object, high: object, low: object) -> Tensor:
         a, d = self.tensor(raw), self.reader.digit(digit)
         hi, lo = pair = self.reader.digits([high, low])
         good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
@@ -98,12 +97,12 @@ class Steps:
         noted(self.ring, pair)
         return self._replaced(a, ((d,),), (pair,), Move(self.ring, [((d,), value(self.ring, pair))]))
 
-    def _fold(self, raw: Any, chains: Any) -> Tensor:
+    def _fold(self, raw: object, chains: object) -> Tensor:
         a, folds = self.tensor(raw), self.reader.chains(chains)
         move = folding(self.ring, folds, self.ring.free_in(a.poly))
         return self._replaced(a, tuple(chain for _, chain in folds), tuple((new,) for new, _ in folds), move)
 
-    def _rename(self, raw: Any, pairs: Any) -> Tensor:
+    def _rename(self, raw: object, pairs: object) -> Tensor:
         return self._fold(raw, [[new, old] for old, new in (entries(pair, 2, 2) for pair in entries(pairs))])
 
     def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Move) -> Tensor:
@@ -123,7 +122,7 @@ class Steps:
         need(not table, f"expected digits of the tensor, got {sorted(table)}")
         return Tensor(a.term, tuple(strings), move.polynomial(a.poly))
 
-    def _slice(self, raw: Any, axis: Any, start: Any, string: Any, pairs: Any) -> Tensor:
+    def _slice(self, raw: object, axis: object, start: object, string: object, pairs: object) -> Tensor:
         a = self.tensor(raw)
         at, new, first = self._axis(a, axis), self.reader.digits(string), integer(start, 0, MAX_EXTENT)
         strides = dict(value(self.ring, a.strings[at])[1])
@@ -131,7 +130,8 @@ class Steps:
         places, offset = [], 0
         total: dict[int, int] = {}
         for pair in entries(pairs):
-            d, (shift, by) = self.reader.digit(entries(pair, 2, 2)[0]), self.reader.index(pair[1])
+            digit, index = entries(pair, 2, 2)
+            d, (shift, by) = self.reader.digit(digit), self.reader.index(index)
             if shift + sum(s * (self.ring.extents[x] - 1) for x, s in by) >= self.ring.extents[d] or d not in strides:
                 raise ProofError(f"expected an index that stays in digit {d}")
             stride = strides.pop(d)
@@ -144,7 +144,7 @@ class Steps:
         noted(self.ring, a.strings[at])
         return Tensor(term, _put(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
 
-    def _reshape(self, raw: Any, shape: Any) -> Tensor:
+    def _reshape(self, raw: object, shape: object) -> Tensor:
         a = self.tensor(raw)
         new = tuple(integer(extent, 1, MAX_EXTENT) for extent in entries(shape, high=RANK))
         digits = [d for string in a.strings for d in string]
@@ -157,19 +157,19 @@ class Steps:
             del digits[cut:]
         return Tensor(self.terms.reshape(a.term, new), tuple(reversed(strings)), a.poly)
 
-    def _transpose(self, raw: Any, perm: Any) -> Tensor:
+    def _transpose(self, raw: object, perm: object) -> Tensor:
         a = self.tensor(raw)
         order = tuple(self._axis(a, axis) for axis in entries(perm, high=RANK))
         return Tensor(self.terms.transpose(a.term, order), tuple(a.strings[i] for i in order), a.poly)
 
-    def _repeat(self, raw: Any, axis: Any, digit: Any) -> Tensor:
+    def _repeat(self, raw: object, axis: object, digit: object) -> Tensor:
         a, new = self.tensor(raw), self.reader.digit(digit)
         at = self._axis(a, axis)
         return Tensor(self.terms.repeat(a.term, at, self.ring.extents[new]), _put(a.strings, at, (new,)), a.poly)
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def _unary(self, kind: Any, raw: Any) -> Tensor:
+    def _unary(self, kind: object, raw: object) -> Tensor:
         a, ring, name = self.tensor(raw), self.ring, word(kind, UNARY)
         p = a.poly
         match name:
@@ -190,7 +190,7 @@ class Steps:
                 p = ring.add(half, ring.mul(half, {((ring.intern("fn", ("erf", frozenset(inner.items()))), 2),): 1}))
         return Tensor(self.terms.unary(name, a.term), a.strings, p)
 
-    def _binary(self, kind: Any, left: Any, right: Any) -> Tensor:
+    def _binary(self, kind: object, left: object, right: object) -> Tensor:
         a, b, name = self.tensor(left), self.tensor(right), word(kind, BINARY)
         term = self.terms.binary(name, a.term, b.term)
         match name:
@@ -212,7 +212,7 @@ class Steps:
             _play(roles, (*x, *y), axis)
         return tuple(x or y for x, y in zip(a, b, strict=True))
 
-    def _matmul(self, left: Any, right: Any) -> Tensor:
+    def _matmul(self, left: object, right: object) -> Tensor:
         a, b = self.tensor(left), self.tensor(right)
         term = self.terms.matmul(a.term, b.term)
         inner, roles = a.strings[-1], dict[int, object]()
@@ -223,15 +223,15 @@ class Steps:
         poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
         return Tensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
 
-    def _scale(self, raw: Any, factor: Any) -> Tensor:
+    def _scale(self, raw: object, factor: object) -> Tensor:
         a, q = self.tensor(raw), rational(factor)
         return Tensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
 
-    def _offset(self, raw: Any, constant: Any) -> Tensor:
+    def _offset(self, raw: object, constant: object) -> Tensor:
         a, q = self.tensor(raw), rational(constant)
         return Tensor(self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q))
 
-    def _sum(self, raw: Any, axis: Any, kept: Any) -> Tensor:
+    def _sum(self, raw: object, axis: object, kept: object) -> Tensor:
         a, count = self.tensor(raw), integer(kept, 1, MAX_EXTENT)
         at = self._axis(a, axis)
         string = a.strings[at]
@@ -242,13 +242,13 @@ class Steps:
         term = self.terms.reduce("sum", a.term, at, count)
         return Tensor(term, _put(a.strings, at, string[cut:]), poly)
 
-    def _max(self, raw: Any, axis: Any) -> Tensor:
+    def _max(self, raw: object, axis: object) -> Tensor:
         a = self.tensor(raw)
         at = self._axis(a, axis)
         poly = self.ring.maximum(frozenset(a.strings[at]), a.poly)
         return Tensor(self.terms.reduce("max", a.term, at), _put(a.strings, at, ()), poly)
 
-    def _running_max(self, raw: Any, axis: Any, *names: Any, kind: str = "pmax") -> Tensor:
+    def _running_max(self, raw: object, axis: object, *names: object, kind: str = "pmax") -> Tensor:
         """The running maximum, or what it is carried by; u takes the place of the loop's digit inside.
 
         Sound: in a loop of one iteration nothing is carried, so the factor is 0.
@@ -267,10 +267,10 @@ class Steps:
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
         return Tensor(term, _put(a.strings, at, ()), poly)
 
-    def _carry(self, raw: Any, axis: Any, *names: Any) -> Tensor:
+    def _carry(self, raw: object, axis: object, *names: object) -> Tensor:
         return self._running_max(raw, axis, *names, kind="carry")
 
-    def _rescaled(self, left: Any, right: Any) -> Tensor:
+    def _rescaled(self, left: object, right: object) -> Tensor:
         """The last state of s = s * f + x.
 
         Sound: s_T = sum over t of x_t times the product over t' > t of f_t'. With f_t' = exp(m_(t'-1) - m_t') the
