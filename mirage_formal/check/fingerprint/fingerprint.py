@@ -108,7 +108,7 @@ def _check_no_point(
     """
     number = len(record.draws)
     blank = Draw(number, 0, {}, (), (), (), ())
-    fault = _fault(program, candidate, _point(record, number, keyed), _Inputs(program, record, blank))
+    fault = _fault((program, candidate), _point(record, number, keyed), _Inputs(program, record, blank))
     if fault == _BOTH:
         raise FormatError(f"round {number}: expected a fingerprint, got none although {fault}")
 
@@ -256,7 +256,7 @@ def _check_draw(
     _expect(f"{where}: opaque keys", {kind.value: point.keys[kind] for kind in sorted(keyed)}, draw.opaque_keys)
     inputs = _Inputs(program, record, draw)
     read = sorted(_reads(program) | _reads(candidate))
-    _check_redraws(program, candidate, record, draw, inputs, point, read)
+    _check_redraws((program, candidate), record, draw, inputs, point, read)
     given = tuple(InputDigest(index, "q" if part else "p", _digest(inputs(index, part))) for index, part in read)
     for expected, got in zip(given, draw.inputs, strict=False):
         _expect(f"{where}: input {expected.input} in Z_{expected.field}", expected, got)
@@ -303,8 +303,7 @@ def _reads(graph: KernelGraph) -> set[tuple[int, int]]:
 
 
 def _check_redraws(
-    program: KernelGraph,
-    candidate: KernelGraph,
+    graphs: tuple[KernelGraph, KernelGraph],
     record: FingerprintRecord,
     draw: Draw,
     inputs: _Inputs,
@@ -322,17 +321,17 @@ def _check_redraws(
             raise FormatError(f"redraw {entry.attempt}: input {entry.input} in Z_{entry.field} is not read")
     for attempt in attempts:
         inputs.up_to(attempt - 1)
-        cause = _fault(program, candidate, point, inputs)
+        cause = _fault(graphs, point, inputs)
         for entry in draw.redraws:
             if entry.attempt == attempt:
                 _expect(f"redraw {attempt}: cause", cause, entry.cause)
     inputs.up_to(len(attempts))
 
 
-def _fault(program: KernelGraph, candidate: KernelGraph, point: field.Point, inputs: _Inputs) -> str:
+def _fault(graphs: tuple[KernelGraph, KernelGraph], point: field.Point, inputs: _Inputs) -> str:
     """Why one of the graphs has no value at these inputs, or that both have one."""
     try:
-        for graph in (program, candidate):
+        for graph in graphs:
             field.run(graph, point, inputs)
     except field.Undefined as error:
         return str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 
@@ -36,7 +36,7 @@ def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
         path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
         subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
         claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"
-        yield _pair(pairs, a, b, who, Kind.CONFLICT, path, subject, claim)
+        yield _pair(pairs, a, b, who, Obligation(Kind.CONFLICT, path, subject, claim))
 
 
 def _threads(a: Access, b: Access, who: Who) -> str:
@@ -55,12 +55,13 @@ def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool
     return apart
 
 
-def _pair(pairs: Pairs, a: Access, b: Access, who: Who, kind: Kind, path: str, subject: str, claim: str) -> Obligation:
+def _pair(pairs: Pairs, a: Access, b: Access, who: Who, stated: Obligation) -> Obligation:
+    """What is stated of two accesses, with its question and what is known without a solver."""
     query = pairs.query(a, b, who)
     finding: Finding | None = pairs.settled(a, b, who)
     if finding is None and holds_nowhere(query):
         finding = Held(Means.INTERVAL)
-    return Obligation(kind, path, subject, claim, query, finding)
+    return replace(stated, query=query, finding=finding)
 
 
 def lives(program: Program, listing: Listing) -> Iterator[Obligation]:
@@ -116,7 +117,7 @@ def _single(pairs: Pairs, param: Param, a: Access, b: Access, exact: _Exact) -> 
         return None
     path = a.context.path if a is b else f"{a.context.path} & {b.context.path}"
     claim = "two threads, of one block or two, never write the same element"
-    found = _pair(pairs, a, b, Who.OTHERS, Kind.SINGLE_WRITER, path, param.name, claim)
+    found = _pair(pairs, a, b, Who.OTHERS, Obligation(Kind.SINGLE_WRITER, path, param.name, claim))
     if a is b:
         exact.so_far &= pairs.exact(a)
     else:

@@ -11,7 +11,7 @@ and cvc5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
 
@@ -132,9 +132,8 @@ def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, .
     return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
 
 
-def _outside(
-    program: Program, at: Context, index: IntExpr, used: int, size: int, kind: Kind, subject: str, claim: str
-) -> Obligation:
+def _outside(program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation) -> Obligation:
+    """What is stated of ``used`` elements from an index on, which must lie within ``size``."""
     sizes = _sizes(program, at)
     ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
     facts = known(at.guards, ranges)
@@ -146,18 +145,20 @@ def _outside(
     true = (*conjuncts(at.guards), beyond)
     names = variables(index).union(*map(variables, true))
     query = Query(declared(names, sizes), true, show=(("index", index),))
-    return Obligation(kind, at.path, subject, claim, query, Held(Means.INTERVAL) if held else None)
+    return replace(stated, query=query, finding=Held(Means.INTERVAL) if held else None)
 
 
 def _register(program: Program, use: RegisterUse) -> Obligation:
     claim = f"{use.used} of {use.count} registers, at a constant"
-    return _outside(program, use.context, use.index, use.used, use.count, Kind.BOUNDS, use.array, claim)
+    stated = Obligation(Kind.BOUNDS, use.context.path, use.array, claim)
+    return _outside(program, use.context, use.index, use.used, use.count, stated)
 
 
 def _within(program: Program, access: Access) -> Obligation:
     size, name = access.target.elements, access.target.name
     claim = f"a {access.mode} of {access.count} elements lies within {size}"
-    return _outside(program, access.context, access.index, access.count, size, Kind.BOUNDS, name, claim)
+    stated = Obligation(Kind.BOUNDS, access.context.path, name, claim)
+    return _outside(program, access.context, access.index, access.count, size, stated)
 
 
 def _is_vector(access: Access) -> bool:

@@ -235,10 +235,16 @@ class _Walk:
                 raise Stop(tile)
             tiles.append(tile)
         level = block_level(block.context, self._maxima, tiles)
-        values = [
-            self._loaded(index, position, source, block, level, reads, shifts)
-            for position, source in enumerate(sources)
-        ]
+        moving = [iterator.fmap is not None and block.forloop_range > 1 for _, iterator in reads]
+        values: list[Value] = []
+        for position, source in enumerate(sources):
+            if source.shift is None:
+                values.append(Value(position, raw=source.raw, moving=moving[position], lost=source.lost))
+            else:
+                read = shifts[source.shift.tensor, self._follows(index, position, source, block)]
+                # Values that share a shift share its name, so that one maximum is taken for all.
+                shift = Shift(read, ("in", index, read), source.shift.key, moving=moving[read])
+                values.append(self._loaded(position, source, shift, moving[position], level))
         for number, inner in enumerate(block.ops):
             assert isinstance(inner, Op)
             values += self._inner(index, number, inner, values, level, block)
@@ -263,33 +269,13 @@ class _Walk:
         x, y, z = (cut(dim, extent) for dim, extent in zip(iterator.imap, block.grid, strict=True))
         return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
 
-    def _loaded(
-        self,
-        index: int,
-        position: int,
-        source: Value,
-        block: BlockGraph,
-        level: Level[STensor],
-        reads: list[tuple[int, InputIterator]],
-        shifts: dict[tuple[int, InputIterator], int],
-    ) -> Value:
-        """The tile of an input iterator as a value."""
-
-        def changes(number: int) -> bool:
-            return reads[number][1].fmap is not None and block.forloop_range > 1
-
-        moving = changes(position)
-        if source.shift is None:
-            return Value(position, raw=source.raw, moving=moving, lost=source.lost)
-        tile = shifts[source.shift.tensor, self._follows(index, position, source, block)]
-        # Values that share a shift share its name, so that one maximum is taken for all.
-        origin = ("in", index, tile)
-        shift = Shift(tile, origin, source.shift.key, moving=changes(tile))
-        if origin not in self._maxima:
+    def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: Level[STensor]) -> Value:
+        """The tile of an input iterator as a value, whose shift is the tile of another one."""
+        if shift.origin not in self._maxima:
             return Value(position, shift, source.raw, moving, source.lost)
-        for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(tile), strict=True)):
+        for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(shift.tensor), strict=True)):
             if part not in (1, whole):
-                raise _Move(index, position, dim)
+                raise _Move(shift.origin[1], position, dim)
         return level.rebased(position, shift, moving)
 
     def _inner(
