@@ -24,7 +24,6 @@ from mirage_formal.guard import orderly
 from mirage_formal.records import (
     CANDIDATES,
     CandidateRecord,
-    FoundRecord,
     RunRecord,
     SummaryRecord,
     UnitRecord,
@@ -36,6 +35,7 @@ from mirage_formal.run.executors import make_executor
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Progress, Watch, silent
+from mirage_formal.run.ranking import rank
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -351,15 +351,6 @@ class _Run:
                 )
             )
         return tuple(results), tuple(items)
-
-
-def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
-    """Every distinct candidate, cheapest first; ties are broken by digest."""
-    distinct: dict[str, FoundRecord] = {}
-    for record in sorted(records, key=lambda r: r.unit):
-        for found in record.candidates:
-            distinct.setdefault(found.digest, found)
-    return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
 
 
 def _verdict(v: Verified) -> Equivalent | Probable:

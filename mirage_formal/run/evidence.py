@@ -8,7 +8,6 @@ fails makes room for the next in rank.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +42,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, verify_candidate
 from mirage_formal.run.progress import Phase
+from mirage_formal.run.ranking import select
 from mirage_formal.run.settings import Job
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
@@ -289,40 +289,6 @@ class Evidence:
             added=verdict.added,
             digits=tuple(digits),
         )
-
-
-def select(
-    ranked: Sequence[FoundRecord],
-    keep: int,
-    pattern: Callable[[FoundRecord], Hashable] | None = None,
-    kernels: Callable[[FoundRecord], Iterable[Hashable]] | None = None,
-) -> list[FoundRecord]:
-    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
-
-    With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
-    that the list shows different kernels and not one kernel on different grids. With ``kernels``, likewise at most an
-    eighth to candidates that have one kernel in common, so that there are different grids and loops to be measured.
-    """
-    places, shares = max(1, keep // 4), max(1, keep // 8)
-    taken: Counter[Hashable] = Counter()
-    shared: Counter[Hashable] = Counter()
-    first: list[str] = []
-    for found in ranked:
-        key = found.digest if pattern is None else pattern(found)
-        parts = set() if kernels is None else set(kernels(found))
-        if (taken[key] < places or pattern is None) and all(shared[part] < shares for part in parts):
-            taken[key] += 1
-            shared.update(parts)
-            first.append(found.digest)
-    listed = set(first)
-    rest = [found.digest for found in ranked if found.digest not in listed]
-    best = set([*first, *rest][:keep])
-    seen: set[int] = set()
-    for found in ranked:
-        if found.kernels not in seen:
-            seen.add(found.kernels)
-            best.add(found.digest)
-    return [found for found in ranked if found.digest in best]
 
 
 @lru_cache(maxsize=1 << 16)

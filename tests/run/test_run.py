@@ -30,8 +30,9 @@ from mirage_formal.records import (
     EquivalenceRecord,
     UnitRecord,
 )
-from mirage_formal.run.driver import Report, rank, run
+from mirage_formal.run.driver import Report, run
 from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.ranking import rank
 from mirage_formal.run.request import superoptimize
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import notes, progress_line, warnings

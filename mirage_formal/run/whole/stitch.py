@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import renumbered
 from mirage_formal.graph.graph import KernelGraph, KernelOp, numbered
 from mirage_formal.run.whole.partition import Part
 
@@ -31,7 +31,7 @@ def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -
         place = [stands[tensor] for tensor in part.reads]
         for first, op in numbered(len(graph.inputs), graph.ops):
             assert first == len(place)
-            ops.append(replace(op, operands=tuple(place[i] for i in op.operands)))
+            ops.append(renumbered(op, place))
             place += range(count, count + op.results)
             count += op.results
         stands[part.result] = place[graph.outputs[0]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import NewType
 
-from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
@@ -340,7 +340,7 @@ class PathFinder:
         return alone.issuperset(split)
 
 
-_PAIRS = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+_PAIRS = ARITHMETIC | {OpKind.MATMUL}
 
 
 def _alone(dim: Parts) -> bool:
@@ -369,7 +369,7 @@ def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:
         if len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
             return None
         return (*a[:-1], b[-1])
-    if kind not in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV):
+    if kind not in ARITHMETIC:
         return None
     if any(x and y and x != y for x, y in zip(a, b, strict=True)):
         return None

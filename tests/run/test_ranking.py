@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mirage_formal.records import FoundRecord, UnitRecord
-from mirage_formal.run.driver import rank
-from mirage_formal.run.evidence import select
+from mirage_formal.run.ranking import rank, select
 
 
 def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
