@@ -28,11 +28,11 @@ from typing import Any
 
 import msgspec
 
+from mirage_formal.cli.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.user_file import load_programs
 from mirage_formal.search.engine import SearchOptions, Unit
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace

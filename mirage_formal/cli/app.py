@@ -211,9 +211,9 @@ def verify_command(
     if explain not in (None, "text", "latex") or (explain and json):
         what = "expected text or latex, and no --json" if json else f"expected text or latex, got {explain!r}"
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
+    from mirage_formal.cli.user_file import choose, load_programs
     from mirage_formal.graph.verdict import Equivalent
     from mirage_formal.run.settings import display_path
-    from mirage_formal.run.user_file import choose, load_programs
     from mirage_formal.run.verify.verdicts import (
         explanations,
         judge,
@@ -273,9 +273,9 @@ def _triple(text: str) -> tuple[int, int, int]:
 def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_json: bool) -> int:
     import dataclasses
 
+    from mirage_formal.cli.user_file import choose, read_programs
     from mirage_formal.run.executors import make_executor
     from mirage_formal.run.nothing import located, nothing_found
-    from mirage_formal.run.user_file import choose, read_programs
     from mirage_formal.run.whole.show import print_any, reports_json
     from mirage_formal.run.whole.whole import run_any
 

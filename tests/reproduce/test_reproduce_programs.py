@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.cli.user_file import load_programs
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
-from mirage_formal.run.user_file import load_programs
 from tests.kit.paths import REPOSITORY
 
 ROOT = REPOSITORY

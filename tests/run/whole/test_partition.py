@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirage_formal.check.whole import taken_out
+from mirage_formal.cli.user_file import load_programs
 from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -15,7 +16,6 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records.whole import PartRecord
-from mirage_formal.run.user_file import load_programs
 from mirage_formal.run.whole.partition import PartLimits, extract, floor_us, partition
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers

@@ -19,6 +19,7 @@ from rich.console import Console
 
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
+from mirage_formal.cli.user_file import load_programs
 from mirage_formal.device.launch import NoDeviceWarning
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.canonical import digest
@@ -33,7 +34,6 @@ from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import Report
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.user_file import load_programs
 from mirage_formal.run.whole.show import notes, print_any, reports_json
 from mirage_formal.run.whole.whole import WholeReport, is_whole, part_config, run_any, run_whole
 from mirage_formal.workers.dispatch import Failed
