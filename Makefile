@@ -23,7 +23,7 @@ search: $(READY)  ## search examples/attn.py; the result is in runs/attn
 	$(BIN)/python -m mirage_formal.search examples/attn.py $(if $(wildcard runs/attn/run.json),--resume)
 
 test: $(READY)  ## run all tests, with coverage of at least 90 %
-	$(BIN)/python -m pytest -n $(WORKERS) --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
 
 check: $(READY)  ## lint, format, types and the layer rule
 	$(BIN)/ruff check .
