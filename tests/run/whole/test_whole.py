@@ -20,6 +20,7 @@ from rich.console import Console
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli.user_file import load_programs
+from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.canonical import digest
@@ -99,6 +100,7 @@ def test_what_is_printed(report: WholeReport) -> None:
 
 def test_a_whole_is_called(report: WholeReport) -> None:
     assert report.result is not None
+    launch._say_no_gpu.cache_clear()  # it is said once in a process, and another test may have been told
     numbers = np.random.default_rng(3)
     given = [numbers.uniform(-1, 1, source.tensor.shape).astype(np.float16) for source in layers().inputs]
     with pytest.warns(NoDeviceWarning):
