@@ -205,8 +205,11 @@ def test_mistakes() -> None:
         optimized(odd, *given[1:])
     with pytest.raises(TensorError, match="GPU 0, got one on the CPU"):
         optimized(x, given[1].cpu(), *given[2:])
-    with pytest.raises(TensorError, match="without gradient"):
-        optimized(x.clone().requires_grad_(), *given[1:])
+    learned = x.clone().requires_grad_()
+    with pytest.raises(TensorError, match="requires no gradient"):
+        optimized(learned, *given[1:])
+    with torch.no_grad():
+        assert torch.equal(many(optimized(learned, *given[1:]))[0], many(optimized(x, *given[1:]))[0])
     big = torch.empty(16 * 4096 + 4096, dtype=x.dtype, device="cuda")
     with pytest.raises(TensorError, match="overlapping"):
         optimized(big[: x.numel()].view(x.shape), *given[1:], out=big[: 16 * 4096].view(16, 4096))
