@@ -60,7 +60,7 @@ def strings(root: Path) -> list[tuple[Path, tuple[object, ...]]]:
     return found
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), text=TEXTS)
 def test_no_field_of_a_record_writes_a_line_of_the_report(
     good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject, text: str
