@@ -15,7 +15,7 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import row_major
+from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
@@ -74,7 +74,7 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
         results = tuple(range(number, number + op.results))
         number += op.results
         try:
-            steps.append(_lowered(graph, position, (*op.operands, *results), strides, target))
+            steps.append(_lowered(graph, position, (*op.operands, *results), types, strides, target))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
@@ -92,11 +92,12 @@ def _lowered(
     graph: KernelGraph,
     position: int,
     values: tuple[int, ...],
+    types: Sequence[DTensor],
     strides: Sequence[tuple[int, ...]],
     target: Target,
 ) -> Kernel | ProductLaunch:
     """The kernel of one operator; ``values`` are the numbers of its operands and results."""
-    op, types = graph.ops[position], kernel_types(graph)
+    op = graph.ops[position]
     if isinstance(op, GraphDefined):
         from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
         from mirage_formal.kernels.planning.planner import make_plan
