@@ -8,6 +8,11 @@
 (declare-fun relu (Expr) Expr)
 (declare-fun sigmoid (Expr) Expr)
 (declare-fun max (Expr) Expr)
+(declare-fun tanh (Expr) Expr)
+(declare-fun erf (Expr) Expr)
+(declare-fun log (Expr) Expr)
+(declare-fun maximum (Expr) Expr)
+(declare-fun minimum (Expr) Expr)
 (declare-fun subexpr (Expr Expr) Bool)
 
 (assert (! (forall ((x Expr)) (!
@@ -65,3 +70,23 @@
 (assert (! (forall ((x Expr)) (!
   (subexpr x (max x))
   :qid sub-max)) :named sub-max))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (tanh x))
+  :qid sub-tanh)) :named sub-tanh))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (erf x))
+  :qid sub-erf)) :named sub-erf))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (log x))
+  :qid sub-log)) :named sub-log))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (maximum x))
+  :qid sub-maximum)) :named sub-maximum))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (minimum x))
+  :qid sub-minimum)) :named sub-minimum))

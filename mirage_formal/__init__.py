@@ -44,7 +44,7 @@ from mirage_formal.errors import (  # noqa: E402
 )
 from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
-from mirage_formal.frontend.handles import Tensor  # noqa: E402
+from mirage_formal.frontend.tensor import Tensor  # noqa: E402
 from mirage_formal.graph.types import DType  # noqa: E402
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
-from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
@@ -24,14 +24,23 @@ from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, u
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]
 
 #: Elementwise functions about which no equation is known.
-_OPAQUE = {
-    kind: kind.value for kind in (OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID)
+_OPAQUE = (
+    *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID),
+    *(OpKind.TANH, OpKind.ERF, OpKind.LOG),
+)
+_FUNCTIONS: dict[OpKind, Callable[[Expr], Expr]] = {
+    **{kind: partial(unary, kind.value) for kind in _OPAQUE},
+    OpKind.SQUARE: lambda a: mul(a, a),
+    OpKind.RECIPROCAL: lambda a: div(const(1), a),
+    OpKind.ABS: lambda a: unary("sqrt", mul(a, a)),
 }
 _BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
     OpKind.ADD: add,
     OpKind.SUB: lambda a, b: add(a, mul(const(-1), b)),
     OpKind.MUL: mul,
     OpKind.DIV: div,
+    OpKind.MAXIMUM: lambda a, b: unary("maximum", add(a, b)),
+    OpKind.MINIMUM: lambda a, b: unary("minimum", add(a, b)),
 }
 
 
@@ -224,35 +233,64 @@ def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
     shape = sizes[0]
     last = len(shape) - 1
     dim = last if attrs.dim is None else attrs.dim
-    if kind in _OPAQUE:
-        return _each(x[0], lambda term: unary(_OPAQUE[kind], term))
+    if kind in _FUNCTIONS:
+        return _each(x[0], _FUNCTIONS[kind])
     if kind in _BINARY:
         return _pair(kind, x[0], x[1], _broadcast(sizes))
     match kind:
         case OpKind.MATMUL:
             return _matmul(x[0], x[1], sizes)
-        case OpKind.SQUARE:
-            return _square(x[0])
         case OpKind.SCALE if attrs.factor is not None:
             return _times(x[0], attrs.factor)
+        case OpKind.SHIFT if attrs.shift is not None:
+            constant = const(attrs.shift)
+            return _each(x[0], lambda term: add(term, constant))
         case OpKind.SUM | OpKind.SUM_TO_DIMX:
             return _sum(x[0], dim, shape[dim], 1 if kind is OpKind.SUM else dimx)
         case OpKind.MEAN:
             return _times(_sum(x[0], dim, shape[dim]), Fraction(1, shape[dim]))
+        case OpKind.SOFTMAX:
+            power = _each(x[0], lambda term: unary("exp", term))
+            return _pair(OpKind.DIV, power, _sum(power, dim, shape[dim]), shape)
+        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
+            return _norm(kind, attrs, x, dim, shape)
+    if kind in MOVES or kind is OpKind.CAST:
+        return _moved(kind, attrs, x, sizes, dim)
+    return _accumulated(kind, x, dim, shape, loop, dimx)
+
+
+def _moved(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], dim: int) -> Parts:
+    """Meaning of an operator that only moves elements, or puts zeros beside them."""
+    shape = sizes[0]
+    match kind:
         case OpKind.CAST | OpKind.REPEAT:
             return x[0]
+        case OpKind.SLICE if attrs.start is not None and attrs.stop is not None:
+            return _sliced(x[0], dim, attrs.start, attrs.stop)
+        case OpKind.PAD:
+            zero = _times(_sliced(x[0], dim, 0, 1), Fraction(0))
+            ends = [((n, _whole(zero)),) if n else () for n in (attrs.before, attrs.after)]
+            return _join(dim, [*ends[0], *_along(x[0], dim, shape[dim]), *ends[1]])
         case OpKind.TRANSPOSE if attrs.perm is not None:
             return attrs.perm.index(x[0][0]), x[0][1]
         case OpKind.RESHAPE if attrs.shape is not None:
             return _reshaped(x[0], shape, attrs.shape)
         case OpKind.CONCAT:
             return _join(dim, [*_along(x[0], dim, shape[dim]), *_along(x[1], dim, sizes[1][dim])])
-        case OpKind.SOFTMAX:
-            power = _each(x[0], lambda term: unary("exp", term))
-            return _pair(OpKind.DIV, power, _sum(power, dim, shape[dim]), shape)
-        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
-            return _norm(kind, attrs, x, dim, shape)
-    return _accumulated(kind, x, dim, shape, loop, dimx)
+    raise FormatError(f"operator {kind.value} has no abstract expression here")
+
+
+def _sliced(value: Parts, dim: int, start: int, stop: int) -> Parts:
+    """Some elements along a dim: of parts that lie along it, those that are met."""
+    if len(value[1]) == 1 or value[0] != dim:
+        return value
+    met: list[tuple[int, Expr]] = []
+    first = 0
+    for n, term in value[1]:
+        if (count := min(stop, first + n) - max(start, first)) > 0:
+            met.append((count, term))
+        first += n
+    return _join(dim, met)
 
 
 def _norm(kind: OpKind, attrs: Attrs, x: list[Parts], dim: int, shape: Shape) -> Parts:

@@ -29,6 +29,8 @@ _SYMBOLS: Final = {
     **{name: "*" for name in ("__mul__", "__rmul__")},
     **{name: "/" for name in ("__truediv__", "__rtruediv__")},
     "__matmul__": "@",
+    "__pow__": "**",
+    "__getitem__": "[]",
 }
 _LOADS: Final = ("LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL", "LOAD_DEREF")
 _DTYPES: Final = {

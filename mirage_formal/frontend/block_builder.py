@@ -15,8 +15,8 @@ from mirage_formal.frontend.arguments import (
     parse_optional_dim,
     whole,
 )
+from mirage_formal.frontend.functions import Functions
 from mirage_formal.frontend.handles import Handle, describe, not_a_tensor, rule_error
-from mirage_formal.frontend.operators import Operators
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
@@ -62,7 +62,7 @@ class MaximumChange(BlockTensor):
         self.factor = factor
 
 
-class BlockBuilder(Operators[BlockTensor]):
+class BlockBuilder(Functions[BlockTensor]):
     """A block graph that is being built.
 
     Args:

@@ -7,30 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
-    Number,
     assigned_name,
     fail,
-    parse_dim,
     parse_dtype,
-    parse_eps,
     parse_shape,
     user_origin,
     whole_tuple,
 )
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor
-from mirage_formal.frontend.handles import Tensor, describe, not_a_tensor, rule_error
-from mirage_formal.frontend.operators import Operators
+from mirage_formal.frontend.handles import describe, not_a_tensor, rule_error
 from mirage_formal.frontend.origins import Origin, Origins
+from mirage_formal.frontend.products import Products
+from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import needed
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
-from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.types import DTensor, DType, row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class _Step:
     origin: Origin | None
 
 
-class KernelBuilder(Operators[Tensor]):
+class KernelBuilder(Products):
     """A tensor program that is being built; ``freeze`` gives it as a frozen value."""
 
     def __init__(self) -> None:
@@ -116,187 +113,6 @@ class KernelBuilder(Operators[Tensor]):
         if a in self.outputs:
             raise fail(GraphError, f"mark_output: {a!r} is marked already", "mark each output once")
         self.outputs.append(a)
-
-    def softmax(self, A: Tensor, dim: int = -1) -> Tensor:
-        """The softmax e^x / sum of e^x along one dim.
-
-        Args:
-            A: The tensor, x in the formula.
-            dim: The dim; negative ones count from the last.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            ShapeError: There is no such dim.
-        """
-        return self._along(OpKind.SOFTMAX, A, dim)
-
-    def rms_norm(
-        self,
-        A: Tensor,
-        normalized_shape: Sequence[int] | int | None = None,
-        weight: Tensor | None = None,
-        eps: Number | None = None,
-        dim: int = -1,
-    ) -> Tensor:
-        """A over the root of the mean of its squares, times a weight.
-
-        Args:
-            A: The tensor.
-            normalized_shape: Extents of the last dims, over which is normalised; ``dim`` is then not used.
-            weight: A factor; a vector as long as the normalised dim, or anything that broadcasts to A.
-            eps: An exact constant under the root; none if left out.
-            dim: The dim over which is normalised.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            ShapeError: ``normalized_shape`` or the weight does not fit.
-        """
-        a = self._own("rms_norm", A)
-        scale = None if weight is None else self._own("rms_norm", weight)
-        trailing = 1 if normalized_shape is None else self._trailing("rms_norm", a, normalized_shape)
-        if trailing > 1:
-            kept = len(a.shape) - trailing
-            flat = self._reshaped(a, (*a.shape[:kept], prod(a.shape[kept:])))
-            found = self._normed(OpKind.RMS_NORM, flat, -1, () if scale is None else (self._flat(scale, a, kept),), eps)
-            return self._reshaped(found, a.shape)
-        axis = -1 if normalized_shape is not None else dim
-        return self._normed(OpKind.RMS_NORM, a, axis, () if scale is None else (scale,), eps)
-
-    def layer_norm(
-        self,
-        A: Tensor,
-        dim: int = -1,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: Number | None = None,
-    ) -> Tensor:
-        """The layer norm (x - mean) / sqrt(variance + eps) * weight + bias along one dim.
-
-        Args:
-            A: The tensor, x in the formula.
-            dim: The dim; negative ones count from the last.
-            weight: A factor; a vector as long as the dim, or anything that broadcasts to A.
-            bias: A summand, likewise.
-            eps: An exact constant under the root; none if left out.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: There is no such dim, or the weight or bias does not fit.
-        """
-        a = self._own("layer_norm", A)
-        factor = None if weight is None else self._own("layer_norm", weight)
-        term = None if bias is None else self._own("layer_norm", bias)
-        if factor is None:
-            found = self._normed(OpKind.LAYER_NORM, a, dim, (), eps)
-            if term is None:
-                return found
-            axis = parse_dim("layer_norm", dim, a.num_dims, repr(a))
-            return self._one(OpKind.ADD, (found, self._beside(OpKind.LAYER_NORM, a, term, axis)))
-        return self._normed(OpKind.LAYER_NORM, a, dim, (factor,) if term is None else (factor, term), eps)
-
-    def transpose(
-        self, A: Tensor, d0: int | Sequence[int] = -2, d1: int | None = None, perm: Sequence[int] | None = None
-    ) -> Tensor:
-        """Two dims swapped, the last two if none are named; or all dims permuted.
-
-        Args:
-            A: The tensor.
-            d0: One of the two dims; or a permutation of all dims.
-            d1: The other one; the last if left out.
-            perm: A permutation: dim i of the result is dim perm[i] of A.
-
-        Returns:
-            A tensor with A's elements.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            ShapeError: There is no such dim, or it is no permutation.
-        """
-        a = self._own("transpose", A)
-        if not isinstance(d0, int):
-            perm = d0
-        if perm is not None:
-            axes = tuple(parse_dim("transpose", d, a.num_dims, repr(a)) for d in perm)
-        else:
-            first = parse_dim("transpose", d0, a.num_dims, repr(a))
-            second = parse_dim("transpose", -1 if d1 is None else d1, a.num_dims, repr(a))
-            axes = tuple({first: second, second: first}.get(d, d) for d in range(a.num_dims))
-        return self._one(OpKind.TRANSPOSE, (a,), Attrs(perm=axes))
-
-    def reshape(self, A: Tensor, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """The same elements in row-major order under another shape.
-
-        Args:
-            A: The tensor.
-            shape: The extents, of which one may be -1: what is left.
-            more: Further extents, where ``shape`` is the first of them.
-
-        Returns:
-            A tensor of the shape.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            ShapeError: The shape has another number of elements.
-        """
-        a = self._own("reshape", A)
-        given = (*whole_tuple("reshape", "shape", shape), *whole_tuple("reshape", "shape", more))
-        known = prod(d for d in given if d != -1)
-        if given.count(-1) == 1 and known > 0 and a.type.elements % known == 0:
-            given = tuple(a.type.elements // known if d == -1 else d for d in given)
-        return self._reshaped(a, parse_shape("reshape", "shape", given))
-
-    def concat(self, A: Tensor | Sequence[Tensor], B: Tensor | int | None = None, dim: int | None = None) -> Tensor:
-        """Tensors one after another along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``.
-
-        Args:
-            A: The first tensor, or all of them.
-            B: The second tensor, or the dim.
-            dim: The dim; negative ones count from the last.
-
-        Returns:
-            A tensor of A's shape, but for the dim: its extent is the sum.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: There is no such dim, other extents differ, or no tensor was given.
-        """
-        if isinstance(A, Tensor):
-            items: list[object] = [A, B]
-            axis: object = dim
-        else:
-            items = list(A)
-            axis = B if dim is None else dim
-        if not items:
-            raise fail(ShapeError, "concat: expected at least one tensor, got none", "give tensors")
-        out = self._own("concat", items[0])
-        found = parse_dim("concat", axis, out.num_dims, repr(out))
-        for item in items[1:]:
-            out = self._one(OpKind.CONCAT, (out, self._own("concat", item)), Attrs(dim=found))
-        return out
-
-    def cast(self, A: Tensor, dtype: DType | str | object) -> Tensor:
-        """The same numbers in another element type.
-
-        Args:
-            A: The tensor.
-            dtype: float16, bfloat16 or float32, also by name.
-
-        Returns:
-            A tensor of A's shape.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            DTypeError: There is no such element type.
-        """
-        return self._one(OpKind.CAST, (self._own("cast", A),), Attrs(dtype=parse_dtype(dtype)))
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockBuilder) -> list[Tensor]:
         """A kernel that a block graph defines.
@@ -390,54 +206,9 @@ class KernelBuilder(Operators[Tensor]):
             raise not_a_tensor(operator, value, wanted)
         return value
 
-    def _align(self, kind: OpKind, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        rank = max(a.num_dims, b.num_dims)
-        return self._raised(a, rank), self._raised(b, rank)
-
     def _apply(self, kind: OpKind, operands: tuple[Tensor, ...], attrs: Attrs = NO_ATTRS) -> tuple[Tensor, ...]:
         results = device_results(kind, attrs, tuple(t.type for t in operands))
         if isinstance(results, str):
             raise rule_error(kind, results, operands)
         op = Op(kind, tuple(t.number for t in operands), attrs)
         return self._append(op, operands, results, describe(kind, operands, self._count))
-
-    def _reshaped(self, a: Tensor, shape: Shape) -> Tensor:
-        return a if a.shape == shape else self._one(OpKind.RESHAPE, (a,), Attrs(shape=shape))
-
-    def _raised(self, a: Tensor, rank: int) -> Tensor:
-        """The tensor with dims of extent 1 in front, as numpy broadcasts; messages keep its name."""
-        if a.num_dims == rank:
-            return a
-        raised = self._reshaped(a, (*(1,) * (rank - a.num_dims), *a.shape))
-        raised.label = a.label
-        return raised
-
-    def _trailing(self, operator: str, a: Tensor, normalized_shape: Sequence[int] | int) -> int:
-        wanted = whole_tuple(operator, "normalized_shape", normalized_shape)
-        if not wanted or wanted != a.shape[-len(wanted) :]:
-            text = f"{operator}: expected normalized_shape to be the last dims of {a!r}, got {list(wanted)}"
-            raise fail(ShapeError, text, f"for the last dim alone write normalized_shape=({a.shape[-1]},)")
-        return len(wanted)
-
-    def _flat(self, weight: Tensor, a: Tensor, kept: int) -> Tensor:
-        """A weight of the shape of the last dims as a vector."""
-        if weight.shape != a.shape[kept:]:
-            text = f"rms_norm: expected a weight of shape {list(a.shape[kept:])}, got {weight!r}"
-            raise fail(ShapeError, text, "the weight must have the normalised shape")
-        return self._reshaped(weight, (prod(weight.shape),))
-
-    def _beside(self, kind: OpKind, a: Tensor, extra: Tensor, axis: int) -> Tensor:
-        """A weight or bias in the rank of ``a``; a vector lies along the normalised dim."""
-        if extra.num_dims == 1 and extra.shape[0] == a.shape[axis]:
-            shape = tuple(extra.shape[0] if d == axis else 1 for d in range(a.num_dims))
-            laid = self._reshaped(extra, shape)
-            laid.label = extra.label
-            return laid
-        if extra.num_dims > a.num_dims:
-            raise rule_error(kind, "expected a weight or bias of no higher rank", (a, extra))
-        return self._raised(extra, a.num_dims)
-
-    def _normed(self, kind: OpKind, a: Tensor, dim: int, extras: tuple[Tensor, ...], eps: Number | None) -> Tensor:
-        axis = parse_dim(kind.value, dim, a.num_dims, repr(a))
-        operands = (a, *(self._beside(kind, a, extra, axis) for extra in extras))
-        return self._one(kind, operands, Attrs(dim=axis, eps=parse_eps(kind.value, eps)))

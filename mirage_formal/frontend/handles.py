@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor, DType, Shape
+from mirage_formal.graph.types import DType, Shape
 
 _LONGEST_LABEL = 24
 
@@ -33,12 +33,19 @@ class Arithmetic(Protocol):
     def scale(self, A: Any, c: Any) -> Any:
         """Every element of A times c."""
 
+    def pow(self, A: Any, c: Any) -> Any:
+        """Every element of A to the power c."""
+
+    def abs(self, A: Any) -> Any:
+        """The absolute value of every element of A."""
+
 
 class Handle:
     """A tensor of a graph that is being built.
 
     The arithmetic operators of Python stand for the operators of the graph: ``A + B``, ``A - B``, ``A * B``,
-    ``A / B``, ``A @ B``, ``-A``, and a number in place of a factor or a divisor.
+    ``A / B``, ``A @ B``, ``-A``, ``abs(A)`` and ``A ** c``; a number may take the place
+    of one tensor in the first four.
     """
 
     __slots__ = ("dtype", "graph", "label", "number", "shape")
@@ -104,16 +111,11 @@ class Handle:
     def __neg__(self) -> Any:
         return self.graph.scale(self, -1)
 
+    def __abs__(self) -> Any:
+        return self.graph.abs(self)
 
-class Tensor(Handle):
-    """A tensor of a program: an input or the result of an operator."""
-
-    __slots__ = ()
-
-    @property
-    def type(self) -> DTensor:
-        """Its shape and element type."""
-        return DTensor(self.shape, self.dtype)
+    def __pow__(self, other: Any) -> Any:
+        return self.graph.pow(self, other)
 
 
 def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:

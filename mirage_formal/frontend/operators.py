@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, exact, fail, is_number, parse_dim
@@ -15,7 +15,7 @@ H = TypeVar("H", bound=Handle)
 
 
 class Operators(ABC, Generic[H]):
-    """Operators of both levels. A number may stand for a factor or a divisor, nowhere else."""
+    """Operators of both levels. In sums, differences, products and quotients one operand may be an exact number."""
 
     @abstractmethod
     def _apply(self, kind: OpKind, operands: tuple[H, ...], attrs: Attrs = NO_ATTRS) -> tuple[H, ...]:
@@ -62,40 +62,46 @@ class Operators(ABC, Generic[H]):
         """
         return self._one(OpKind.MATMUL, (self._own("matmul", A), self._own("matmul", B)))
 
-    def add(self, A: H, B: H) -> H:
-        """The sum A + B, element by element, with broadcast.
+    def add(self, A: H | Number, B: H | Number) -> H:
+        """The sum A + B, element by element, with broadcast; a number is added to every element.
 
         Args:
-            A: The first tensor.
-            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
 
         Returns:
-            A tensor whose extents are the larger ones, of A's element type.
+            A tensor whose extents are the larger ones, of the tensors' element type.
 
         Raises:
             GraphError: An operand is no tensor of this graph.
             ShapeError: Extents differ and none is 1.
-            UnsupportedError: An operand is a number that the operator does not take.
+            UnsupportedError: A number is not finite.
         """
-        self._no_number("add", A, B)
+        if is_number(B):
+            return self.shift(A, B)
+        if is_number(A):
+            return self.shift(B, A)
         return self._pair(OpKind.ADD, A, B)
 
-    def sub(self, A: H, B: H) -> H:
-        """The difference A - B, element by element, with broadcast.
+    def sub(self, A: H | Number, B: H | Number) -> H:
+        """The difference A - B, element by element, with broadcast; one operand may be a number.
 
         Args:
-            A: The first tensor.
-            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
 
         Returns:
-            A tensor whose extents are the larger ones, of A's element type.
+            A tensor whose extents are the larger ones, of the tensors' element type.
 
         Raises:
             GraphError: An operand is no tensor of this graph.
             ShapeError: Extents differ and none is 1.
-            UnsupportedError: An operand is a number that the operator does not take.
+            UnsupportedError: A number is not finite.
         """
-        self._no_number("sub", A, B)
+        if is_number(B):
+            return self.shift(A, -exact("sub", B))
+        if is_number(A):
+            return self.shift(self._scaled("sub", B, -1), A)
         return self._pair(OpKind.SUB, A, B)
 
     def mul(self, A: H | Number, B: H | Number) -> H:
@@ -119,27 +125,28 @@ class Operators(ABC, Generic[H]):
             return self._scaled("mul", B, A)
         return self._pair(OpKind.MUL, A, B)
 
-    def div(self, A: H, B: H | Number) -> H:
-        """The quotient A / B, element by element, with broadcast; a number other than 0 divides exactly.
+    def div(self, A: H | Number, B: H | Number) -> H:
+        """The quotient A / B, element by element, with broadcast; one operand may be a number, the divisor not 0.
 
         Args:
-            A: The first tensor.
-            B: The second tensor; extents are equal or 1, and dims are aligned from the last.
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
 
         Returns:
-            A tensor whose extents are the larger ones, of A's element type.
+            A tensor whose extents are the larger ones, of the tensors' element type.
 
         Raises:
             GraphError: An operand is no tensor of this graph.
             ShapeError: Extents differ and none is 1.
-            UnsupportedError: An operand is a number that the operator does not take.
+            UnsupportedError: A number is not finite, or the divisor is 0.
         """
         if is_number(B):
             divisor = exact("div", B)
             if divisor == 0:
                 raise fail(UnsupportedError, "div: expected a divisor other than 0, got 0", "divide by another number")
             return self._scaled("div", A, 1 / divisor)
-        self._no_number("div", A, B)
+        if is_number(A):
+            return self._times("div", self._unary(OpKind.RECIPROCAL, B), A)
         return self._pair(OpKind.DIV, A, B)
 
     def scale(self, A: H, c: Number) -> H:
@@ -173,6 +180,24 @@ class Operators(ABC, Generic[H]):
             UnsupportedError: The number is not finite.
         """
         return self._scaled("mul_scalar", A, scalar)
+
+    def shift(self, A: H | Number, c: H | Number) -> H:
+        """Every element plus an exact number: y = x + c.
+
+        Args:
+            A: The tensor.
+            c: The number; a float stands for its shortest decimal text.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: c is not a finite number.
+        """
+        summand = exact("shift", c)
+        a = self._own("shift", A)
+        return self._one(OpKind.SHIFT, (a,), Attrs(shift=summand)) if summand else a
 
     def exp(self, A: H) -> H:
         """The exponential y = e^x, element by element.
@@ -229,20 +254,6 @@ class Operators(ABC, Generic[H]):
             GraphError: A is no tensor of this graph.
         """
         return self._unary(OpKind.SILU, A)
-
-    def gelu(self, A: H) -> H:
-        """The Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2, element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.GELU, A)
 
     def relu(self, A: H) -> H:
         """The maximum of x and 0, element by element.
@@ -356,20 +367,11 @@ class Operators(ABC, Generic[H]):
         a = self._own("repeat", A)
         return self._one(OpKind.REPEAT, (a,), Attrs(dim=parse_dim("repeat", dim, a.num_dims, repr(a)), times=times))
 
-    def clamp(self, *args: object, **kwargs: object) -> NoReturn:
-        """Not supported: raises UnsupportedError."""
-        raise fail(UnsupportedError, "clamp: this operator does not exist here", "relu is the one-sided clamp at 0")
-
-    def pow(self, *args: object, **kwargs: object) -> NoReturn:
-        """Not supported: raises UnsupportedError."""
-        raise fail(UnsupportedError, "pow: this operator does not exist here", "use square, sqrt or mul")
-
     def _scaled(self, operator: str, A: object, c: object) -> H:
         factor: Fraction = exact(operator, c)
         return self._one(OpKind.SCALE, (self._own(operator, A),), Attrs(factor=factor))
 
-    def _no_number(self, operator: str, *operands: object) -> None:
-        for operand in operands:
-            if is_number(operand):
-                hint = "numbers may only be factors or divisors: scale(A, c); pass a tensor of extents 1 instead"
-                raise fail(UnsupportedError, f"{operator}: expected two tensors, got the number {operand}", hint)
+    def _times(self, operator: str, a: H, c: object) -> H:
+        """The tensor times a number, itself where that is 1."""
+        factor = exact(operator, c)
+        return a if factor == 1 else self._one(OpKind.SCALE, (a,), Attrs(factor=factor))

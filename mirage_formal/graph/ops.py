@@ -54,6 +54,16 @@ class OpKind(StrEnum):
     ACCUM_MAX = "accum_max"
     ACCUM_RESCALED_SUM = "accum_rescaled_sum"
     ACCUM_RESCALED_SUM_LAST = "accum_rescaled_sum_last"
+    TANH = "tanh"
+    ERF = "erf"
+    LOG = "log"
+    ABS = "abs"
+    RECIPROCAL = "reciprocal"
+    SHIFT = "shift"
+    MAXIMUM = "maximum"
+    MINIMUM = "minimum"
+    SLICE = "slice"
+    PAD = "pad"
 
 
 class Level(Enum):
@@ -83,7 +93,7 @@ class Family(Enum):
     """What operators do with the elements of their operands."""
 
     PRODUCT = "product"
-    #: Of one element; those with an attribute (scale, cast) need more than the operand.
+    #: Of one element; those with an attribute (scale, shift, cast) need more than the operand.
     FUNCTION = "function"
     #: Of two elements, with broadcasting.
     ARITHMETIC = "arithmetic"
@@ -103,6 +113,8 @@ class Attrs:
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
+    shift: exact summand. start, stop: a slice's first element and the one behind its last. before, after: how many
+    zeros a pad puts on either side.
     """
 
     dim: int | None = None
@@ -112,6 +124,11 @@ class Attrs:
     perm: tuple[int, ...] | None = None
     times: int | None = None
     dtype: DType | None = None
+    shift: Fraction | None = None
+    start: int | None = None
+    stop: int | None = None
+    before: int | None = None
+    after: int | None = None
 
 
 NO_ATTRS: Final = Attrs()
@@ -306,6 +323,28 @@ def _repeat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -
     return (_replace(shapes[0], attrs.dim, attrs.times),)
 
 
+def _slice(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    assert attrs.dim is not None
+    assert attrs.start is not None
+    assert attrs.stop is not None
+    if not 0 <= attrs.start < attrs.stop <= shapes[0][attrs.dim]:
+        return f"expected 0 <= start < stop <= {shapes[0][attrs.dim]}, got start {attrs.start} and stop {attrs.stop}"
+    return (_replace(shapes[0], attrs.dim, attrs.stop - attrs.start),)
+
+
+def _pad(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    if (fault := _dim_fault(attrs, shapes[0])) is not None:
+        return fault
+    assert attrs.dim is not None
+    assert attrs.before is not None
+    assert attrs.after is not None
+    if attrs.before < 0 or attrs.after < 0 or not attrs.before + attrs.after:
+        return f"expected one zero or more before or after, got {attrs.before} and {attrs.after}"
+    return (_replace(shapes[0], attrs.dim, attrs.before + shapes[0][attrs.dim] + attrs.after),)
+
+
 _K = frozenset({Level.KERNEL})
 _B = frozenset({Level.BLOCK})
 _KB = _K | _B
@@ -362,6 +401,16 @@ _ROWS: Final = (
     _accum(OpKind.ACCUM_MAX, _same, Lax.NONE),
     _accum(OpKind.ACCUM_RESCALED_SUM, _rescaled, Lax.NONE, arity=2),
     _accum(OpKind.ACCUM_RESCALED_SUM_LAST, _rescaled_last, Lax.NONE, arity=2),
+    _unary(OpKind.TANH, Lax.OPAQUE),
+    _unary(OpKind.ERF, Lax.OPAQUE),
+    _unary(OpKind.LOG, Lax.OPAQUE),
+    _unary(OpKind.ABS, Lax.ROOT),
+    _unary(OpKind.RECIPROCAL, Lax.DIVISION),
+    OpSpec(OpKind.SHIFT, 1, 1, Family.FUNCTION, _ALL, _same, Lax.LINEAR, required=frozenset({"shift"})),
+    _pair(OpKind.MAXIMUM, Lax.OPAQUE, commutative=True),
+    _pair(OpKind.MINIMUM, Lax.OPAQUE, commutative=True),
+    OpSpec(OpKind.SLICE, 1, 1, Family.MOVE, _K, _slice, Lax.LINEAR, required=frozenset({"dim", "start", "stop"})),
+    OpSpec(OpKind.PAD, 1, 1, Family.MOVE, _K, _pad, Lax.LINEAR, required=frozenset({"dim", "before", "after"})),
 )
 
 SPECS: Final[dict[OpKind, OpSpec]] = {row.kind: row for row in _ROWS}
@@ -372,7 +421,7 @@ def _kinds(family: Family) -> frozenset[OpKind]:
 
 
 #: Functions of one element without attributes.
-FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.CAST}
+FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST}
 ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
 MOVES: Final = _kinds(Family.MOVE)
 #: Pictured in finite fields as random functions.

@@ -7,6 +7,7 @@ at the user's line.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from math import prod
 from typing import Final
 
@@ -24,7 +25,7 @@ from mirage_formal.graph.types import (
     STensor,
 )
 
-_ATTRIBUTES: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype")
+_ATTRIBUTES: Final = tuple(field.name for field in fields(Attrs))
 _AXES: Final = "xyz"
 
 

@@ -38,6 +38,7 @@ _DIGITS: Final = 1100
 _FRACTION: Final = re.compile(r"(-?[0-9]+)(?:/([0-9]+))?")
 
 Extent = Annotated[int, Meta(ge=1, le=MAX_EXTENT)]
+Bound = Annotated[int, Meta(ge=0, le=MAX_EXTENT)]
 Extents = Annotated[tuple[Extent, ...], Meta(max_length=MAX_RANK)]
 Dim = Annotated[int, Meta(ge=0, lt=MAX_RANK)]
 Map = tuple[Dim | None, Dim | None, Dim | None]
@@ -58,6 +59,11 @@ class OpRecord(Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field
     perm: Annotated[tuple[Dim, ...], Meta(max_length=MAX_RANK)] | None = None
     times: Extent | None = None
     dtype: DType | None = None
+    shift: Ratio | None = None
+    start: Bound | None = None
+    stop: Bound | None = None
+    before: Bound | None = None
+    after: Bound | None = None
 
 
 class ThreadGraphRecord(Struct, forbid_unknown_fields=True):
@@ -202,6 +208,11 @@ def _op_record(op: Op) -> OpRecord:
         perm=a.perm,
         times=a.times,
         dtype=a.dtype,
+        shift=None if a.shift is None else ratio_text(a.shift),
+        start=a.start,
+        stop=a.stop,
+        before=a.before,
+        after=a.after,
     )
 
 
@@ -255,6 +266,11 @@ def _op(record: OpRecord, path: str) -> Op:
         perm=record.perm,
         times=record.times,
         dtype=record.dtype,
+        shift=_ratio(record.shift, f"{path}.shift"),
+        start=record.start,
+        stop=record.stop,
+        before=record.before,
+        after=record.after,
     )
     return Op(record.kind, record.operands, NO_ATTRS if attrs == NO_ATTRS else attrs)
 

@@ -59,6 +59,10 @@ class BatchedDomain(FloatDomain):
         """See ``Domain.concat``."""
         return super().concat(a, b, axis + 1)
 
+    def slice(self, a: NDArray[Any], axis: int, start: int, stop: int) -> NDArray[Any]:
+        """See ``Domain.slice``."""
+        return super().slice(a, axis + 1, start, stop)
+
     def repeat(self, a: NDArray[Any], axis: int, times: int) -> NDArray[Any]:
         """See ``Domain.repeat``."""
         return super().repeat(a, axis + 1, times)

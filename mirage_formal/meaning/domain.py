@@ -16,7 +16,7 @@ LOOP_AXIS: Final = 3
 LEADING: Final = 4
 
 #: Operators that the walk expands unless a domain lists them in ``keeps``.
-KEEPABLE: Final = frozenset({OpKind.SILU, OpKind.SOFTMAX})
+KEEPABLE: Final = frozenset({OpKind.SILU, OpKind.ABS, OpKind.SOFTMAX})
 
 
 class Domain(Protocol[T]):
@@ -27,10 +27,10 @@ class Domain(Protocol[T]):
 
     @property
     def keeps(self) -> frozenset[OpKind]:
-        """Operators of ``KEEPABLE`` that this domain wants through ``unary`` (SILU) or ``softmax`` itself."""
+        """Operators of ``KEEPABLE`` that this domain wants through ``unary`` (SILU, ABS) or ``softmax`` itself."""
 
     def unary(self, kind: OpKind, a: T) -> T:
-        """One of ``FUNCTIONS``; SILU only if kept."""
+        """One of ``FUNCTIONS``; SILU and ABS only if kept."""
 
     def binary(self, kind: OpKind, a: T, b: T) -> T:
         """One of ``ARITHMETIC`` on broadcastable operands."""
@@ -66,6 +66,9 @@ class Domain(Protocol[T]):
 
     def concat(self, a: T, b: T, axis: int) -> T:
         """``a`` followed by ``b`` along an axis; all other axes agree."""
+
+    def slice(self, a: T, axis: int, start: int, stop: int) -> T:
+        """The elements ``start`` to ``stop - 1`` of an axis."""
 
     def repeat(self, a: T, axis: int, times: int) -> T:
         """An axis of extent 1 copied ``times`` times."""

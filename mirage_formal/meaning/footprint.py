@@ -74,6 +74,10 @@ class ShapeDomain:
         """See ``Domain.concat``."""
         return self._made((*a[:axis], a[axis] + b[axis], *a[axis + 1 :]))
 
+    def slice(self, a: Shape, axis: int, start: int, stop: int) -> Shape:
+        """See ``Domain.slice``."""
+        return (*a[:axis], stop - start, *a[axis + 1 :])
+
     def repeat(self, a: Shape, axis: int, times: int) -> Shape:
         """See ``Domain.repeat``."""
         return (*a[:axis], times, *a[axis + 1 :])

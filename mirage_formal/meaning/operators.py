@@ -1,6 +1,7 @@
 """The meaning of every operator in terms of the primitive operators of a domain.
 
-Macro operators are expanded here, once for all domains: mean, rms_norm, layer_norm, softmax, silu, the accumulators.
+Macro operators are expanded here, once for all domains: mean, rms_norm, layer_norm, softmax, silu, abs, pad, the
+accumulators.
 Mean and root mean square divide by the exact number of elements (the loop's iterations included).
 """
 
@@ -81,6 +82,11 @@ class Level(Generic[T]):
         """The array of the value with other extents."""
         return a.value if full == a.full else self.domain.reshape(a.value, full)
 
+    def slice(self, a: Value[T], dim: int, start: int, stop: int) -> Value[T]:
+        """``Domain.slice`` along a dim of the tensor."""
+        axis = self.leading + dim
+        return self.wrap(self.domain.slice(a.value, axis, start, stop), _replaced(a.full, axis, stop - start))
+
     def over_loop(self, a: Value[T]) -> Value[T]:
         """The value with its loop axis written out, if it does not depend on the loop."""
         return self.repeat(a, LOOP_AXIS, self.iterations) if a.lead[LOOP_AXIS] == 1 else a
@@ -133,6 +139,18 @@ def _silu(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T]
 def _scale(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
     assert attrs.factor is not None
     return (w.scale(xs[0], attrs.factor),)
+
+
+def _abs(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    (x,) = xs
+    if OpKind.ABS in w.domain.keeps:
+        return (w.unary(OpKind.ABS, x),)
+    return (w.unary(OpKind.SQRT, w.unary(OpKind.SQUARE, x)),)
+
+
+def _shift(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    assert attrs.shift is not None
+    return (w.offset(xs[0], attrs.shift),)
 
 
 def _sum(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -213,6 +231,24 @@ def _concat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[
         b = w.repeat(b, axis, times) if b.lead[axis] == 1 else b
     shape = _replaced(a.shape, dim, a.shape[dim] + b.shape[dim])
     return (Value(w.domain.concat(a.value, b.value, w.leading + dim), a.lead, shape),)
+
+
+def _slice(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    assert attrs.start is not None
+    assert attrs.stop is not None
+    return (w.slice(xs[0], _dim(attrs), attrs.start, attrs.stop),)
+
+
+def _pad(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    (x,) = xs
+    assert attrs.before is not None
+    assert attrs.after is not None
+    zero = w.scale(w.slice(x, _dim(attrs), 0, 1), Fraction(0))
+    for times, first in ((attrs.before, True), (attrs.after, False)):
+        if times:
+            zeros = w.repeat(zero, w.leading + _dim(attrs), times)
+            (x,) = _concat(w, attrs, (zeros, x) if first else (x, zeros))
+    return (x,)
 
 
 def _repeat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -296,6 +332,10 @@ def _table() -> Mapping[OpKind, _Rule[Any]]:
     table: dict[OpKind, _Rule[Any]] = {kind: _unary(kind) for kind in FUNCTIONS}
     table |= {kind: _binary(kind) for kind in ARITHMETIC}
     table |= {
+        OpKind.ABS: _abs,
+        OpKind.SHIFT: _shift,
+        OpKind.SLICE: _slice,
+        OpKind.PAD: _pad,
         OpKind.MATMUL: _matmul,
         OpKind.SILU: _silu,
         OpKind.SCALE: _scale,

@@ -43,6 +43,16 @@ class FloatDomain:
                 return np.maximum(a, 0.0)
             case OpKind.SIGMOID:
                 return _sigmoid(a)
+            case OpKind.TANH:
+                return np.tanh(a)
+            case OpKind.ERF:
+                return _erf(a)
+            case OpKind.LOG:
+                return np.log(a)
+            case OpKind.ABS:
+                return np.abs(a)
+            case OpKind.RECIPROCAL:
+                return 1.0 / a
             case _:
                 raise AssertionError(kind)
 
@@ -57,6 +67,10 @@ class FloatDomain:
                 return a * b
             case OpKind.DIV:
                 return a / b
+            case OpKind.MAXIMUM:
+                return np.maximum(a, b)
+            case OpKind.MINIMUM:
+                return np.minimum(a, b)
             case _:
                 raise AssertionError(kind)
 
@@ -105,6 +119,10 @@ class FloatDomain:
     def concat(self, a: Floats, b: Floats, axis: int) -> Floats:
         """See ``Domain.concat``."""
         return np.concatenate([a, b], axis=axis)
+
+    def slice(self, a: Floats, axis: int, start: int, stop: int) -> Floats:
+        """See ``Domain.slice``."""
+        return a[(*(slice(None),) * axis, slice(start, stop))]
 
     def repeat(self, a: Floats, axis: int, times: int) -> Floats:
         """See ``Domain.repeat``."""

@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """EXP, SQRT, SQUARE or an opaque function."""
+    """EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
 
     kind: OpKind
     a: int
@@ -49,7 +49,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """ADD, SUB, MUL or DIV, broadcasting axes of extent 1."""
+    """ADD, SUB, MUL, DIV or an opaque function of two elements, broadcasting axes of extent 1."""
 
     kind: OpKind
     a: int
@@ -116,6 +116,16 @@ class Concat:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """The elements of an axis from ``start`` on, as many as ``shape`` says."""
+
+    a: int
+    axis: int
+    start: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
     """An axis of extent 1 repeated."""
 
@@ -135,7 +145,7 @@ class Ordered:
     shape: Shape
 
 
-Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Repeat | Ordered
+Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Slice | Repeat | Ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +249,11 @@ class TapeDomain:
         shape = (*left[:axis], left[axis] + right[axis], *left[axis + 1 :])
         return self.add(Concat(a, b, axis, shape))
 
+    def slice(self, a: int, axis: int, start: int, stop: int) -> int:
+        """See ``Domain.slice``."""
+        shape = self.shape(a)
+        return self.add(Slice(a, axis, start, (*shape[:axis], stop - start, *shape[axis + 1 :])))
+
     def repeat(self, a: int, axis: int, times: int) -> int:
         """See ``Domain.repeat``."""
         shape = self.shape(a)
@@ -312,13 +327,13 @@ def lax_class(tape: Tape, wanted: Needs) -> Lax:
     widest = Lax.LINEAR
     for _, step, _ in needed(tape, wanted):
         match step:
-            case Binary(kind=OpKind.DIV):
+            case Binary(kind=OpKind.DIV) | Unary(kind=OpKind.RECIPROCAL):
                 found = Lax.DIVISION
             case Unary(kind=OpKind.EXP):
                 found = Lax.EXPONENTIAL
             case Unary(kind=OpKind.SQRT):
                 found = Lax.ROOT
-            case Unary(kind=kind) if kind in OPAQUE:
+            case Unary(kind=kind) | Binary(kind=kind) if kind in OPAQUE:
                 found = Lax.OPAQUE
             case _:
                 found = Lax.LINEAR

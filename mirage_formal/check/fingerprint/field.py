@@ -34,7 +34,7 @@ from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import SPECS, Attrs, Lax, OpKind
+from mirage_formal.graph.ops import OPAQUE, SPECS, Attrs, Lax, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
 
 P, Q = 0, 1
@@ -159,20 +159,20 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
     x = [_known(value[part]) for value in xs]
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     match kind:
-        case OpKind.ADD:
-            return add(x[0], x[1], m)
-        case OpKind.SUB:
-            return subtract(x[0], x[1], m)
+        case OpKind.ADD | OpKind.SUB:
+            return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
         case OpKind.MUL | OpKind.SQUARE:
             return multiply(x[0], x[-1], m)
         case OpKind.DIV:
             return _divide(x[0], x[1], m)
-        case OpKind.SQRT:
-            return _root(x[0], m)
-        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
-            return _random_function(x[0], *point.keys[kind], m)
-        case OpKind.SCALE if attrs.factor is not None:
-            return multiply(x[0], _constant(attrs.factor, m), m)
+        case _ if kind in OPAQUE:
+            return _opaque(x, *point.keys[kind], m)
+        case OpKind.SQRT | OpKind.ABS:
+            return _root(x[0] if kind is OpKind.SQRT else multiply(x[0], x[0], m), m)
+        case OpKind.RECIPROCAL:
+            return _divide(np.ones(1, dtype=np.uint64), x[0], m)
+        case OpKind.SCALE | OpKind.SHIFT:
+            return _with_constant(x[0], attrs, m)
         case OpKind.MATMUL:
             return matmul(x[0], x[1], m)
         case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
@@ -181,6 +181,14 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(kind, attrs, x, axis, m)
     return _moved(kind, attrs, x, axis, lead)
+
+
+def _with_constant(x: Residues, attrs: Attrs, m: int) -> Residues:
+    """x times the factor, or plus the summand."""
+    if attrs.factor is not None:
+        return multiply(x, _constant(attrs.factor, m), m)
+    assert attrs.shift is not None
+    return add(x, _constant(attrs.shift, m), m)
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
@@ -193,6 +201,11 @@ def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) 
             return x[0].transpose([*range(lead), *(lead + i for i in attrs.perm)])
         case OpKind.RESHAPE if attrs.shape is not None:
             return x[0].reshape(*head, *attrs.shape)
+        case OpKind.SLICE if attrs.start is not None:
+            return x[0].take(range(attrs.start, attrs.stop or 0), axis=axis)
+        case OpKind.PAD if attrs.before is not None:
+            around = [(attrs.before, attrs.after or 0) if i == axis else (0, 0) for i in range(x[0].ndim)]
+            return np.pad(x[0], around)
         case OpKind.REPEAT if attrs.times is not None:
             return np.repeat(x[0], attrs.times, axis=axis)
         case OpKind.CONCAT:
@@ -237,6 +250,12 @@ def _root(a: Residues, m: int) -> Residues:
     if (multiply(root, root, m) != a).any():
         raise Undefined("a radicand is no residue")
     return root
+
+
+def _opaque(x: Sequence[Residues], first: int, second: int, m: int) -> Residues:
+    """A random function of one value; of two, that of the sum of what it is of each, which is symmetric."""
+    found = [_random_function(a, first, second, m) for a in x]
+    return found[0] if len(found) == 1 else _random_function(add(found[0], found[1], m), first, second, m)
 
 
 def _random_function(x: Residues, first: int, second: int, m: int) -> Residues:

@@ -65,7 +65,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     widest = max((SPECS[op.kind].lax for ops in matter for op in ops), key=list(Lax).index, default=Lax.LINEAR)
     _expect("lax", widest.value, record.lax)
     claim = (record.bound_log2, record.bound_reason)
-    loose = any(op.kind is OpKind.CONCAT for ops in matter for op in ops)
+    loose = any(op.kind in (OpKind.CONCAT, OpKind.PAD) for ops in matter for op in ops)
     check_bound(targets(program), targets(candidate), (record.p, record.q), record.rounds, claim, loose)
     keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:

@@ -122,11 +122,22 @@ class Elaboration(Pieces):
                 return [self.binary(op.kind.value, x, xs[1])]
             case OpKind.EXP | OpKind.SQRT | OpKind.SQUARE | OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
                 return [self.unary(op.kind.value, x)]
+            case OpKind.TANH | OpKind.ERF | OpKind.LOG | OpKind.RECIPROCAL:
+                return [self.unary(op.kind.value, x)]
+            case OpKind.ABS:
+                return [super().unary("sqrt", self.unary("square", x))]  # a square is not negative: no condition
+            case OpKind.MAXIMUM:
+                return [self.binary("max", x, xs[1])]
+            case OpKind.MINIMUM:
+                a, b = (self.constant("scale", value, Fraction(-1)) for value in xs)
+                return [self.constant("scale", self.binary("max", a, b), Fraction(-1))]
             case OpKind.SILU:
                 below = self.constant("offset", self.unary("exp", self.constant("scale", x, Fraction(-1))), Fraction(1))
                 return [self.binary("div", x, below)]
             case OpKind.SCALE:
                 return [self.constant("scale", x, attrs.factor or Fraction(0))]
+            case OpKind.SHIFT:
+                return [self.constant("offset", x, attrs.shift or Fraction(0))]
             case OpKind.SUM:
                 return [self.sum(x, dim)]
             case OpKind.MEAN:
@@ -154,6 +165,13 @@ class Elaboration(Pieces):
                 return [self.reshape(x, (*x.shape[:lead], *(attrs.shape or ())))]
             case OpKind.CONCAT:
                 return [self._concat(x, xs[1], dim, lead)]
+            case OpKind.SLICE:
+                return [self.slice(x, dim, attrs.start or 0, attrs.stop or 0)]
+            case OpKind.PAD:
+                zero = self.constant("scale", self.slice(x, dim, 0, 1), Fraction(0))
+                if attrs.before:
+                    x = self._concat(self.repeat(zero, dim, attrs.before), x, dim, lead)
+                return [self._concat(x, self.repeat(zero, dim, attrs.after), dim, lead) if attrs.after else x]
             case OpKind.REPEAT:
                 return [self.repeat(x, dim, attrs.times or 0)]
             case OpKind.CAST:
@@ -218,9 +236,17 @@ class Elaboration(Pieces):
         return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
     def unary(self, kind: str, x: Value) -> Value:
-        """An elementwise operator; a root needs a condition."""
+        """An elementwise operator; a root, a reciprocal and a logarithm need conditions.
+
+        Sound: what is not 0 and not negative is above 0, as a logarithm's argument must be.
+        """
         if kind == "sqrt":
             self.needs.append((f"{self._where}: radicand nonnegative", False, tuple(x.pieces())))
+        if kind == "reciprocal":
+            self.needs.append((f"{self._where}: divisor nonzero", True, tuple(x.pieces())))
+        if kind == "log":
+            self.needs.append((f"{self._where}: argument of log nonzero", True, tuple(x.pieces())))
+            self.needs.append((f"{self._where}: argument of log nonnegative", False, tuple(x.pieces())))
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:

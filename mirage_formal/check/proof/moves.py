@@ -89,7 +89,7 @@ class Move:
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case _:
                 name, body = payload
-                return {((ring.intern("fn", (name, frozenset(self.polynomial(dict(body)).items()))), 2),): 1}
+                return ring.function(name, self.polynomial(dict(body)))
 
     def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Final
 
@@ -180,6 +180,16 @@ class Pieces:
     def repeat(self, x: Value, axis: int, times: int) -> Value:
         """An axis of extent 1, ``times`` times."""
         return self.each(x, axis, (times,), lambda term: self.terms.repeat(term, axis, times))
+
+    def slice(self, x: Value, axis: int, start: int, stop: int) -> Value:
+        """The elements start .. stop - 1 of an axis: the segments between these two, once they are ends of segments."""
+        ends = sorted({0, start, stop, x.shape[axis]})
+        cut = common(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
+        x = refined(self.terms, x, axis, cut)
+        starts = (0, *accumulate(x.cuts[axis]))
+        kept = [i for i in range(len(x.cuts[axis])) if start <= starts[i] < stop]
+        terms = {at(place, axis, place[axis] - kept[0]): t for place, t in x.terms.items() if place[axis] in kept}
+        return Value((*x.cuts[:axis], tuple(x.cuts[axis][i] for i in kept), *x.cuts[axis + 1 :]), terms)
 
     def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:
         """Axes permuted."""

@@ -196,7 +196,7 @@ class Reader:
                 payload = integer(body[0], 2, MAX_NUMBER)
                 need(self.ring.squares(payload)[0] == 1, f"expected a number without squares, got {str(payload)[:60]}")
             case _:
-                payload = (word(body[0], ("erf", "relu")), frozenset(self.polynomial(body[1]).items()))
+                payload = (word(body[0], ("erf", "relu", "log")), frozenset(self.polynomial(body[1]).items()))
         need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
         if kind in ("sum", "max", "pmax"):
             self.listed[self._size] = self.digits([body[1], *entries(body[2])] if kind == "pmax" else body[0])

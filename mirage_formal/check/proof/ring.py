@@ -278,6 +278,23 @@ class Ring:
         mono, q, rest = found[1]
         return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
 
+    def function(self, name: str, poly: Poly) -> Poly:
+        """An opaque function of a polynomial."""
+        return {((self.intern("fn", (name, frozenset(poly.items()))), 2),): 1}
+
+    def log(self, poly: Poly) -> Poly:
+        """The logarithm of a polynomial, which is above 0 (side condition).
+
+        Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r), where r is above 0 because exp is, and log(1) = 0.
+        """
+        if len(poly) != 1:
+            return self.function("log", poly)
+        ((mono, coef),) = poly.items()
+        exps = [(f, e) for f, e in mono if self.kinds[f] == "exp"]
+        rest = {tuple(item for item in mono if item not in exps): coef}
+        out = self.combined((dict(self.payloads[f]), _exact(Fraction(e, 2))) for f, e in exps)
+        return out if rest == {(): 1} else self.add(out, self.function("log", rest))
+
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """(coef * mono)^(e / 2) for odd e.
 

@@ -16,7 +16,7 @@ from mirage_formal.graph.types import MAX_RANK
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
-UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu")
+UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "tanh", "erf", "log", "reciprocal")
 BINARY = ("add", "sub", "mul", "div", "max")
 #: The steps, with the least and the greatest length of their entries.
 LENGTHS = {
@@ -182,12 +182,19 @@ class Steps:
             case "sigmoid":
                 below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
                 p = ring.power(ring.add(ONE, below), -2)
-            case "relu":
-                p = {((ring.intern("fn", ("relu", frozenset(p.items()))), 2),): 1}
+            case "tanh":
+                below = ring.add(ONE, ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, 2).items())), 2)]))
+                p = ring.add(ONE, ring.power(below, -2), -2)
+            case "reciprocal":
+                p = ring.power(p, -2)
+            case "log":
+                p = ring.log(p)
+            case "relu" | "erf":
+                p = ring.function(name, p)
             case _:
                 half = ring.mul({(): Fraction(1, 2)}, p)
                 inner = ring.mul(half, {((ring.intern("surd", 2), 1),): 1})
-                p = ring.add(half, ring.mul(half, {((ring.intern("fn", ("erf", frozenset(inner.items()))), 2),): 1}))
+                p = ring.add(half, ring.mul(half, ring.function("erf", inner)))
         return Tensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> Tensor:

@@ -33,6 +33,7 @@ __all__ = ["Abstract", "AbstractDomain", "Expr", "expressions", "pieces", "progr
 Pieces = tuple[tuple[int, Expr], ...]
 
 MINUS_ONE: Final = Fraction(-1)
+ONE: Final = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class AbstractDomain:
         """square is a product; the others are opaque."""
         if kind is OpKind.SQUARE:
             return _mapped(a, a.shape, lambda e: mul(e, e))
+        if kind is OpKind.RECIPROCAL:
+            return _mapped(a, a.shape, lambda e: div(const(ONE), e))
         return _mapped(a, a.shape, lambda e: unary(kind.value, e))
 
     def binary(self, kind: OpKind, a: Abstract, b: Abstract) -> Abstract:
@@ -199,6 +202,20 @@ class AbstractDomain:
         parts = [*self._along(a, axis), *self._along(b, axis)]
         return _joined(_with(a.shape, axis, a.shape[axis] + b.shape[axis]), axis, parts)
 
+    def slice(self, a: Abstract, axis: int, start: int, stop: int) -> Abstract:
+        """The identity; of pieces along the axis, those that it meets."""
+        shape = _with(a.shape, axis, stop - start)
+        if not _divided(a, axis):
+            return replace(a, shape=shape)
+        kept: list[tuple[int, Expr]] = []
+        first = 0
+        for n, e in a.pieces:
+            met = min(stop, first + n) - max(start, first)
+            first += n
+            if met > 0:
+                kept.append((met, e))
+        return _joined(shape, axis, kept)
+
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
         """The identity."""
         return replace(a, shape=_with(a.shape, axis, times))
@@ -225,6 +242,8 @@ _BINARY: Final[dict[OpKind, Callable[[Expr, Expr], Expr]]] = {
     OpKind.SUB: _sub,
     OpKind.MUL: mul,
     OpKind.DIV: div,
+    OpKind.MAXIMUM: lambda a, b: unary("maximum", add(a, b)),
+    OpKind.MINIMUM: lambda a, b: unary("minimum", add(a, b)),
 }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial, reduce
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Final
 
@@ -139,7 +139,11 @@ class Exact:
         return self._each(a, lambda x: self.tensors.unary(kind, x))
 
     def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:
-        """See ``Domain.binary``."""
+        """See ``Domain.binary``; the smaller of two values is minus the larger of their negatives."""
+        if kind is OpKind.MINIMUM:
+            a, b = (self.scale(x, Fraction(-1)) for x in (a, b))
+            return self.scale(self.binary(OpKind.MAXIMUM, a, b), Fraction(-1))
+        kind = OpKind.MAX if kind is OpKind.MAXIMUM else kind
         a, b = self._fewer(a, b)
         a, b = self._aligned(a, b, range(len(a.lengths)))
         lengths = tuple(x if sum(x) > 1 else y for x, y in zip(a.lengths, b.lengths, strict=True))
@@ -251,6 +255,16 @@ class Exact:
             source, at = (a, k) if k < first else (b, k - first)
             parts.append(self._at(source, (*where[:axis], at, *where[axis + 1 :])))
         return Pieces(lengths, tuple(parts))
+
+    def slice(self, a: Pieces, axis: int, start: int, stop: int) -> Pieces:
+        """See ``Domain.slice``."""
+        ends = sorted({0, start, stop, sum(a.lengths[axis])})
+        a = self._refined(a, axis, common(a.lengths[axis], tuple(y - x for x, y in pairwise(ends))))
+        starts = [0, *accumulate(a.lengths[axis])]
+        kept = [k for k in range(len(a.lengths[axis])) if start <= starts[k] < stop]
+        lengths = (*a.lengths[:axis], tuple(a.lengths[axis][k] for k in kept), *a.lengths[axis + 1 :])
+        sources = ((*where[:axis], kept[where[axis]], *where[axis + 1 :]) for where in self._places(lengths))
+        return Pieces(lengths, tuple(self._at(a, where) for where in sources))
 
     def repeat(self, a: Pieces, axis: int, times: int) -> Pieces:
         """See ``Domain.repeat``."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Terms
 
-_FUNCTIONS: Final = {"erf": r"\operatorname{erf}", "relu": r"\operatorname{relu}"}
+_FUNCTIONS: Final = {"erf": r"\operatorname{erf}", "relu": r"\operatorname{relu}", "log": r"\log"}
 #: Longest formula that is written out.
 _LIMIT: Final = 4000
 

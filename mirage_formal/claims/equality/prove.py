@@ -117,7 +117,7 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
     found: set[int] = set()
     for graph in graphs:
         for op in operators(graph):
-            constants = (op.attrs.factor, op.attrs.eps)
+            constants = (op.attrs.factor, op.attrs.eps, op.attrs.shift)
             found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
     return found
 

@@ -25,6 +25,7 @@ from mirage_formal.meaning.tape import (
     Part,
     Repeat,
     Reshape,
+    Slice,
     Step,
     Sum,
     Tape,
@@ -143,10 +144,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Grow
         case Unary():
             return _unary(step, part, known)
         case Binary():
-            a, b = known[step.a, part], known[step.b, part]
-            if step.kind is OpKind.MUL:
-                return a.times(b)
-            return a.over(b) if step.kind is OpKind.DIV else a.plus(b)
+            return _binary(step, known[step.a, part], known[step.b, part])
         case Constant():
             a = known[step.a, part]
             return a.plus(Growth(ONE, ONE)) if step.kind is OpKind.ADD else a
@@ -156,7 +154,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Grow
             return known[step.a, part].summed(step.extent // step.kept)
         case Concat():
             return known[step.a, part].union(known[step.b, part])
-        case Reshape() | Transpose() | Repeat():
+        case Reshape() | Transpose() | Slice() | Repeat():
             return known[step.a, part]
         case Ordered():
             raise AssertionError("needs() has refused this tape")
@@ -164,10 +162,24 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Grow
             assert_never(step)
 
 
+def _binary(step: Binary, a: Growth, b: Growth) -> Growth | OutsideTheorem:
+    match step.kind:
+        case OpKind.ADD | OpKind.SUB:
+            return a.plus(b)
+        case OpKind.MUL:
+            return a.times(b)
+        case OpKind.DIV:
+            return a.over(b)
+        case _:
+            return OutsideTheorem(f"{step.kind} is opaque: outside the theorem")
+
+
 def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], Growth]) -> Growth | OutsideTheorem:
     match step.kind:
         case OpKind.SQUARE:
             return known[step.a, part].times(known[step.a, part])
+        case OpKind.RECIPROCAL:
+            return Growth(ONE, ONE).over(known[step.a, part])
         case OpKind.EXP:
             inside = known[step.a, Part.Q]
             if inside.below != ONE:

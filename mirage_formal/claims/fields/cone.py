@@ -21,6 +21,7 @@ from mirage_formal.meaning.tape import (
     Part,
     Repeat,
     Reshape,
+    Slice,
     Step,
     Sum,
     Tape,
@@ -94,6 +95,10 @@ def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
         case Concat():
             low, high = np.split(mask, [tape.steps[step.a].shape[step.axis]], axis=step.axis)
             return [(step.a, low), (step.b, high)]
+        case Slice():
+            behind = tape.steps[step.a].shape[step.axis] - step.start - mask.shape[step.axis]
+            around = [(step.start, behind) if axis == step.axis else (0, 0) for axis in range(mask.ndim)]
+            return [(step.a, np.pad(mask, around))]
         case Repeat():
             return [(step.a, _any(mask, (step.axis,)))]
         case Ordered():

@@ -2,8 +2,9 @@
 
 exp takes x in Z_q to omega^x in Z_p, where omega has order q; then exp(a)exp(b) = exp(a + b) holds exactly. sqrt is the
 principal root, defined on residues only. Division by zero and roots of non-residues are reported, never replaced by
-something else. gelu, relu and sigmoid are keyed hashes of the part they are applied to: random functions, the same in
-every program evaluated at the point.
+something else. Opaque functions (``graph.ops.OPAQUE``) are keyed hashes of the part they are applied to: random
+functions, the same in every program evaluated at the point. Those of two elements hash the sum of both elements'
+hashes, which is symmetric.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mirage_formal.meaning.tape import (
     Part,
     Repeat,
     Reshape,
+    Slice,
     Step,
     Sum,
     Tape,
@@ -48,7 +50,7 @@ class FieldPoint:
     """What a point fixes besides the inputs: the fields, the root of unity omega and the keys of opaque functions."""
 
     def __init__(self, pair: FieldPair, omega: int, keys: dict[OpKind, HashKey]) -> None:
-        """Args: ``omega`` of order q in Z_p; ``keys`` for GELU, RELU and SIGMOID."""
+        """Args: ``omega`` of order q in Z_p; ``keys`` for every opaque function."""
         assert omega != 1
         assert pow(omega, pair.q, pair.p) == 1
         self.pair = pair
@@ -159,7 +161,7 @@ def _value(
         case Unary():
             return _unary(number, step, part, point, values)
         case Binary():
-            return _binary(number, step, part, field, values)
+            return _binary(number, step, part, point, values)
         case Constant():
             constant = field.constant(step.value)
             if constant is None:
@@ -176,6 +178,9 @@ def _value(
             return values[step.a, part].reshape(step.shape)
         case Transpose():
             return values[step.a, part].transpose(step.perm)
+        case Slice():
+            length = step.shape[step.axis]
+            return values[step.a, part][(*(slice(None),) * step.axis, slice(step.start, step.start + length))]
         case Repeat():
             return np.broadcast_to(values[step.a, part], step.shape)
         case Ordered():
@@ -196,16 +201,19 @@ def _unary(
         case OpKind.SQRT:
             root, bad = field.root(values[step.a, part])
             return Undefined(number, step.a, part, bad, "a radicand is no residue") if bad.any() else root
-        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
-            return point.opaque(step.kind, values[step.a, part], part)
+        case OpKind.RECIPROCAL:
+            bad = values[step.a, part] == 0
+            if bad.any():
+                return Undefined(number, step.a, part, bad, "a denominator is 0")
+            return field.inverse(values[step.a, part])
         case _:
-            raise AssertionError(step.kind)
+            return point.opaque(step.kind, values[step.a, part], part)
 
 
 def _binary(
-    number: int, step: Binary, part: Part, field: Modulus, values: dict[tuple[int, Part], Residues]
+    number: int, step: Binary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
 ) -> Residues | Undefined:
-    a, b = values[step.a, part], values[step.b, part]
+    a, b, field = values[step.a, part], values[step.b, part], point.fields[part]
     match step.kind:
         case OpKind.ADD:
             return field.add(a, b)
@@ -219,4 +227,5 @@ def _binary(
                 return Undefined(number, step.b, part, bad, "a denominator is 0")
             return field.multiply(a, field.inverse(b))
         case _:
-            raise AssertionError(step.kind)
+            both = field.add(point.opaque(step.kind, a, part), point.opaque(step.kind, b, part))
+            return point.opaque(step.kind, both, part)

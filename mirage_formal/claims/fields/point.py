@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.meaning.tape import Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
+from mirage_formal.meaning.tape import Binary, Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
 from mirage_formal.records.fingerprint import Redraw
 
 
@@ -75,7 +75,7 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
         growth(tape, wanted),
         lax_class(tape, wanted),
         frozenset((step.index, part) for _, step, parts in steps if isinstance(step, Load) for part in parts),
-        frozenset(step.kind for _, step, _ in steps if isinstance(step, Unary) and step.kind in OPAQUE),
+        frozenset(step.kind for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE),
         tuple(tape.steps[number].shape for number in tape.outputs),
     )
 

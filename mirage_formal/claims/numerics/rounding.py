@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
-from math import erf, log, sqrt
+from math import erf, log, pi, sqrt
 from typing import Any, Final
 
 from mirage_formal.graph.ops import OpKind
@@ -83,7 +83,7 @@ class RoundingDomain:
         dtype: Element type that operands of products are rounded to; None tracks no errors.
     """
 
-    keeps: Final = frozenset({OpKind.SILU})
+    keeps: Final = frozenset({OpKind.SILU, OpKind.ABS})
 
     def __init__(self, xp: Any, dtype: DType | None) -> None:
         self.xp = xp
@@ -154,12 +154,27 @@ class RoundingDomain:
             return self._made(y, None if a.exponent is None else 2 * a.exponent, passed, self._error(y))
         if kind is OpKind.SQRT:
             return self._sqrt(a)
+        if kind is OpKind.RECIPROCAL:
+            return self.binary(OpKind.DIV, Estimate(xp.ones_like(a.mantissa)), a)
         a = self.plain(a)
         x = a.mantissa
         if kind is OpKind.EXP:
             return self._exp(x, a.variance)
         if kind is OpKind.RELU:
             return Estimate(xp.maximum(x, 0.0), None, a.variance)
+        if kind is OpKind.ABS:
+            return Estimate(xp.abs(x), None, a.variance)
+        if kind is OpKind.LOG:
+            below = xp.where(x > 0, x, 1.0)
+            passed = None if a.variance is None else a.variance / (below * below)
+            # Where the logarithm is near 0 its argument is near 1, and its own error is absolute.
+            return self._made(xp.log(x), None, passed, self._error(xp.abs(xp.log(below)) + 1.0, 2.0))
+        if kind in (OpKind.TANH, OpKind.ERF):
+            y = xp.tanh(x) if kind is OpKind.TANH else self._erf(x)
+            slope = 1.0 - y * y if kind is OpKind.TANH else (2.0 / sqrt(pi)) * xp.exp(-x * x)
+            # The slope a standard deviation away bounds how fast it changes where errors are not small.
+            passed = None if a.variance is None else a.variance * xp.minimum(1.13, slope + xp.sqrt(a.variance)) ** 2
+            return self._made(y, None, passed, self._error(y, 4.0))
         if kind is OpKind.GELU:
             y, slope = 0.5 * x * (1.0 + self._erf(x / sqrt(2.0))), 1.13
         else:
@@ -206,6 +221,8 @@ class RoundingDomain:
                 return self._made(y, shared + 0.0 * y, a.variance, b.variance, self._error(y))
             y = a.mantissa + b.mantissa if kind is OpKind.ADD else a.mantissa - b.mantissa
             return self._made(y, None, a.variance, b.variance, self._error(y))
+        if kind in (OpKind.MAXIMUM, OpKind.MINIMUM):
+            return self._extreme(kind, self.plain(a), self.plain(b))
         x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
         if kind is OpKind.MUL:
             y = x * z
@@ -220,6 +237,15 @@ class RoundingDomain:
         left = None if va is None else va / (z * z)
         right = None if vb is None else vb * (y / z) ** 2
         return self._made(y, exponent, left, right, self._error(y, 2.0))
+
+    def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
+        """The larger or smaller of two values, with the larger of their variances: either may be the one."""
+        xp = self.xp
+        y = (xp.maximum if kind is OpKind.MAXIMUM else xp.minimum)(a.mantissa, b.mantissa)
+        if a.variance is None and b.variance is None:
+            return Estimate(y)
+        left, right = (0.0 if v is None else v for v in (a.variance, b.variance))
+        return Estimate(y, None, xp.maximum(left, right) + xp.zeros_like(y))
 
     def _combined(self, a: Estimate, b: Estimate, y: Array, sign: float) -> Array | None:
         if a.exponent is None and b.exponent is None:
@@ -343,6 +369,11 @@ class RoundingDomain:
                 left = self.xp.zeros_like(a.mantissa) if x is None else x
                 both.append(self.xp.concatenate([left, self.xp.zeros_like(b.mantissa) if z is None else z], axis=axis))
         return Estimate(self.xp.concatenate([a.mantissa, b.mantissa], axis=axis), *both)
+
+    def slice(self, a: Estimate, axis: int, start: int, stop: int) -> Estimate:
+        """See ``Domain.slice``."""
+        where = (*(slice(None),) * axis, slice(start, stop))
+        return self._each(a, lambda x: self.xp.broadcast_to(x, a.mantissa.shape)[where])
 
     def repeat(self, a: Estimate, axis: int, times: int) -> Estimate:
         """See ``Domain.repeat``."""

@@ -25,7 +25,13 @@ _CALL: Final = 8 * _U
 #: Below this, results lose digits, or are 0 though the exact ones are not.
 _LEAST: Final = 2.0**-1022
 #: Largest slope of the functions that are not monotone or have no simpler bound.
-_SLOPES: Final = {OpKind.SIGMOID: 0.25, OpKind.SILU: 1.1, OpKind.GELU: 1.13, OpKind.RELU: 1.0}
+_SLOPES: Final = {
+    OpKind.SIGMOID: 0.25,
+    OpKind.SILU: 1.1,
+    OpKind.GELU: 1.13,
+    OpKind.TANH: 1.0,
+    OpKind.ERF: 1.13,
+}
 
 
 class BoundedDomain(BatchedDomain):
@@ -48,8 +54,14 @@ class BoundedDomain(BatchedDomain):
                 return np.stack([y, passed + _U * y])
             case OpKind.SQUARE:
                 return np.stack([y, (2 * np.abs(v) + e) * e + _U * y + _lost(y, v != 0)])
-            case OpKind.RELU:
+            case OpKind.RELU | OpKind.ABS:
                 return np.stack([y, e])
+            case OpKind.LOG:
+                room = v - e
+                passed = np.where(room > 0, e / np.where(room > 0, room, 1.0), np.inf)
+                return np.stack([y, passed + _CALL * np.abs(y)])
+            case OpKind.RECIPROCAL:
+                return self.binary(OpKind.DIV, exactly(np.ones_like(v)), a)
             case _:
                 # The error function is near -1 where its sum with 1 is small.
                 own = np.abs(v) if kind is OpKind.GELU else np.abs(y)
@@ -60,6 +72,8 @@ class BoundedDomain(BatchedDomain):
         (v, e), (w, f) = a, b
         y = super().binary(kind, v, w)
         match kind:
+            case OpKind.MAXIMUM | OpKind.MINIMUM:
+                return np.stack([y, np.maximum(e, f) + 0.0 * y])
             case OpKind.MUL:
                 passed = np.abs(v) * f + np.abs(w) * e + e * f + _lost(y, (v != 0) & (w != 0))
             case OpKind.DIV:

@@ -29,6 +29,7 @@ from mirage_formal.meaning.tape import (
     Ordered,
     Repeat,
     Reshape,
+    Slice,
     Step,
     Sum,
     Tape,
@@ -124,6 +125,8 @@ def _back(step: Step, tape: Tape, box: Box) -> list[Box]:
             parts = (along[along < first], along[along >= first] - first)
             cut = [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts]
             return [(*box[: step.axis], part, *box[step.axis + 1 :]) for part in cut]
+        case Slice():
+            return [(*box[: step.axis], box[step.axis] + step.start, *box[step.axis + 1 :])]
         case Repeat():
             return [(*box[: step.axis], np.zeros(1, dtype=np.int64), *box[step.axis + 1 :])]
         case Ordered():
@@ -200,6 +203,8 @@ def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floa
                 np.take(given[1], np.arange((along >= first).sum()), axis=step.axis),
             ]
             return np.concatenate(parts, axis=step.axis)
+        case Slice():
+            return given[0]
         case Repeat():
             return domain.repeat(given[0], step.axis, len(box[step.axis]))
         case Ordered():

@@ -167,6 +167,15 @@ class GroupedDomain:
             np.concatenate(parts, axis=axis + 1),
         )
 
+    def slice(self, a: Grouped, axis: int, start: int, stop: int) -> Grouped:
+        """See ``Domain.slice``."""
+        shape, held = (*a.shape[:axis], stop - start, *a.shape[axis + 1 :]), a.labels[axis]
+        if held is None:
+            return Grouped(shape, a.labels, a.values)
+        chosen, labels = np.unique(held[start:stop], return_inverse=True)
+        own = None if len(chosen) == 1 else labels.reshape(-1).astype(np.int64)
+        return Grouped(shape, (*a.labels[:axis], own, *a.labels[axis + 1 :]), np.take(a.values, chosen, axis=axis + 1))
+
     def repeat(self, a: Grouped, axis: int, times: int) -> Grouped:
         """See ``Domain.repeat``."""
         return Grouped((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)

@@ -29,7 +29,7 @@ _CORNERS: Final = (1.0, 0.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1e-8, -1e-8, 1e8, -1e8)
 
 
 class _Undefined(Exception):
-    """A divisor may be 0, or a radicand negative."""
+    """A divisor may be 0, a radicand negative, or the argument of a logarithm not above 0."""
 
 
 class _ConditionsDomain(BoundedDomain):
@@ -39,13 +39,21 @@ class _ConditionsDomain(BoundedDomain):
         """See ``Domain.unary``."""
         if kind is OpKind.SQRT and not (a[0] >= a[1]).all():
             raise _Undefined
+        if kind is OpKind.LOG and not (a[0] > a[1]).all():
+            raise _Undefined
+        if kind is OpKind.RECIPROCAL and not _nonzero(a):
+            raise _Undefined
         return super().unary(kind, a)
 
     def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         """See ``Domain.binary``."""
-        if kind is OpKind.DIV and not ((np.abs(b[0]) > b[1]) & np.isfinite(b[0])).all():
+        if kind is OpKind.DIV and not _nonzero(b):
             raise _Undefined
         return super().binary(kind, a, b)
+
+
+def _nonzero(a: NDArray[Any]) -> bool:
+    return bool(((np.abs(a[0]) > a[1]) & np.isfinite(a[0])).all())
 
 
 def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed: int = 0) -> Unknown | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, NoReturn, assert_never
 
 from mirage_formal.errors import FormatError, GraphError
@@ -35,7 +35,7 @@ _STATEMENT: Final = re.compile(
 )
 _ATTRIBUTE: Final = re.compile(r"(\w+)=(\[[^\]\s]*\]|[^\s\[\]]+)")
 _GEOMETRY: Final = ("grid", "block", "forloop_range", "reduction_dimx")
-_ATTRIBUTES: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype")
+_ATTRIBUTES: Final = tuple(field.name for field in fields(Attrs))
 _INTEGER: Final = re.compile(r"[0-9]{1,18}")
 _HINT: Final = "the text must be as graph.formats.text.to_text writes it"
 
@@ -96,6 +96,11 @@ def _attributes(attrs: Attrs) -> Iterator[str]:
         yield f" times={attrs.times}"
     if attrs.dtype is not None:
         yield f" dtype={attrs.dtype.value}"
+    if attrs.shift is not None:
+        yield f" shift={ratio_text(attrs.shift)}"
+    for name in ("start", "stop", "before", "after"):
+        if (value := getattr(attrs, name)) is not None:
+            yield f" {name}={value}"
 
 
 def _call(name: str, operands: tuple[int, ...], number: int, results: int, letters: str) -> str:
@@ -344,7 +349,7 @@ class _Reader:
         text = s.attributes[key]
         if text.startswith("["):
             return [self._scalar(part) for part in text[1:-1].split(",")] if text != "[]" else []
-        return text if key in ("factor", "eps", "dtype") else self._scalar(text)
+        return text if key in ("factor", "eps", "dtype", "shift") else self._scalar(text)
 
     def _scalar(self, text: str) -> int | None:
         if text == "-":
