@@ -35,10 +35,16 @@ static inline float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 static inline float sqrt(float x) { return ::sqrtf(x); }
 static inline float square(float x) { return x * x; }
 static inline float max(float a, float b) { return ::fmaxf(a, b); }
+static inline float min(float a, float b) { return ::fminf(a, b); }
 static inline float relu(float x) { return ::fmaxf(x, 0.0f); }
 static inline float sigmoid(float x) { return 1.0f / (1.0f + mf::exp(-x)); }
 static inline float silu(float x) { return x / (1.0f + mf::exp(-x)); }
 static inline float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
+static inline float tanh(float x) { return ::tanhf(x); }
+static inline float erf(float x) { return ::erff(x); }
+static inline float log(float x) { return ::logf(x); }
+static inline float abs(float x) { return ::fabsf(x); }
+static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float round_half(float x) { return to_float(from_float<half>(x)); }
 static inline float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
 

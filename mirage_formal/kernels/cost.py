@@ -49,6 +49,10 @@ _SPECIAL: Final = {
     OpKind.SILU: 2,
     OpKind.GELU: 2,
     OpKind.SIGMOID: 2,
+    OpKind.TANH: 2,
+    OpKind.ERF: 2,
+    OpKind.LOG: 1,
+    OpKind.RECIPROCAL: 1,
     OpKind.SOFTMAX: 1,
 }
 #: Operators that pass over their operand more than once, and how often.

@@ -239,7 +239,7 @@ class _Emitter:
                 return f"(-{self.value(a, 7)})" if above else f"-{self.value(a, 7)}"
             case Apply(fn, a):
                 return f"mf::{fn.value}({self.value(a)})"
-            case Combine(BinaryFn.DIV | BinaryFn.MAX as fn, a, b):
+            case Combine(BinaryFn.DIV | BinaryFn.MAX | BinaryFn.MIN as fn, a, b):
                 return f"mf::{fn.value}({self.value(a)}, {self.value(b)})"
             case Combine(fn, a, b):
                 op = _ARITHMETIC[fn]

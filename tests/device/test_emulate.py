@@ -118,6 +118,10 @@ UNARY: dict[UnaryFn, Any] = {
     UnaryFn.SILU: lambda x: x / (1 + np.exp(-x)),
     UnaryFn.RELU: lambda x: np.maximum(x, 0),
     UnaryFn.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
+    UnaryFn.TANH: np.tanh,
+    UnaryFn.LOG: np.log,
+    UnaryFn.ABS: np.abs,
+    UnaryFn.RECIPROCAL: lambda x: 1 / x,
     UnaryFn.ROUND_HALF: lambda x: x.astype(np.float16),
     UnaryFn.ROUND_BFLOAT: bfloat,
 }
@@ -127,6 +131,7 @@ BINARY = {
     BinaryFn.MUL: np.multiply,
     BinaryFn.DIV: np.divide,
     BinaryFn.MAX: np.maximum,
+    BinaryFn.MIN: np.minimum,
 }
 
 
@@ -139,7 +144,8 @@ def test_functions() -> None:
     kernel = functions()
     results = run(kernel, [a, b])
     exact, other = a.astype(np.float64), b.astype(np.float64)
-    unary = {**UNARY, UnaryFn.GELU: lambda x: 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2)))}
+    erfs = np.vectorize(erf)
+    unary = {**UNARY, UnaryFn.ERF: erfs, UnaryFn.GELU: lambda x: 0.5 * x * (1 + erfs(x / np.sqrt(2)))}
     with np.errstate(all="ignore"):
         expected = {f"Y_{fn.value}": unary[fn](exact) for fn in UnaryFn}
         expected |= {f"Y_{fn.value}": BINARY[fn](exact, other) for fn in BinaryFn}

@@ -27,6 +27,11 @@ ATTRS: dict[str, Any] = {
     "perm": (1, 0),
     "times": 3,
     "dtype": DType.FLOAT32,
+    "shift": Fraction(-2, 7),
+    "start": 3,
+    "stop": 8,
+    "before": 2,
+    "after": 1,
 }
 
 

@@ -134,10 +134,16 @@ MF_DEVICE float sqrt(float x) {
 
 MF_DEVICE float square(float x) { return x * x; }
 MF_DEVICE float max(float a, float b) { return ::fmaxf(a, b); }
+MF_DEVICE float min(float a, float b) { return ::fminf(a, b); }
 MF_DEVICE float relu(float x) { return ::fmaxf(x, 0.0f); }
 MF_DEVICE float sigmoid(float x) { return mf::div(1.0f, 1.0f + mf::exp(-x)); }
 MF_DEVICE float silu(float x) { return mf::div(x, 1.0f + mf::exp(-x)); }
 MF_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
+MF_DEVICE float tanh(float x) { return ::tanhf(x); }
+MF_DEVICE float erf(float x) { return ::erff(x); }
+MF_DEVICE float log(float x) { return ::logf(x); }
+MF_DEVICE float abs(float x) { return ::fabsf(x); }
+MF_DEVICE float reciprocal(float x) { return mf::div(1.0f, x); }
 MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
 MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
 

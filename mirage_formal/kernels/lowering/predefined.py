@@ -42,6 +42,7 @@ from mirage_formal.kernels.program.program import (
     UnaryFn,
     Value,
     Var,
+    binary_fn,
 )
 
 _THREADS: Final = 128
@@ -154,11 +155,14 @@ def _element(op: Op, operands: tuple[Operand, ...], result: DTensor, linear: Int
     if op.kind in FUNCTIONS:
         return Apply(UnaryFn(op.kind.value), read(0, at))
     if op.kind in ARITHMETIC:
-        return Combine(BinaryFn(op.kind.value), read(0, at), read(1, at))
+        return Combine(binary_fn(op.kind), read(0, at), read(1, at))
     match op.kind:
         case OpKind.SCALE:
             assert attrs.factor is not None
             return Combine(BinaryFn.MUL, read(0, at), Real(float(attrs.factor)))
+        case OpKind.SHIFT:
+            assert attrs.shift is not None
+            return Combine(BinaryFn.ADD, read(0, at), Real(float(attrs.shift)))
         case OpKind.CAST | OpKind.REPEAT:
             return read(0, at)
         case OpKind.RESHAPE:
@@ -166,6 +170,20 @@ def _element(op: Op, operands: tuple[Operand, ...], result: DTensor, linear: Int
         case OpKind.TRANSPOSE:
             assert attrs.perm is not None
             return read(0, [at[attrs.perm.index(i)] for i in range(len(at))])
+        case OpKind.SLICE:
+            assert attrs.dim is not None
+            assert attrs.start is not None
+            return read(0, [_bin(IntOp.ADD, c, attrs.start) if i == attrs.dim else c for i, c in enumerate(at)])
+        case OpKind.PAD:
+            assert attrs.dim is not None
+            assert attrs.before is not None
+            extent, along = operands[0][0].shape[attrs.dim], at[attrs.dim]
+            # The index stays in bounds where nothing is read, too.
+            inside = _bin(IntOp.MOD, _bin(IntOp.ADD, along, -attrs.before % extent), extent)
+            value = read(0, [*at[: attrs.dim], inside, *at[attrs.dim + 1 :]])
+            if attrs.after:
+                value = Select(IntBin(IntOp.LT, along, Int(attrs.before + extent)), value, Real(0.0))
+            return Select(IntBin(IntOp.LT, along, Int(attrs.before)), Real(0.0), value) if attrs.before else value
         case OpKind.CONCAT:
             assert attrs.dim is not None
             first, second = operands[0][0].shape[attrs.dim], operands[1][0].shape[attrs.dim]

@@ -25,7 +25,7 @@ from mirage_formal.kernels.program.flat import (
     results_of,
 )
 from mirage_formal.kernels.program.plan import Phase, PlanTensor
-from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn, binary_fn
 
 _ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
 
@@ -133,7 +133,7 @@ class _Expansion:
             case _ if kind in FUNCTIONS:
                 return [self.map(UnaryFn(kind.value), x)]
             case _ if kind in ARITHMETIC:
-                return [self.map(BinaryFn(kind.value), *args)]
+                return [self.map(binary_fn(kind), *args)]
             case OpKind.MATMUL:
                 result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
                 self.ops.append(Product(result, x, args[1]))
@@ -141,6 +141,8 @@ class _Expansion:
             case OpKind.SCALE:
                 assert attrs.factor is not None
                 return [self.scaled(x, attrs.factor)]
+            case OpKind.SHIFT:
+                return [self.map(BinaryFn.ADD, x, constant=attrs.shift)]
             case OpKind.CAST:
                 assert attrs.dtype is not None
                 return [self._cast(x, attrs.dtype)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 
 # --- integer expressions ---------------------------------------------------------------------------------------------
@@ -103,19 +104,31 @@ class UnaryFn(StrEnum):
     GELU = "gelu"
     RELU = "relu"
     SIGMOID = "sigmoid"
+    TANH = "tanh"
+    ERF = "erf"
+    LOG = "log"
+    ABS = "abs"
+    RECIPROCAL = "reciprocal"
     #: Rounded to float16 (bfloat16) and back.
     ROUND_HALF = "round_half"
     ROUND_BFLOAT = "round_bfloat"
 
 
 class BinaryFn(StrEnum):
-    """Functions of two float32; operators of the graph are called by their own names."""
+    """Functions of two float32; operators of the graph are called by their own names, but for the extremes."""
 
     ADD = "add"
     SUB = "sub"
     MUL = "mul"
     DIV = "div"
     MAX = "max"
+    MIN = "min"
+
+
+def binary_fn(kind: OpKind) -> BinaryFn:
+    """The function of an operator of two elements."""
+    named = {OpKind.MAXIMUM: BinaryFn.MAX, OpKind.MINIMUM: BinaryFn.MIN}
+    return named[kind] if kind in named else BinaryFn(kind.value)
 
 
 @dataclass(frozen=True, slots=True)

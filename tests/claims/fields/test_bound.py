@@ -25,6 +25,7 @@ from tests.kit.graphs.random_graphs import random_graph
 PAIR = field_pair(31)
 RATIONAL = frozenset(
     {OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.SQUARE, OpKind.SUM, OpKind.MEAN, OpKind.SCALE}
+    | {OpKind.RECIPROCAL, OpKind.SHIFT, OpKind.SLICE, OpKind.PAD}
     | {OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_CONCAT}
 )
 
@@ -34,6 +35,9 @@ class _Symbolic:
         raise AssertionError("not rational")
 
     def opaque(self, kind: OpKind, x: NDArray[Any]) -> NDArray[Any]:
+        raise AssertionError(kind)
+
+    def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         raise AssertionError(kind)
 
     def constant(self, value: Fraction) -> Any:

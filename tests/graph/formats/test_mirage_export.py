@@ -28,6 +28,11 @@ def _attrs(kind: OpKind) -> Attrs:
         "perm": (1, 0),
         "times": 2,
         "dtype": DType.FLOAT16,
+        "shift": 2,
+        "start": 1,
+        "stop": 3,
+        "before": 1,
+        "after": 0,
     }
     return Attrs(**{name: values[name] for name in SPECS[kind].required})
 

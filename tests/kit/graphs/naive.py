@@ -35,6 +35,8 @@ class Arithmetic(Protocol):
 
     def opaque(self, kind: OpKind, x: NDArray[Any]) -> NDArray[Any]: ...
 
+    def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]: ...
+
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]: ...
 
     def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]: ...
@@ -63,7 +65,16 @@ class FloatArithmetic:
                 return 1.0 / (1.0 + np.exp(-x))
             case OpKind.GELU:
                 return np.array([v * (1 + erf(v / 2**0.5)) / 2 for v in x.ravel()]).reshape(x.shape)
+            case OpKind.TANH:
+                return 2.0 / (1.0 + np.exp(-2.0 * x)) - 1.0
+            case OpKind.ERF:
+                return np.array([erf(v) for v in x.ravel()]).reshape(x.shape)
+            case OpKind.LOG:
+                return np.log2(x) * np.log(2.0)
         raise AssertionError(kind)
+
+    def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        return np.where((x > y) == (kind is OpKind.MAXIMUM), x, y)
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.matmul(a, b)
@@ -232,8 +243,25 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
             return x * x
         case OpKind.SILU:
             return arithmetic.silu(x)
-        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
+        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID | OpKind.TANH | OpKind.ERF | OpKind.LOG:
             return arithmetic.opaque(op.kind, x)
+        case OpKind.MAXIMUM | OpKind.MINIMUM:
+            return arithmetic.pair(op.kind, x, args[1])
+        case OpKind.ABS:
+            return arithmetic.sqrt(x * x)
+        case OpKind.RECIPROCAL:
+            return (x - x + arithmetic.constant(Fraction(1))) / x
+        case OpKind.SHIFT:
+            assert attrs.shift is not None
+            return x + arithmetic.constant(attrs.shift)
+        case OpKind.SLICE:
+            assert attrs.start is not None
+            assert attrs.stop is not None
+            return np.take(x, range(attrs.start, attrs.stop), axis=dim)
+        case OpKind.PAD:
+            zero = np.take(x, [0], axis=dim) * arithmetic.constant(Fraction(0))
+            ends = [np.repeat(zero, n or 0, axis=dim) for n in (attrs.before, attrs.after)]
+            return np.concatenate([ends[0], x, ends[1]], axis=dim)
         case OpKind.SCALE:
             assert attrs.factor is not None
             return x * arithmetic.constant(attrs.factor)

@@ -64,6 +64,13 @@ def _attrs(rng: random.Random, kind: OpKind, shapes: Sequence[Shape]) -> Attrs:
     match kind:
         case OpKind.SCALE:
             return Attrs(factor=Fraction(rng.randint(-9, 9) or 1, rng.randint(1, 9)))
+        case OpKind.SHIFT:
+            return Attrs(shift=Fraction(rng.randint(-9, 9) or 1, rng.randint(1, 9)))
+        case OpKind.SLICE:
+            start = rng.randrange(shape[dim])
+            return Attrs(dim=dim, start=start, stop=rng.randint(start + 1, shape[dim]))
+        case OpKind.PAD:
+            return Attrs(dim=dim, before=rng.randint(0, 2), after=rng.randint(1, 2))
         case OpKind.TRANSPOSE:
             perm = list(range(len(shape)))
             rng.shuffle(perm)

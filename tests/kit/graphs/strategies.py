@@ -53,6 +53,15 @@ def attributes(draw: DrawFn, kind: OpKind, shape: tuple[int, ...]) -> Attrs:
     match kind:
         case OpKind.SCALE:
             return Attrs(factor=draw(st.sampled_from(_FACTORS)))
+        case OpKind.SHIFT:
+            return Attrs(shift=draw(st.sampled_from(_FACTORS)))
+        case OpKind.SLICE:
+            assert dim is not None
+            start = draw(st.integers(0, shape[dim] - 1))
+            return Attrs(dim=dim, start=start, stop=draw(st.integers(start + 1, shape[dim])))
+        case OpKind.PAD:
+            before, after = draw(st.sampled_from([(0, 1), (1, 0), (2, 1)]))
+            return Attrs(dim=dim, before=before, after=after)
         case OpKind.TRANSPOSE:
             return Attrs(perm=tuple(draw(st.permutations(range(rank)))))
         case OpKind.RESHAPE:

@@ -8,7 +8,7 @@ copies read before they were waited for, collectives under divergent conditions,
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import erf
 from typing import Any
@@ -405,37 +405,40 @@ class Machine:
             d[:, :, self.slot(s.d, p.Int(first + k))] += part
 
 
+_UNARY: dict[p.UnaryFn, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    p.UnaryFn.NEG: lambda a: -a,
+    p.UnaryFn.EXP: np.exp,
+    p.UnaryFn.SQRT: np.sqrt,
+    p.UnaryFn.RSQRT: lambda a: 1 / np.sqrt(a),
+    p.UnaryFn.SQUARE: lambda a: a * a,
+    p.UnaryFn.SILU: lambda a: a / (1 + np.exp(-a)),
+    p.UnaryFn.GELU: lambda a: (0.5 * a * (1 + np.vectorize(erf)(a / np.sqrt(2)))).astype(np.float32),
+    p.UnaryFn.RELU: lambda a: np.maximum(a, 0),
+    p.UnaryFn.SIGMOID: lambda a: 1 / (1 + np.exp(-a)),
+    p.UnaryFn.TANH: np.tanh,
+    p.UnaryFn.ERF: np.vectorize(erf, otypes=[np.float32]),
+    p.UnaryFn.LOG: np.log,
+    p.UnaryFn.ABS: np.abs,
+    p.UnaryFn.RECIPROCAL: lambda a: 1 / a,
+    p.UnaryFn.ROUND_HALF: lambda a: from_storage(to_storage(a, DType.FLOAT16), DType.FLOAT16),
+    p.UnaryFn.ROUND_BFLOAT: lambda a: from_storage(to_storage(a, DType.BFLOAT16), DType.BFLOAT16),
+}
+
+
 def unary(fn: p.UnaryFn, a: NDArray[Any]) -> NDArray[Any]:
-    F = p.UnaryFn
-    match fn:
-        case F.NEG:
-            return -a
-        case F.EXP:
-            return np.exp(a)
-        case F.SQRT:
-            return np.sqrt(a)
-        case F.RSQRT:
-            return 1 / np.sqrt(a)
-        case F.SQUARE:
-            return a * a
-        case F.SILU:
-            return a / (1 + np.exp(-a))
-        case F.GELU:
-            return (0.5 * a * (1 + np.vectorize(erf)(a / np.sqrt(2)))).astype(np.float32)
-        case F.RELU:
-            return np.maximum(a, 0)
-        case F.SIGMOID:
-            return 1 / (1 + np.exp(-a))
-        case F.ROUND_HALF:
-            return from_storage(to_storage(a, DType.FLOAT16), DType.FLOAT16)
-        case F.ROUND_BFLOAT:
-            return from_storage(to_storage(a, DType.BFLOAT16), DType.BFLOAT16)
-    raise AssertionError(fn)
+    return _UNARY[fn](a)
 
 
 def binary(fn: p.BinaryFn, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     F = p.BinaryFn
-    ops = {F.ADD: np.add, F.SUB: np.subtract, F.MUL: np.multiply, F.DIV: np.divide, F.MAX: np.maximum}
+    ops = {
+        F.ADD: np.add,
+        F.SUB: np.subtract,
+        F.MUL: np.multiply,
+        F.DIV: np.divide,
+        F.MAX: np.maximum,
+        F.MIN: np.minimum,
+    }
     return ops[fn](a, b)
 
 

@@ -91,6 +91,9 @@ class Exact:
         p, q = self.primes
         return self._map(lambda v: Number(self._hash(kind, v.p, p), self._hash(kind, v.q, q), self.primes), x)
 
+    def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        return self.opaque(kind, self.opaque(kind, x) + self.opaque(kind, y))
+
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.matmul(a, b)
 

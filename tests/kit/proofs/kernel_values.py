@@ -91,7 +91,9 @@ class Values:
             case "surd":
                 return payload
         argument = self.poly(dict(payload[1]), env).real
-        return math.erf(argument) if payload[0] == "erf" else max(argument, 0)
+        return {"erf": math.erf, "log": lambda x: math.log(x) if x > 0 else math.nan, "relu": lambda x: max(x, 0)}[
+            payload[0]
+        ](argument)
 
     def prefix(self, payload: Any, env: Env, t: int) -> float:
         _, u, digits, body = payload
@@ -124,6 +126,10 @@ class Numbers:
                 "square": lambda: x**2,
                 "sigmoid": lambda: 1 / (1 + np.exp(-x)),
                 "relu": lambda: np.where(x > 0, x, 0),
+                "tanh": lambda: 1 - 2 / (1 + np.exp(2 * x)),
+                "erf": lambda: erf(x),
+                "log": lambda: np.log(x),
+                "reciprocal": lambda: 1 / x,
                 "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
             }
             return functions[rest[0]]()
