@@ -30,9 +30,9 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
 Float = Annotated[str, msgspec.Meta(max_length=32, pattern=r"^-?(inf|0x[01]\.[0-9a-f]+p[+-][0-9]+)(?!\n)$")]
 Element = Literal["float16", "bfloat16", "float32"]
 Unary = Literal[
-    *("neg", "exp", "sqrt", "rsqrt", "square", "silu", "gelu", "relu", "sigmoid", "tanh", "erf", "log", "abs"),
-    *("reciprocal", "round_half", "round_bfloat"),
-]
+    "neg", "exp", "sqrt", "rsqrt", "square", "silu", "gelu", "relu", "sigmoid", "tanh", "erf", "log", "abs",
+    "reciprocal", "round_half", "round_bfloat",
+]  # fmt: skip
 Binary = Literal["add", "sub", "mul", "div", "max", "min"]
 Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
 

@@ -11,8 +11,8 @@ Rules that hold in every space, whatever its bounds; both engines keep them:
   loop meets an accumulator only when the loop runs once (otherwise it would be scaled by the range);
 - a matmul inside a block has leading dims 1; sum, rms_norm, accum_sum_last and the reductions to dimx work on a dim of
   extent > 1;
-- scale factors, eps and functions of one element (exp, sqrt, silu, gelu, relu, sigmoid; a square is a product) are
-  those that the program uses, a softmax counting as exp; norms stay one operator;
+- scale factors, shifts, eps, extremes (maximum, minimum) and functions of one element (exp, tanh and so on; a square is
+  a product) are those that the program uses, a softmax counting as exp; norms stay one operator;
 - a block graph writes every result behind the accumulators that it does not read itself, and possibly others;
 - every tensor of a candidate is used, and no operator appears twice with equal operands and attributes.
 """
@@ -35,7 +35,7 @@ from mirage_formal.graph.types import Dim3, DimMap, Shape
 SEARCHABLE: Final = frozenset(
     kind
     for kind, spec in SPECS.items()
-    if spec.required <= {"dim", "factor"}
+    if spec.required <= {"dim", "factor", "shift"}
     and spec.outputs == 1
     and spec.lax is not Lax.NONE
     and kind not in {OpKind.CONCAT, OpKind.LAYER_NORM, OpKind.ACCUM_CONCAT}

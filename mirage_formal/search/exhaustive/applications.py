@@ -71,8 +71,8 @@ class Tensors:
         return self.tensor(source.term, (), tuple(whole))
 
 
-#: Functions of one element; a search tries those that the program applies. (A square is a product.)
-_TRIED: Final = FUNCTIONS - {OpKind.SQUARE}
+#: Functions of one element and extremes; a search tries those that the program applies. (A square is a product.)
+_TRIED: Final = FUNCTIONS - {OpKind.SQUARE} | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Constants:
     """Attribute values and functions of one element that a program uses; the search tries no others."""
 
     factors: tuple[Fraction, ...]
+    shifts: tuple[Fraction, ...]
     eps: tuple[Fraction | None, ...]
     functions: frozenset[OpKind]
 
@@ -89,7 +90,7 @@ class Constants:
 
 
 def constants(program: KernelGraph) -> Constants:
-    """The scale factors, eps and functions of a program; eps is None where rms_norm is used without.
+    """The scale factors, shifts, eps and functions of a program; eps is None where rms_norm is used without.
 
     A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
     """
@@ -98,7 +99,8 @@ def constants(program: KernelGraph) -> Constants:
     eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
     kinds = {op.kind for op in ops}
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
-    return Constants(factors, eps or (None,), frozenset(functions))
+    shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
+    return Constants(factors, shifts, eps or (None,), frozenset(functions))
 
 
 class Terms:
@@ -225,6 +227,8 @@ class Applier:
     def _attrs(self, kind: OpKind, shape: Shape) -> Iterator[Attrs]:
         if kind is OpKind.SCALE:
             yield from (Attrs(factor=factor) for factor in self._fixed.factors)
+        elif kind is OpKind.SHIFT:
+            yield from (Attrs(shift=shift) for shift in self._fixed.shifts)
         elif "dim" in SPECS[kind].required:
             epsilons = self._fixed.eps if kind is OpKind.RMS_NORM else (None,)
             yield from (Attrs(dim=dim, eps=eps) for dim, extent in enumerate(shape) if extent > 1 for eps in epsilons)

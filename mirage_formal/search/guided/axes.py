@@ -17,11 +17,13 @@ from typing import NewType, cast
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import ARITHMETIC, OpKind
+from mirage_formal.graph.ops import FUNCTIONS as ELEMENT_FUNCTIONS
 from mirage_formal.search.bounds import in_parts
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, PartMask, mask, unsplit
+from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
+from mirage_formal.search.guided.algebra.operators import binary, rms_norm, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
 from mirage_formal.search.guided.views import Dims, Views
 
@@ -35,9 +37,8 @@ _String = list[_Index]
 #: The dims of a tensor, each as the axes it runs through, most significant first.
 AxisDims = tuple[tuple[Axis, ...], ...]
 
-FUNCTIONS = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
-_BINARY = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
-MINUS_ONE = Fraction(-1)
+#: Functions of one element that are opaque here; a square is a product.
+FUNCTIONS = ELEMENT_FUNCTIONS - {OpKind.SQUARE}
 
 
 class _Indices:
@@ -91,6 +92,7 @@ class ProgramAxes:
         output: Dims of the program's output.
         functions: Opaque elementwise functions that occur.
         constants: Rational factors that occur, including 1/n of means.
+        shifts: Rational summands that occur.
         norms: (kind, eps) of the norms that occur.
         kinds: All operator kinds that occur, macro operators expanded.
         bound: Axes that some operator reduces.
@@ -111,6 +113,7 @@ class ProgramAxes:
         self._indices = _Indices()
         self.functions: set[OpKind] = set()
         self.constants: set[Fraction] = set()
+        self.shifts: set[Fraction] = set()
         self.norms: set[tuple[OpKind, Fraction | None]] = set()
         self.kinds: set[OpKind] = set()
         self.permutations: set[tuple[int, ...]] = set()
@@ -137,7 +140,7 @@ class ProgramAxes:
                     unify(x, y)
                 reduced.append(a[-1])
                 return [*a[:-1], b[-1]]
-            case kind if kind in _BINARY:
+            case kind if kind in ARITHMETIC:
                 return self._broadcast(a, operands[1])
             case kind if kind in FUNCTIONS:
                 self.functions.add(kind)
@@ -147,6 +150,10 @@ class ProgramAxes:
             case OpKind.SCALE:
                 assert op.attrs.factor is not None
                 self.constants.add(op.attrs.factor)
+                return a
+            case OpKind.SHIFT:
+                assert op.attrs.shift is not None
+                self.shifts.add(op.attrs.shift)
                 return a
             case OpKind.SUM | OpKind.MEAN | OpKind.SOFTMAX | OpKind.RMS_NORM | OpKind.LAYER_NORM:
                 return self._reduce(op, operands, reduced)
@@ -326,7 +333,7 @@ class _Walk:
                 product = algebra.mul(x, y)
                 total = None if product is None else algebra.sum(mask(dims[-1]), product, self._frame)
                 return total, (*dims[:-1], dims2[-1])
-            case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.DIV:
+            case kind if kind in ARITHMETIC:
                 y, joined = self._views.joined(dims, *operands[1])
                 return binary(algebra, op.kind, x, y), joined
             case OpKind.SQUARE:
@@ -334,6 +341,9 @@ class _Walk:
             case OpKind.SCALE:
                 assert op.attrs.factor is not None
                 return algebra.mul(algebra.constant(op.attrs.factor), x), dims
+            case OpKind.SHIFT:
+                assert op.attrs.shift is not None
+                return shift(algebra, x, op.attrs.shift), dims
             case OpKind.SUM | OpKind.MEAN | OpKind.SOFTMAX | OpKind.RMS_NORM | OpKind.LAYER_NORM:
                 return self._reduction(op, operands)
             case OpKind.TRANSPOSE:
@@ -390,37 +400,6 @@ class _Walk:
                 y, _ = self._views.joined(dims, *operand)
                 out = binary(algebra, kind, out, y)
         return out, dims
-
-
-def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
-    """Normal form of an elementwise operator.
-
-    Args:
-        algebra: The forms' algebra.
-        kind: ADD, SUB, MUL or DIV.
-        a: Form of the first operand.
-        b: Form of the second operand.
-
-    Returns:
-        The form; None where it has none.
-    """
-    if kind is OpKind.ADD:
-        return algebra.add(a, b)
-    if kind is OpKind.SUB:
-        negative = algebra.mul(algebra.constant(MINUS_ONE), b)
-        return None if negative is None else algebra.add(a, negative)
-    return algebra.mul(a, b) if kind is OpKind.MUL else algebra.div(a, b)
-
-
-def rms_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of rms_norm over ``parts``: the norm stays an opaque factor. See ``Forms.root_mean_square``."""
-    norm = algebra.root_mean_square(parts, a, eps, frame)
-    return None if norm is None else algebra.div(a, norm)
-
-
-def layer_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of layer_norm over ``parts``, opaque. See ``Forms.layer_norm``."""
-    return algebra.layer_norm(parts, a, eps, frame)
 
 
 _EXHAUSTIVE = "use --engine exhaustive (engine='exhaustive')"

@@ -19,8 +19,9 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.operators import EXTREMES, binary, layer_norm, rms_norm, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
-from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes, binary, layer_norm, rms_norm
+from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.structure import Structure
 from mirage_formal.search.guided.views import Dims, Views
 
@@ -83,7 +84,9 @@ class Closure:
     tried: int = 0
 
 
-_PAIRS = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+_PAIRS = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, *sorted(EXTREMES))
+#: Pairs that only programs with such an operator have.
+_RARE = EXTREMES | {OpKind.SUB}
 
 
 class Closer:
@@ -106,7 +109,8 @@ class Closer:
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
         self._constants = sorted(axes.constants) if OpKind.SCALE in block_ops else []
-        self._pairs = [k for k in _PAIRS if k in block_ops and (k is not OpKind.SUB or k in kinds)]
+        self._shifts = sorted(axes.shifts) if OpKind.SHIFT in block_ops else []
+        self._pairs = [k for k in _PAIRS if k in block_ops and (k not in _RARE or k in kinds)]
         self._norms: list[tuple[OpKind, Fraction | None]] = sorted(
             ((k, e) for k, e in axes.norms if k in block_ops), key=lambda n: (n[0], n[1] is not None, n[1] or 0)
         )
@@ -187,6 +191,8 @@ class Closer:
             scaled = algebra.mul(algebra.constant(value), form)
             if scaled is not None:
                 yield (scaled, dims, after), Producer(OpKind.SCALE, (number,), Attrs(factor=value))
+        for value in self._shifts:
+            yield (shift(algebra, form, value), dims, after), Producer(OpKind.SHIFT, (number,), Attrs(shift=value))
         for dim, parts in enumerate(dims):
             if parts:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
@@ -287,8 +293,8 @@ class Closer:
         self, a: ClassId, b: ClassId, form: Form, form2: Form, dims: Dims, after: bool
     ) -> Iterator[tuple[BlockClass, Producer]]:
         for kind in self._pairs:
-            if kind is OpKind.MUL and a == b:
-                continue  # square is that operator
+            if a == b and (kind is OpKind.MUL or kind in EXTREMES):
+                continue  # square is that operator, and an extreme of one value is the value
             value = binary(self._algebra, kind, form, form2)
             if value is not None:
                 yield (value, dims, after), Producer(kind, (a, b))

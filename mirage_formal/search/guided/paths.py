@@ -10,8 +10,9 @@ from typing import NewType
 from mirage_formal.graph.ops import ARITHMETIC, NO_ATTRS, Attrs, OpKind
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
+from mirage_formal.search.guided.algebra.operators import EXTREMES, binary, rms_norm, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
-from mirage_formal.search.guided.axes import FUNCTIONS, TensorId, binary, rms_norm
+from mirage_formal.search.guided.axes import FUNCTIONS, TensorId
 from mirage_formal.search.guided.handover import Handover, carried_in
 from mirage_formal.search.guided.problems import Kernel, KernelSolver
 from mirage_formal.search.guided.structure import KTensor
@@ -147,7 +148,9 @@ class PathFinder:
                         continue
                     if kind in (OpKind.SUB, OpKind.DIV) and i == j:
                         continue
-                    if kind is OpKind.SUB and kind not in self._solver.axes.kinds:
+                    if kind in EXTREMES and j >= i:
+                        continue
+                    if (kind is OpKind.SUB or kind in EXTREMES) and kind not in self._solver.axes.kinds:
                         continue
                     value = self._pair(kind, a, b, frame)
                     if value is not None:
@@ -192,6 +195,9 @@ class PathFinder:
                 scaled = algebra.mul(algebra.constant(value), a.form)
                 if scaled is not None:
                     yield Attrs(factor=value), scaled, a.dims
+        elif kind is OpKind.SHIFT:
+            for value in sorted(axes.shifts):
+                yield Attrs(shift=value), shift(algebra, a.form, value), a.dims
         elif kind is OpKind.TRANSPOSE:
             for perm in sorted(axes.permutations):
                 if len(perm) == len(a.dims):

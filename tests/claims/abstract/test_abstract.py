@@ -91,6 +91,16 @@ TWO = [tensor("X", 8, 16), tensor("Y", 8, 16)]
         (op(OpKind.RELU, 0), unary("relu", X)),
         (op(OpKind.SIGMOID, 0), unary("sigmoid", X)),
         (op(OpKind.SQUARE, 0), mul(X, X)),
+        (op(OpKind.TANH, 0), unary("tanh", X)),
+        (op(OpKind.ERF, 0), unary("erf", X)),
+        (op(OpKind.LOG, 0), unary("log", X)),
+        (op(OpKind.ABS, 0), unary("sqrt", mul(X, X))),
+        (op(OpKind.RECIPROCAL, 0), div(const(1), X)),
+        (op(OpKind.MAXIMUM, 0, 1), unary("maximum", add(X, Y))),
+        (op(OpKind.MINIMUM, 0, 1), unary("minimum", add(X, Y))),
+        (op(OpKind.SHIFT, 0, shift=Fraction(-3, 8)), add(X, const(Fraction(-3, 8)))),
+        (op(OpKind.SLICE, 0, dim=1, start=3, stop=9), X),
+        (op(OpKind.PAD, 0, dim=1, before=1, after=0), add(mul(const(0), X), X)),
         (op(OpKind.SCALE, 0, factor=Fraction(3, 8)), mul(const(Fraction(3, 8)), X)),
         (op(OpKind.SUM, 0, dim=1), sum_(16, X)),
         (op(OpKind.SUM, 0, dim=0), sum_(8, X)),
@@ -244,6 +254,11 @@ VALUES: dict[str, object] = {
     "relu": lambda x: max(x, 0.0),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "max": lambda x: x,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "log": lambda x: math.log(x) if x > 0 else math.nan,
+    "maximum": None,
+    "minimum": None,
 }
 
 

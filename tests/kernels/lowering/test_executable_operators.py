@@ -23,6 +23,16 @@ K = OpKind
 A = Attrs
 CASES = [
     *((kind, A(), ((2, 3, 40),)) for kind in (K.EXP, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID)),
+    *((kind, A(), ((2, 3, 40),)) for kind in (K.TANH, K.ERF, K.ABS, K.RECIPROCAL)),
+    (K.LOG, A(), ((7, 9),)),
+    (K.MAXIMUM, A(), ((2, 3, 40), (2, 1, 40))),
+    (K.MINIMUM, A(), ((4, 1), (1, 33))),
+    (K.SHIFT, A(shift=Fraction(-1, 3)), ((6, 6),)),
+    (K.SLICE, A(dim=1, start=2, stop=9), ((3, 12, 5),)),
+    (K.SLICE, A(dim=0, start=4, stop=5), ((5, 4),)),
+    (K.PAD, A(dim=1, before=5, after=2), ((3, 4, 2),)),
+    (K.PAD, A(dim=0, before=0, after=9), ((5, 4),)),
+    (K.PAD, A(dim=1, before=1, after=0), ((5, 4),)),
     (K.SQRT, A(), ((5,),)),
     (K.ADD, A(), ((2, 3, 40), (2, 1, 40))),
     (K.SUB, A(), ((4, 1), (1, 33))),
@@ -63,7 +73,7 @@ def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ..
     assert isinstance(discharge_safety(program).verdict, Safe)
     random = np.random.default_rng(5)
     arrays = [random.standard_normal(s).astype(np.float32).astype(np.float64) for s in shapes]
-    if kind is K.SQRT:
+    if kind in (K.SQRT, K.LOG):
         arrays = [np.abs(a) for a in arrays]
     memory = []
     for item, array in zip(inputs, arrays, strict=True):

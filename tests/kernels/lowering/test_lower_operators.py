@@ -62,7 +62,7 @@ def elementwise(ops: Sequence[BlockOp], shapes: Sequence[Shape], **more: Any) ->
     return kernel(shapes, [load(m) for m in maps], [*sums, *ops], [(total - 1, ROWS)], grid=(2, 1, 1), **more)
 
 
-UNARY = [K.EXP, K.SQRT, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID]
+UNARY = [K.EXP, K.SQRT, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL]
 
 
 @BOTH
@@ -73,7 +73,7 @@ def test_unary(kind: OpKind, generic: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("kind", [K.ADD, K.SUB, K.MUL, K.DIV])
+@pytest.mark.parametrize("kind", [K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM])
 @pytest.mark.parametrize(
     "shapes",
     [((6, 40), (6, 40)), ((6, 40), (6, 1)), ((6, 40), (1, 40)), ((6, 1), (1, 40)), ((6, 3), (1, 1)), ((6,), (1,))],

@@ -91,9 +91,12 @@ class Values:
             case "surd":
                 return payload
         argument = self.poly(dict(payload[1]), env).real
-        return {"erf": math.erf, "log": lambda x: math.log(x) if x > 0 else math.nan, "relu": lambda x: max(x, 0)}[
-            payload[0]
-        ](argument)
+        match payload[0]:
+            case "erf":
+                return math.erf(argument)
+            case "log":
+                return math.log(argument) if argument > 0 else math.nan
+        return max(argument, 0)
 
     def prefix(self, payload: Any, env: Env, t: int) -> float:
         _, u, digits, body = payload
