@@ -51,6 +51,18 @@ def expressions(graph: KernelGraph) -> dict[str, Expr]:
         GraphError: The graph is not well-formed.
         FormatError: An operator has no abstract expression.
     """
+    terms, named = _read(graph)
+    return {f"k{i}": _whole(term) for i, term in enumerate(terms)} | named
+
+
+def output_parts(graph: KernelGraph) -> list[Expr]:
+    """Abstract expressions of the parts of a program's outputs: one of each, but for concatenations."""
+    terms, _ = _read(graph)
+    return [term for i in graph.outputs for _, term in terms[i][1]]
+
+
+def _read(graph: KernelGraph) -> tuple[list[Parts], dict[str, Expr]]:
+    """Terms of the tensors of a kernel graph, and expressions of those of its block graphs."""
     types = kernel_types(graph)
     terms = [_one(var(given.name)) for given in graph.inputs]
     named: dict[str, Expr] = {}
@@ -62,7 +74,7 @@ def expressions(graph: KernelGraph) -> dict[str, Expr]:
             terms += saved
         else:
             terms += _results(op.kind, op.attrs, given, [types[i].shape for i in op.operands], 1, 1)
-    return {f"k{i}": _whole(term) for i, term in enumerate(terms)} | named
+    return terms, named
 
 
 def targets(graph: KernelGraph) -> list[Expr]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import index
-from types import FrameType
+from types import EllipsisType, FrameType
 from typing import Final
 
 from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
@@ -19,6 +19,10 @@ from mirage_formal.graph.rules import shape_fault
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 
 Number = int | float | Fraction | Decimal
+#: One dim, several, or all for None; negative ones count from the last.
+Dims = int | Sequence[int] | None
+#: What may stand in the brackets behind a tensor.
+Part = int | slice | EllipsisType | None
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MAX_DIGITS: Final = 1000

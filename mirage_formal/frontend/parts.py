@@ -6,16 +6,12 @@ import builtins
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
-from types import EllipsisType
 
 from mirage_formal.errors import ShapeError, UnsupportedError
-from mirage_formal.frontend.arguments import Number, exact, fail, parse_dim, whole, whole_tuple
+from mirage_formal.frontend.arguments import Number, Part, exact, fail, parse_dim, whole, whole_tuple
 from mirage_formal.frontend.shapes import Shapes
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
-
-#: What may stand in the brackets behind a tensor.
-Part = int | slice | EllipsisType | None
 
 
 class Parts(Shapes):

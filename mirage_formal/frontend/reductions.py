@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.frontend.arguments import Number, fail, parse_dim, parse_eps, whole_tuple
+from mirage_formal.frontend.arguments import Dims, Number, fail, parse_dim, parse_eps, whole_tuple
 from mirage_formal.frontend.handles import rule_error
 from mirage_formal.frontend.parts import Parts
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
-
-#: One dim, several, or all for None; negative ones count from the last.
-Dims = int | Sequence[int] | None
 
 
 class Reductions(Parts):

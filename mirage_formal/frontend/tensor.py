@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
 
-from mirage_formal.frontend.arguments import Number
+from mirage_formal.frontend.arguments import Dims, Number, Part
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.graph.types import DTensor, DType
-
-if TYPE_CHECKING:
-    from mirage_formal.frontend.builder import KernelBuilder
-    from mirage_formal.frontend.parts import Part
-    from mirage_formal.frontend.reductions import Dims
 
 
 class Tensor(Handle):
@@ -32,19 +26,23 @@ class Tensor(Handle):
     @property
     def T(self) -> Tensor:
         """The tensor with all dims in reverse order."""
-        return self._graph.transpose(self, perm=tuple(reversed(range(self.num_dims))))
+        return self._call("permute", *reversed(range(self.num_dims)))
 
     @property
     def mT(self) -> Tensor:
         """The tensor with its last two dims swapped."""
-        return self._graph.transpose(self)
+        return self._call("transpose")
 
-    @property
-    def _graph(self) -> KernelBuilder:
-        return cast("KernelBuilder", self.graph)
+    def _call(self, name: str, *arguments: object) -> Tensor:
+        found = getattr(self.graph, name)(self, *arguments)
+        assert isinstance(found, Tensor)
+        return found
+
+    def _list(self, name: str, *arguments: object) -> list[Tensor]:
+        return list(getattr(self.graph, name)(self, *arguments))
 
     def __getitem__(self, key: Part | tuple[Part, ...]) -> Tensor:
-        return self._graph.index(self, key)
+        return self._call("index", key)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -54,196 +52,196 @@ class Tensor(Handle):
 
     def tanh(self) -> Tensor:
         """See ``KernelBuilder.tanh``."""
-        return self._graph.tanh(self)
+        return self._call("tanh")
 
     def erf(self) -> Tensor:
         """See ``KernelBuilder.erf``."""
-        return self._graph.erf(self)
+        return self._call("erf")
 
     def exp(self) -> Tensor:
         """See ``KernelBuilder.exp``."""
-        return self._graph.exp(self)
+        return self._call("exp")
 
     def log(self) -> Tensor:
         """See ``KernelBuilder.log``."""
-        return self._graph.log(self)
+        return self._call("log")
 
     def sqrt(self) -> Tensor:
         """See ``KernelBuilder.sqrt``."""
-        return self._graph.sqrt(self)
+        return self._call("sqrt")
 
     def rsqrt(self) -> Tensor:
         """See ``KernelBuilder.rsqrt``."""
-        return self._graph.rsqrt(self)
+        return self._call("rsqrt")
 
     def square(self) -> Tensor:
         """See ``KernelBuilder.square``."""
-        return self._graph.square(self)
+        return self._call("square")
 
     def abs(self) -> Tensor:
         """See ``KernelBuilder.abs``."""
-        return self._graph.abs(self)
+        return self._call("abs")
 
     def neg(self) -> Tensor:
         """See ``KernelBuilder.neg``."""
-        return self._graph.neg(self)
+        return self._call("neg")
 
     def reciprocal(self) -> Tensor:
         """See ``KernelBuilder.reciprocal``."""
-        return self._graph.reciprocal(self)
+        return self._call("reciprocal")
 
     def relu(self) -> Tensor:
         """See ``KernelBuilder.relu``."""
-        return self._graph.relu(self)
+        return self._call("relu")
 
     def sigmoid(self) -> Tensor:
         """See ``KernelBuilder.sigmoid``."""
-        return self._graph.sigmoid(self)
+        return self._call("sigmoid")
 
     def silu(self) -> Tensor:
         """See ``KernelBuilder.silu``."""
-        return self._graph.silu(self)
+        return self._call("silu")
 
     def gelu(self, approximate: str = "none") -> Tensor:
         """See ``KernelBuilder.gelu``."""
-        return self._graph.gelu(self, approximate)
+        return self._call("gelu", approximate)
 
     def leaky_relu(self, negative_slope: Number = 0.01) -> Tensor:
         """See ``KernelBuilder.leaky_relu``."""
-        return self._graph.leaky_relu(self, negative_slope)
+        return self._call("leaky_relu", negative_slope)
 
     def pow(self, c: Number) -> Tensor:
         """See ``KernelBuilder.pow``."""
-        return self._graph.pow(self, c)
+        return self._call("pow", c)
 
     def scale(self, c: Number) -> Tensor:
         """See ``KernelBuilder.scale``."""
-        return self._graph.scale(self, c)
+        return self._call("scale", c)
 
     def shift(self, c: Number) -> Tensor:
         """See ``KernelBuilder.shift``."""
-        return self._graph.shift(self, c)
+        return self._call("shift", c)
 
     def full_like(self, c: Number) -> Tensor:
         """See ``KernelBuilder.full_like``."""
-        return self._graph.full_like(self, c)
+        return self._call("full_like", c)
 
     def add(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.add``."""
-        return self._graph.add(self, B)
+        return self._call("add", B)
 
     def sub(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.sub``."""
-        return self._graph.sub(self, B)
+        return self._call("sub", B)
 
     def mul(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.mul``."""
-        return self._graph.mul(self, B)
+        return self._call("mul", B)
 
     def div(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.div``."""
-        return self._graph.div(self, B)
+        return self._call("div", B)
 
     def maximum(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.maximum``."""
-        return self._graph.maximum(self, B)
+        return self._call("maximum", B)
 
     def minimum(self, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.minimum``."""
-        return self._graph.minimum(self, B)
+        return self._call("minimum", B)
 
     def clamp(self, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
         """See ``KernelBuilder.clamp``."""
-        return self._graph.clamp(self, min, max)
+        return self._call("clamp", min, max)
 
     def where(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
         """See ``KernelBuilder.where``; this tensor is the mask."""
-        return self._graph.where(self, A, B)
+        return self._call("where", A, B)
 
     def sum(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
         """See ``KernelBuilder.sum``."""
-        return self._graph.sum(self, dim, keepdim)
+        return self._call("sum", dim, keepdim)
 
     def mean(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
         """See ``KernelBuilder.mean``."""
-        return self._graph.mean(self, dim, keepdim)
+        return self._call("mean", dim, keepdim)
 
     def max(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
         """See ``KernelBuilder.max``."""
-        return self._graph.max(self, dim, keepdim)
+        return self._call("max", dim, keepdim)
 
     def min(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
         """See ``KernelBuilder.min``."""
-        return self._graph.min(self, dim, keepdim)
+        return self._call("min", dim, keepdim)
 
     def logsumexp(self, dim: Dims = -1, keepdim: bool = True) -> Tensor:
         """See ``KernelBuilder.logsumexp``."""
-        return self._graph.logsumexp(self, dim, keepdim)
+        return self._call("logsumexp", dim, keepdim)
 
     def softmax(self, dim: int = -1) -> Tensor:
         """See ``KernelBuilder.softmax``."""
-        return self._graph.softmax(self, dim)
+        return self._call("softmax", dim)
 
     def log_softmax(self, dim: int = -1) -> Tensor:
         """See ``KernelBuilder.log_softmax``."""
-        return self._graph.log_softmax(self, dim)
+        return self._call("log_softmax", dim)
 
     def matmul(self, B: Tensor) -> Tensor:
         """See ``KernelBuilder.matmul``."""
-        return self._graph.matmul(self, B)
+        return self._call("matmul", B)
 
     def linear(self, w: Tensor, b: Tensor | None = None) -> Tensor:
         """See ``KernelBuilder.linear``."""
-        return self._graph.linear(self, w, b)
+        return self._call("linear", w, b)
 
     def transpose(self, d0: int | Sequence[int] = -2, d1: int | None = None) -> Tensor:
         """See ``KernelBuilder.transpose``."""
-        return self._graph.transpose(self, d0, d1)
+        return self._call("transpose", d0, d1)
 
     def permute(self, *dims: int | Sequence[int]) -> Tensor:
         """See ``KernelBuilder.permute``."""
-        return self._graph.permute(self, *dims)
+        return self._call("permute", *dims)
 
     def reshape(self, shape: Sequence[int] | int, *more: int) -> Tensor:
         """See ``KernelBuilder.reshape``."""
-        return self._graph.reshape(self, shape, *more)
+        return self._call("reshape", shape, *more)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
         """See ``KernelBuilder.expand``."""
-        return self._graph.expand(self, *shape)
+        return self._call("expand", *shape)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Tensor:
         """See ``KernelBuilder.squeeze``."""
-        return self._graph.squeeze(self, dim)
+        return self._call("squeeze", dim)
 
     def unsqueeze(self, dim: int) -> Tensor:
         """See ``KernelBuilder.unsqueeze``."""
-        return self._graph.unsqueeze(self, dim)
+        return self._call("unsqueeze", dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         """See ``KernelBuilder.flatten``."""
-        return self._graph.flatten(self, start_dim, end_dim)
+        return self._call("flatten", start_dim, end_dim)
 
     def repeat_interleave(self, repeats: int, dim: int) -> Tensor:
         """See ``KernelBuilder.repeat_interleave``."""
-        return self._graph.repeat_interleave(self, repeats, dim)
+        return self._call("repeat_interleave", repeats, dim)
 
     def slice(self, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
         """See ``KernelBuilder.slice``."""
-        return self._graph.slice(self, dim, start, stop, step)
+        return self._call("slice", dim, start, stop, step)
 
     def pad(self, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
         """See ``KernelBuilder.pad``."""
-        return self._graph.pad(self, dim, before, after, value)
+        return self._call("pad", dim, before, after, value)
 
     def cast(self, dtype: DType | str | object) -> Tensor:
         """See ``KernelBuilder.cast``."""
-        return self._graph.cast(self, dtype)
+        return self._call("cast", dtype)
 
     def split(self, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
         """See ``KernelBuilder.split``."""
-        return self._graph.split(self, size, dim)
+        return self._list("split", size, dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Tensor]:
         """See ``KernelBuilder.chunk``."""
-        return self._graph.chunk(self, chunks, dim)
+        return self._list("chunk", chunks, dim)

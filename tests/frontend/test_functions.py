@@ -1,5 +1,6 @@
 """What the functions of the front end compute, against numpy: whatever is composed is the function of its name."""
 
+import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -198,6 +199,17 @@ def test_what_is_refused(what: Callable[[mf.Tensor], object], error: type[mf.Mir
         what(t)
     assert raised.value.hint
     assert raised.value.where.startswith("tests/frontend/test_functions.py:")
+
+
+def test_methods_take_what_the_functions_of_graphs_take() -> None:
+    methods = {
+        name: method for name, method in vars(mf.Tensor).items() if inspect.isfunction(method) and name[0] != "_"
+    }
+    assert len(methods) > 40
+    for name, method in methods.items():
+        mine = list(inspect.signature(method).parameters.values())[1:]
+        theirs = list(inspect.signature(getattr(mf.Graph, name)).parameters.values())[2:]
+        assert [(p.name, p.kind, p.default) for p in mine] == [(p.name, p.kind, p.default) for p in theirs][: len(mine)]
 
 
 def test_lines_of_the_user() -> None:

@@ -87,7 +87,7 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
             number = len(inner)
             for below in reversed(ops):
                 number -= below.results
-                _pass_on(below, inner[number], inner)
+                _pass_on(below, set[int]().union(*inner[number : number + below.results]), inner)
             for operand, wanted in zip(op.operands, inner, strict=False):
                 kernel[operand] |= wanted
             blocks[index] = inner

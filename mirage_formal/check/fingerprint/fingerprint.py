@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from mirage_formal.check.abstract import targets
+from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
 from mirage_formal.check.fingerprint.bound import check_bound
@@ -66,7 +66,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     _expect("lax", widest.value, record.lax)
     claim = (record.bound_log2, record.bound_reason)
     loose = any(op.kind in (OpKind.CONCAT, OpKind.PAD) for ops in matter for op in ops)
-    check_bound(targets(program), targets(candidate), (record.p, record.q), record.rounds, claim, loose)
+    check_bound(output_parts(program), output_parts(candidate), (record.p, record.q), record.rounds, claim, loose)
     keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)

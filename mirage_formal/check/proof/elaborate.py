@@ -122,8 +122,15 @@ class Elaboration(Pieces):
                 return [self.binary(op.kind.value, x, xs[1])]
             case OpKind.EXP | OpKind.SQRT | OpKind.SQUARE | OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
                 return [self.unary(op.kind.value, x)]
-            case OpKind.TANH | OpKind.ERF | OpKind.LOG | OpKind.RECIPROCAL:
+            case OpKind.ERF | OpKind.LOG:
                 return [self.unary(op.kind.value, x)]
+            case OpKind.RECIPROCAL:
+                return [self.binary("div", self._one(x), x)]
+            case OpKind.TANH:
+                # 1 - 2 / (1 + exp(2 x)), whose divisor is above 0: no condition
+                below = self.constant("offset", self.unary("exp", self.constant("scale", x, Fraction(2))), Fraction(1))
+                inverse = super().binary("div", self._one(x), below)
+                return [self.constant("offset", self.constant("scale", inverse, Fraction(-2)), Fraction(1))]
             case OpKind.ABS:
                 return [super().unary("sqrt", self.unary("square", x))]  # a square is not negative: no condition
             case OpKind.MAXIMUM:
@@ -195,6 +202,9 @@ class Elaboration(Pieces):
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
 
+    def _one(self, x: Value) -> Value:
+        return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(1))
+
     def _mean(self, x: Value, axis: int) -> Value:
         return self.constant("scale", self.sum(x, axis), Fraction(1, x.shape[axis]))
 
@@ -236,14 +246,12 @@ class Elaboration(Pieces):
         return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
     def unary(self, kind: str, x: Value) -> Value:
-        """An elementwise operator; a root, a reciprocal and a logarithm need conditions.
+        """An elementwise operator; a root and a logarithm need conditions.
 
         Sound: what is not 0 and not negative is above 0, as a logarithm's argument must be.
         """
         if kind == "sqrt":
             self.needs.append((f"{self._where}: radicand nonnegative", False, tuple(x.pieces())))
-        if kind == "reciprocal":
-            self.needs.append((f"{self._where}: divisor nonzero", True, tuple(x.pieces())))
         if kind == "log":
             self.needs.append((f"{self._where}: argument of log nonzero", True, tuple(x.pieces())))
             self.needs.append((f"{self._where}: argument of log nonnegative", False, tuple(x.pieces())))

@@ -88,8 +88,7 @@ class Move:
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case _:
-                name, body = payload
-                return ring.function(name, self.polynomial(dict(body)))
+                return ring.function(payload[0], self.polynomial(dict(payload[1])))
 
     def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)

@@ -35,7 +35,7 @@ class Terms:
         return self._make(shape, "input", number)
 
     def unary(self, kind: str, a: int) -> int:
-        """exp, sqrt, square, sigmoid, gelu, relu, tanh, erf, log, reciprocal."""
+        """exp, sqrt, square, sigmoid, gelu, relu, erf, log."""
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:

@@ -73,20 +73,15 @@ class Ring:
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
         self.extents, self.bases = extents, bases
-        self.kinds: list[str] = []
-        self.payloads: list[Any] = []
-        self.free: list[Digits] = []
-        self._depth: list[int] = []
-        self._ids: dict[tuple[str, Any], int] = {}
-        self._free_of: dict[Mono, Digits] = {}
+        self.kinds, self.payloads = list[str](), list[Any]()
+        self.free, self._depth = list[Digits](), list[int]()
+        self._ids, self._free_of = dict[tuple[str, Any], int](), dict[Mono, Digits]()
         self._products: dict[tuple[Mono, Mono], Poly] = {}
-        self._signs: dict[int, bool] = {}
-        self._partial: dict[int, Digits] = {}
+        self._signs, self._partial = dict[int, bool](), dict[int, Digits]()
         self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
         self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in ("sum", "max", "pmax", "content")}
-        self.used: set[int] = set()
-        self.facts: set[tuple[int, ...]] = set()
+        self.used, self.facts = set[int](), set[tuple[int, ...]]()
 
     def charge(self, work: int = 1) -> None:
         """Counts work, so that hostile proofs end soon."""
@@ -279,21 +274,17 @@ class Ring:
         return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
 
     def function(self, name: str, poly: Poly) -> Poly:
-        """An opaque function of a polynomial."""
-        return {((self.intern("fn", (name, frozenset(poly.items()))), 2),): 1}
+        """An opaque function of a polynomial.
 
-    def log(self, poly: Poly) -> Poly:
-        """The logarithm of a polynomial, which is above 0 (side condition).
-
-        Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r), where r is above 0 because exp is, and log(1) = 0.
+        Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r) where it is defined, for then r is above 0 because exp is; and
+        log(1) = 0. That the argument of a logarithm is above 0 is a side condition.
         """
-        if len(poly) != 1:
-            return self.function("log", poly)
-        ((mono, coef),) = poly.items()
-        exps = [(f, e) for f, e in mono if self.kinds[f] == "exp"]
-        rest = {tuple(item for item in mono if item not in exps): coef}
-        out = self.combined((dict(self.payloads[f]), _exact(Fraction(e, 2))) for f, e in exps)
-        return out if rest == {(): 1} else self.add(out, self.function("log", rest))
+        single = name == "log" and len(poly) == 1
+        exps = [(f, e) for mono in poly for f, e in mono if single and self.kinds[f] == "exp"]
+        rest = self.mul(poly, self.prod((f, -e) for f, e in exps)) if exps else poly
+        out = self.combined((dict(self.payloads[f]), Fraction(e, 2)) for f, e in exps)
+        found: Poly = {((self.intern("fn", (name, frozenset(rest.items()))), 2),): 1}
+        return out if single and rest == {(): 1} else self.add(out, found)
 
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """(coef * mono)^(e / 2) for odd e.

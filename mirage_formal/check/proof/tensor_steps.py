@@ -16,7 +16,7 @@ from mirage_formal.graph.types import MAX_RANK
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
-UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "tanh", "erf", "log", "reciprocal")
+UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log")
 BINARY = ("add", "sub", "mul", "div", "max")
 #: The steps, with the least and the greatest length of their entries.
 LENGTHS = {
@@ -182,14 +182,7 @@ class Steps:
             case "sigmoid":
                 below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
                 p = ring.power(ring.add(ONE, below), -2)
-            case "tanh":
-                below = ring.add(ONE, ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, 2).items())), 2)]))
-                p = ring.add(ONE, ring.power(below, -2), -2)
-            case "reciprocal":
-                p = ring.power(p, -2)
-            case "log":
-                p = ring.log(p)
-            case "relu" | "erf":
+            case "relu" | "erf" | "log":
                 p = ring.function(name, p)
             case _:
                 half = ring.mul({(): Fraction(1, 2)}, p)

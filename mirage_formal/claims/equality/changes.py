@@ -16,6 +16,8 @@ from mirage_formal.claims.equality.polynomials import (
     Polynomial,
     Rational,
     Terms,
+    add,
+    constant,
     freeze,
     make_index,
     single,
@@ -73,6 +75,19 @@ class Changes(Terms, ABC):
         self._changed: dict[tuple[int, Change], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
+
+    def apply(self, name: str, p: Polynomial) -> Polynomial:
+        """An opaque function of p; out of the logarithm of one product exp is taken: log(exp(q) r) = q + log(r)."""
+        out: Polynomial = ()
+        if name == "log" and len(p) == 1:
+            ((m, c),) = p
+            exps = [(f, e) for f, e in m if self.kind[f] == Kind.EXP]
+            for f, e in exps:
+                out = add(out, self.payload[f], Fraction(e, 2))
+            p = ((tuple(item for item in m if item not in exps), c),)
+            if p == constant(1):
+                return out
+        return add(out, single(self.factor(Kind.FN, (name, p))))
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 

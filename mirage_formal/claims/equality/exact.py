@@ -135,7 +135,13 @@ class Exact:
     # --- the domain --------------------------------------------------------------------------------------------
 
     def unary(self, kind: OpKind, a: Pieces) -> Pieces:
-        """See ``Domain.unary``."""
+        """See ``Domain.unary``; 1 / x is a quotient, and tanh(x) is 1 - 2 / (1 + exp(2 x))."""
+        if kind is OpKind.RECIPROCAL:
+            return self.binary(OpKind.DIV, self.offset(self.scale(a, Fraction(0)), Fraction(1)), a)
+        if kind is OpKind.TANH:
+            below = self.offset(self.unary(OpKind.EXP, self.scale(a, Fraction(2))), Fraction(1))
+            one = self.offset(self.scale(a, Fraction(0)), Fraction(1))
+            return self.offset(self.scale(self.binary(OpKind.DIV, one, below), Fraction(-2)), Fraction(1))
         return self._each(a, lambda x: self.tensors.unary(kind, x))
 
     def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:

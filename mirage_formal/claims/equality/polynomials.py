@@ -227,10 +227,6 @@ class Terms:
         """An exponential, as a polynomial of one factor."""
         return single(self.factor(Kind.EXP, p)) if p else constant(1)
 
-    def apply(self, name: str, p: Polynomial) -> Polynomial:
-        """An opaque function of p."""
-        return single(self.factor(Kind.FN, (name, p)))
-
     def root(self, value: Fraction) -> tuple[Fraction, int]:
         """(k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
         n = value.numerator * value.denominator

@@ -209,13 +209,7 @@ class Tensors(Binders):
                 return self.power(p, 1)
             case OpKind.SIGMOID:
                 return self.power(add(constant(1), self.exp(scaled(p, -1))), -2)
-            case OpKind.TANH:
-                return add(constant(1), scaled(self.power(add(constant(1), self.exp(scaled(p, 2))), -2), -2))
-            case OpKind.RECIPROCAL:
-                return self.power(p, -2)
-            case OpKind.LOG:
-                return self._log(p)
-            case OpKind.RELU | OpKind.ERF:
+            case OpKind.RELU | OpKind.ERF | OpKind.LOG:
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scaled(p, Fraction(1, 2))
@@ -223,18 +217,6 @@ class Tensors(Binders):
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
                 raise Stuck(f"{kind} has no exact meaning")
-
-    def _log(self, p: Polynomial) -> Polynomial:
-        """The logarithm; of a single product, exponentials are taken out: log(exp(q) r) = q + log(r)."""
-        if len(p) != 1:
-            return self.apply("log", p)
-        ((m, c),) = p
-        out: Polynomial = ()
-        for f, e in m:
-            if self.kind[f] == Kind.EXP:
-                out = add(out, self.payload[f], Fraction(e, 2))
-        rest = tuple((f, e) for f, e in m if self.kind[f] != Kind.EXP)
-        return out if not rest and c == 1 else add(out, self.apply("log", ((rest, c),)))
 
     def binary(self, kind: OpKind, a: Tensor, b: Tensor) -> Tensor:
         """An elementwise operator; dims of extent 1 broadcast."""

@@ -288,7 +288,9 @@ def value(root: Expr, inputs: dict[str, float]) -> float:
 
 
 #: gelu has several definitions, layer_norm is 0/0 on constants, and pieces have different constants.
-KINDS = frozenset(OpKind) - {OpKind.GELU, OpKind.LAYER_NORM, OpKind.CONCAT}
+KINDS = frozenset(OpKind) - {OpKind.GELU, OpKind.LAYER_NORM, OpKind.CONCAT, OpKind.PAD}
+#: Their expression is a function of the sum of both operands.
+KINDS -= {OpKind.MAXIMUM, OpKind.MINIMUM}
 #: Their factor is 0 in the first iteration, which the index-blind reading does not see.
 KINDS -= {OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST}
 

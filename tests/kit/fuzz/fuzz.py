@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 K = OpKind
 EXTENTS: Final = (2, 3, 4, 6)
-UNARY: Final = (K.EXP, K.SQUARE, K.SQRT, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SCALE)
+UNARY: Final = (
+    *(K.EXP, K.SQUARE, K.SQRT, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SCALE),
+    *(K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL, K.SHIFT),
+)
 REDUCTIONS: Final = (K.SUM, K.MEAN, K.MAX, K.RMS_NORM, K.LAYER_NORM, K.SOFTMAX)
-BINARY: Final = (K.ADD, K.SUB, K.MUL, K.DIV)
+BINARY: Final = (K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM)
 LAYOUT: Final = (K.TRANSPOSE, K.RESHAPE, K.CONCAT)
 GROWTH: Final = frozenset({K.EXP, K.SQUARE, K.MATMUL})
 
@@ -88,6 +91,12 @@ class Terms:
         factor = self.rows[number].attrs.factor
         assert factor is not None
         return factor
+
+    def shift(self, number: int) -> Fraction:
+        """The summand of a shifted term."""
+        shift = self.rows[number].attrs.shift
+        assert shift is not None
+        return shift
 
     def made(self, kind: OpKind, operands: tuple[int, ...], attrs: Attrs) -> int:
         """The same with attributes at hand."""
@@ -171,12 +180,14 @@ def _sign(kind: OpKind, attrs: Attrs, signs: list[Sign]) -> Sign:
     match kind:
         case K.EXP | K.SIGMOID | K.SOFTMAX:
             return Sign.POSITIVE
-        case K.SQUARE | K.RELU:
+        case K.SQUARE | K.RELU | K.ABS:
             return Sign.POSITIVE if least is Sign.POSITIVE else Sign.NONNEGATIVE
         case K.ADD | K.MUL | K.DIV | K.MATMUL | K.CONCAT | K.SQRT | K.SUM | K.MEAN | K.MAX | K.TRANSPOSE | K.RESHAPE:
             return least
-        case K.REPEAT:
+        case K.REPEAT | K.MAXIMUM | K.MINIMUM:
             return least
+        case K.RECIPROCAL:
+            return least if least is Sign.POSITIVE else Sign.ANY
         case K.SCALE if attrs.factor is not None and attrs.factor > 0:
             return least
     return Sign.ANY
@@ -345,10 +356,14 @@ def _unary(terms: Terms, last: int, rng: random.Random) -> int | None:
     kind = rng.choice(UNARY)
     if kind is K.SQRT and terms.signs[last] is Sign.ANY:
         return None
+    if kind in (K.LOG, K.RECIPROCAL) and terms.signs[last] is not Sign.POSITIVE:
+        return None
     if kind in GROWTH and terms.growth[last] > (1 if kind is K.EXP else 3):
         return None
     if kind is K.SCALE:
         return terms.op(kind, last, factor=_eighths(rng) * rng.choice((1, -1, 4)))
+    if kind is K.SHIFT:
+        return terms.op(kind, last, shift=_eighths(rng) * rng.choice((1, -1, 4)))
     return terms.op(kind, last)
 
 

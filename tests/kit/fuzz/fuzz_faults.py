@@ -30,9 +30,11 @@ def another_binary_operator(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(rng.choice(kinds), *t.rows[i].operands)
 
 
-@wrong(K.EXP, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID)
+@wrong(K.EXP, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.TANH, K.ERF, K.ABS)
 def another_function(t: Terms, i: int, rng: random.Random) -> int:
-    kinds = [kind for kind in (K.SILU, K.SIGMOID, K.RELU, K.GELU, K.SQUARE) if kind is not t.rows[i].kind]
+    kinds = [
+        kind for kind in (K.SILU, K.SIGMOID, K.RELU, K.GELU, K.SQUARE, K.TANH, K.ERF) if kind is not t.rows[i].kind
+    ]
     return t.op(rng.choice(kinds), *t.rows[i].operands)
 
 
@@ -85,9 +87,29 @@ def cross_term_left_out(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.ADD, t.op(K.SQUARE, a), t.op(K.SQUARE, b))
 
 
-@wrong(K.SIGMOID, K.SILU, K.GELU, K.RELU)
+@wrong(K.SIGMOID, K.SILU, K.GELU, K.RELU, K.TANH, K.ERF)
 def argument_negated(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(t.kind(i), scaled(t, t.rows[i].operands[0], -1))
+
+
+@wrong(K.LOG, K.ABS, K.RECIPROCAL)
+def function_left_out(t: Terms, i: int, rng: random.Random) -> int:
+    return t.rows[i].operands[0]
+
+
+@wrong(K.LOG)
+def factor_inside_the_logarithm(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(K.LOG, scaled(t, t.rows[i].operands[0], 2))
+
+
+@wrong(K.MAXIMUM, K.MINIMUM)
+def the_other_extreme(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(K.MINIMUM if t.kind(i) is K.MAXIMUM else K.MAXIMUM, *t.rows[i].operands)
+
+
+@wrong(K.SHIFT)
+def another_shift(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(K.SHIFT, t.rows[i].operands[0], shift=rng.choice((-1, 2)) * t.shift(i))
 
 
 @wrong(K.SCALE)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs
-from tests.kit.fuzz.fuzz import Mismatch, Terms
+from tests.kit.fuzz.fuzz import BINARY, UNARY, Mismatch, Terms
 from tests.kit.fuzz.fuzz_rules import K, parts, right, scaled, turned
 
 
@@ -66,7 +66,7 @@ def softmax_shifted(t: Terms, i: int, rng: random.Random) -> int:
 def layout_before_the_function(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     inner = t.rows[row.operands[0]]
-    if inner.kind not in (K.EXP, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SQUARE, K.SQRT, K.SCALE):
+    if inner.kind not in UNARY:
         return None
     return t.made(inner.kind, (t.made(t.kind(i), inner.operands, row.attrs),), inner.attrs)
 
@@ -75,7 +75,7 @@ def layout_before_the_function(t: Terms, i: int, rng: random.Random) -> int | No
 def transposes_of_both_operands(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     inner = t.rows[row.operands[0]]
-    if inner.kind not in (K.ADD, K.SUB, K.MUL, K.DIV):
+    if inner.kind not in BINARY:
         return None
     return t.made(inner.kind, tuple(t.made(t.kind(i), (j,), row.attrs) for j in inner.operands), inner.attrs)
 
@@ -90,7 +90,7 @@ def concatenation_of_transposes(t: Terms, i: int, rng: random.Random) -> int | N
     return turned(t, t.op(K.CONCAT, turned(t, a), turned(t, b), dim=1 - dim))
 
 
-@right(K.EXP, K.SILU, K.SIGMOID, K.SQUARE, K.RELU, K.GELU, K.SCALE)
+@right(*UNARY)
 def function_of_both_parts(t: Terms, i: int, rng: random.Random) -> int:
     row = t.rows[i]
     a, b = parts(t, row.operands[0], K.CONCAT)

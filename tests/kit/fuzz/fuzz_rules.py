@@ -241,6 +241,41 @@ def sigmoid_of_the_negative(t: Terms, i: int, rng: random.Random) -> int:
     return t.op(K.SUB, t.one(a), t.op(K.SIGMOID, scaled(t, a, -1)))
 
 
+@right(K.TANH)
+def tanh_by_sigmoid(t: Terms, i: int, rng: random.Random) -> int:
+    (a,) = t.rows[i].operands
+    return t.op(K.SHIFT, scaled(t, t.op(K.SIGMOID, scaled(t, a, 2)), 2), shift=Fraction(-1))
+
+
+@right(K.ABS)
+def absolute_value_as_a_root(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(K.SQRT, t.op(K.SQUARE, t.rows[i].operands[0]))
+
+
+@right(K.RECIPROCAL)
+def reciprocal_as_a_quotient(t: Terms, i: int, rng: random.Random) -> int:
+    (a,) = t.rows[i].operands
+    return t.op(K.DIV, t.one(a), a)
+
+
+@right(K.LOG)
+def logarithm_of_an_exponential(t: Terms, i: int, rng: random.Random) -> int:
+    return parts(t, t.rows[i].operands[0], K.EXP)[0]
+
+
+@right(K.MAXIMUM, K.MINIMUM)
+def extreme_of_negatives(t: Terms, i: int, rng: random.Random) -> int:
+    other = K.MINIMUM if t.kind(i) is K.MAXIMUM else K.MAXIMUM
+    b, a = (scaled(t, operand, -1) for operand in t.rows[i].operands)
+    return scaled(t, t.op(other, a, b), -1)
+
+
+@right(K.SHIFT)
+def shift_split(t: Terms, i: int, rng: random.Random) -> int:
+    (a,) = t.rows[i].operands
+    return t.op(K.SHIFT, t.op(K.SHIFT, a, shift=Fraction(1, 3)), shift=t.shift(i) - Fraction(1, 3))
+
+
 @right(K.SCALE)
 def factor_split(t: Terms, i: int, rng: random.Random) -> int:
     (a,) = t.rows[i].operands

@@ -52,6 +52,7 @@ UNARY: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "relu": lambda x: np.maximum(x, 0),
 }
 UNARY["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
+UNARY["log"] = np.log
 UNARY["gelu"] = np.vectorize(lambda v: v * (1 + math.erf(v / math.sqrt(2))) / 2, otypes=[float])
 BINARY: dict[str, Callable[..., NDArray[Any]]] = {
     "add": np.add,

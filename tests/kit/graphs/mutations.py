@@ -27,6 +27,7 @@ from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 
 UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)
 BINARY = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+EXTREMES = (OpKind.MAXIMUM, OpKind.MINIMUM)
 ACCUMULATORS = (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST)
 REDUCTIONS = (OpKind.SUM, OpKind.MEAN, OpKind.RMS_NORM, OpKind.LAYER_NORM)
 DIMS = (None, 0, 1, 2)
@@ -78,7 +79,12 @@ def _operands(operands: tuple[int, ...], first: int) -> Iterator[tuple[str, tupl
 
 def _op(op: Op) -> Iterator[tuple[str, Op]]:
     """Another operator or other attributes, same operands."""
-    for group, label in ((UNARY, "operator"), (BINARY, "operator"), (ACCUMULATORS, "accumulator")):
+    for group, label in (
+        (UNARY, "operator"),
+        (BINARY, "operator"),
+        (EXTREMES, "operator"),
+        (ACCUMULATORS, "accumulator"),
+    ):
         if op.kind in group:
             yield from ((label, Op(kind, op.operands)) for kind in group if kind is not op.kind)
     match op.kind:
@@ -94,6 +100,18 @@ def _op(op: Op) -> Iterator[tuple[str, Op]]:
             assert factor is not None
             for wrong in (Fraction(1), 1 / factor if factor else Fraction(2), factor / 2, -factor, factor**2):
                 yield "scale", Op(op.kind, op.operands, Attrs(factor=wrong))
+        case OpKind.SHIFT:
+            assert op.attrs.shift is not None
+            for shift in (-op.attrs.shift, op.attrs.shift + 1):
+                yield "shift", Op(op.kind, op.operands, Attrs(shift=shift))
+        case OpKind.SLICE:
+            assert op.attrs.start is not None
+            assert op.attrs.stop is not None
+            for step in (-1, 1):
+                moved = replace(op.attrs, start=op.attrs.start + step, stop=op.attrs.stop + step)
+                yield "slice", Op(op.kind, op.operands, moved)
+        case OpKind.PAD:
+            yield "pad", Op(op.kind, op.operands, replace(op.attrs, before=op.attrs.after, after=op.attrs.before))
         case kind if kind in REDUCTIONS:
             yield from _reduction(op)
 

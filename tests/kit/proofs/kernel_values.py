@@ -129,10 +129,8 @@ class Numbers:
                 "square": lambda: x**2,
                 "sigmoid": lambda: 1 / (1 + np.exp(-x)),
                 "relu": lambda: np.where(x > 0, x, 0),
-                "tanh": lambda: 1 - 2 / (1 + np.exp(2 * x)),
                 "erf": lambda: erf(x),
                 "log": lambda: np.log(x),
-                "reciprocal": lambda: 1 / x,
                 "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
             }
             return functions[rest[0]]()

@@ -76,7 +76,8 @@ STEPS = {
 }  # fmt: skip
 TABLES: dict[str, dict[str, tuple[Any, ...]]] = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
-    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu"), ("add", "sub", "mul", "div", "max"), ("erf", "relu"),
+    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log"), ("add", "sub", "mul", "div", "max"),
+    ("erf", "relu", "log"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
     ("exp", "pow"), ("fold", "rename"), ("reshape", "transpose"),
 )  # fmt: skip

@@ -73,6 +73,7 @@ _BOTH_LEVELS: Final = (
     OpKind.SILU,
     OpKind.GELU,
     OpKind.RELU,
+    OpKind.LOG,
 )
 
 
@@ -112,7 +113,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "tb_forloop_accum_red_ld_sum_rescale_op": _RESCALING,
         "tb_forloop_accum_max_op": _RESCALING,
         "kn_allreduce_op": _PARALLEL,
-        **dict.fromkeys(("kn_pow_op", "tb_pow_op", "kn_log_op", "tb_log_op"), "there is no such operator here"),
+        **dict.fromkeys(("kn_pow_op", "tb_pow_op"), "its exponent is not in the file"),
     }
 )
 
