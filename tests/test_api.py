@@ -185,6 +185,10 @@ def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
 def test_documentation_has_every_argument_the_result_and_the_errors(name: str, function: Callable[..., object]) -> None:
     signature, text = inspect.signature(function), inspect.getdoc(function) or ""
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    owner, _, method = name.partition(".")
+    if owner == "Tensor" and text.startswith(f"See ``Graph.{method}``"):
+        assert f"Graph.{method}" in dict(public_functions())  # which has a case of its own here
+        return
     if str(signature.return_annotation) == "NoReturn":
         assert "raises" in text
         return

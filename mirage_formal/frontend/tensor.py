@@ -12,7 +12,7 @@ from mirage_formal.graph.types import DTensor, DType
 class Tensor(Handle):
     """A tensor of a program: an input or the result of an operator.
 
-    Every method that is no property of the tensor is the function of ``KernelBuilder`` of the same name with this
+    Every method that is no property of the tensor is the function of ``Graph`` of the same name with this
     tensor as its first operand, and is described there.
     """
 
@@ -51,197 +51,221 @@ class Tensor(Handle):
         return (self[i] for i in range(self.shape[0]))
 
     def tanh(self) -> Tensor:
-        """See ``KernelBuilder.tanh``."""
+        """See ``Graph.tanh``."""
         return self._call("tanh")
 
     def erf(self) -> Tensor:
-        """See ``KernelBuilder.erf``."""
+        """See ``Graph.erf``."""
         return self._call("erf")
 
     def exp(self) -> Tensor:
-        """See ``KernelBuilder.exp``."""
+        """See ``Graph.exp``."""
         return self._call("exp")
 
     def log(self) -> Tensor:
-        """See ``KernelBuilder.log``."""
+        """See ``Graph.log``."""
         return self._call("log")
 
     def sqrt(self) -> Tensor:
-        """See ``KernelBuilder.sqrt``."""
+        """See ``Graph.sqrt``."""
         return self._call("sqrt")
 
     def rsqrt(self) -> Tensor:
-        """See ``KernelBuilder.rsqrt``."""
+        """See ``Graph.rsqrt``."""
         return self._call("rsqrt")
 
     def square(self) -> Tensor:
-        """See ``KernelBuilder.square``."""
+        """See ``Graph.square``."""
         return self._call("square")
 
     def abs(self) -> Tensor:
-        """See ``KernelBuilder.abs``."""
+        """See ``Graph.abs``."""
         return self._call("abs")
 
     def neg(self) -> Tensor:
-        """See ``KernelBuilder.neg``."""
+        """See ``Graph.neg``."""
         return self._call("neg")
 
     def reciprocal(self) -> Tensor:
-        """See ``KernelBuilder.reciprocal``."""
+        """See ``Graph.reciprocal``."""
         return self._call("reciprocal")
 
     def relu(self) -> Tensor:
-        """See ``KernelBuilder.relu``."""
+        """See ``Graph.relu``."""
         return self._call("relu")
 
     def sigmoid(self) -> Tensor:
-        """See ``KernelBuilder.sigmoid``."""
+        """See ``Graph.sigmoid``."""
         return self._call("sigmoid")
 
     def silu(self) -> Tensor:
-        """See ``KernelBuilder.silu``."""
+        """See ``Graph.silu``."""
         return self._call("silu")
 
     def gelu(self, approximate: str = "none") -> Tensor:
-        """See ``KernelBuilder.gelu``."""
+        """See ``Graph.gelu``."""
         return self._call("gelu", approximate)
 
     def leaky_relu(self, negative_slope: Number = 0.01) -> Tensor:
-        """See ``KernelBuilder.leaky_relu``."""
+        """See ``Graph.leaky_relu``."""
         return self._call("leaky_relu", negative_slope)
 
     def pow(self, c: Number) -> Tensor:
-        """See ``KernelBuilder.pow``."""
+        """See ``Graph.pow``."""
         return self._call("pow", c)
 
     def scale(self, c: Number) -> Tensor:
-        """See ``KernelBuilder.scale``."""
+        """See ``Graph.scale``."""
         return self._call("scale", c)
 
     def shift(self, c: Number) -> Tensor:
-        """See ``KernelBuilder.shift``."""
+        """See ``Graph.shift``."""
         return self._call("shift", c)
 
     def full_like(self, c: Number) -> Tensor:
-        """See ``KernelBuilder.full_like``."""
+        """See ``Graph.full_like``."""
         return self._call("full_like", c)
 
     def add(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.add``."""
+        """See ``Graph.add``."""
         return self._call("add", B)
 
     def sub(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.sub``."""
+        """See ``Graph.sub``."""
         return self._call("sub", B)
 
     def mul(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.mul``."""
+        """See ``Graph.mul``."""
         return self._call("mul", B)
 
     def div(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.div``."""
+        """See ``Graph.div``."""
         return self._call("div", B)
 
     def maximum(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.maximum``."""
+        """See ``Graph.maximum``."""
         return self._call("maximum", B)
 
     def minimum(self, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.minimum``."""
+        """See ``Graph.minimum``."""
         return self._call("minimum", B)
 
     def clamp(self, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-        """See ``KernelBuilder.clamp``."""
+        """See ``Graph.clamp``."""
         return self._call("clamp", min, max)
 
     def where(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
-        """See ``KernelBuilder.where``; this tensor is the mask."""
+        """See ``Graph.where``; this tensor is the mask."""
         return self._call("where", A, B)
 
     def sum(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``KernelBuilder.sum``."""
+        """See ``Graph.sum``."""
         return self._call("sum", dim, keepdim)
 
     def mean(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``KernelBuilder.mean``."""
+        """See ``Graph.mean``."""
         return self._call("mean", dim, keepdim)
 
     def max(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``KernelBuilder.max``."""
+        """See ``Graph.max``."""
         return self._call("max", dim, keepdim)
 
     def min(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``KernelBuilder.min``."""
+        """See ``Graph.min``."""
         return self._call("min", dim, keepdim)
 
     def logsumexp(self, dim: Dims = -1, keepdim: bool = True) -> Tensor:
-        """See ``KernelBuilder.logsumexp``."""
+        """See ``Graph.logsumexp``."""
         return self._call("logsumexp", dim, keepdim)
 
     def softmax(self, dim: int = -1) -> Tensor:
-        """See ``KernelBuilder.softmax``."""
+        """See ``Graph.softmax``."""
         return self._call("softmax", dim)
 
     def log_softmax(self, dim: int = -1) -> Tensor:
-        """See ``KernelBuilder.log_softmax``."""
+        """See ``Graph.log_softmax``."""
         return self._call("log_softmax", dim)
 
     def matmul(self, B: Tensor) -> Tensor:
-        """See ``KernelBuilder.matmul``."""
+        """See ``Graph.matmul``."""
         return self._call("matmul", B)
 
     def linear(self, w: Tensor, b: Tensor | None = None) -> Tensor:
-        """See ``KernelBuilder.linear``."""
+        """See ``Graph.linear``."""
         return self._call("linear", w, b)
 
+    def addmm(self, x: Tensor, w: Tensor) -> Tensor:
+        """See ``Graph.addmm``; this tensor is the summand."""
+        return self._call("addmm", x, w)
+
+    def rms_norm(
+        self,
+        normalized_shape: Sequence[int] | int | None = None,
+        weight: Tensor | None = None,
+        eps: Number | None = None,
+        dim: int = -1,
+    ) -> Tensor:
+        """See ``Graph.rms_norm``."""
+        return self._call("rms_norm", normalized_shape, weight, eps, dim)
+
+    def layer_norm(
+        self,
+        dim: int | Sequence[int] = -1,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: Number | None = None,
+    ) -> Tensor:
+        """See ``Graph.layer_norm``."""
+        return self._call("layer_norm", dim, weight, bias, eps)
+
     def transpose(self, d0: int | Sequence[int] = -2, d1: int | None = None) -> Tensor:
-        """See ``KernelBuilder.transpose``."""
+        """See ``Graph.transpose``."""
         return self._call("transpose", d0, d1)
 
     def permute(self, *dims: int | Sequence[int]) -> Tensor:
-        """See ``KernelBuilder.permute``."""
+        """See ``Graph.permute``."""
         return self._call("permute", *dims)
 
     def reshape(self, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """See ``KernelBuilder.reshape``."""
+        """See ``Graph.reshape``."""
         return self._call("reshape", shape, *more)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
-        """See ``KernelBuilder.expand``."""
+        """See ``Graph.expand``."""
         return self._call("expand", *shape)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Tensor:
-        """See ``KernelBuilder.squeeze``."""
+        """See ``Graph.squeeze``."""
         return self._call("squeeze", dim)
 
     def unsqueeze(self, dim: int) -> Tensor:
-        """See ``KernelBuilder.unsqueeze``."""
+        """See ``Graph.unsqueeze``."""
         return self._call("unsqueeze", dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """See ``KernelBuilder.flatten``."""
+        """See ``Graph.flatten``."""
         return self._call("flatten", start_dim, end_dim)
 
     def repeat_interleave(self, repeats: int, dim: int) -> Tensor:
-        """See ``KernelBuilder.repeat_interleave``."""
+        """See ``Graph.repeat_interleave``."""
         return self._call("repeat_interleave", repeats, dim)
 
     def slice(self, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
-        """See ``KernelBuilder.slice``."""
+        """See ``Graph.slice``."""
         return self._call("slice", dim, start, stop, step)
 
     def pad(self, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
-        """See ``KernelBuilder.pad``."""
+        """See ``Graph.pad``."""
         return self._call("pad", dim, before, after, value)
 
     def cast(self, dtype: DType | str | object) -> Tensor:
-        """See ``KernelBuilder.cast``."""
+        """See ``Graph.cast``."""
         return self._call("cast", dtype)
 
     def split(self, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-        """See ``KernelBuilder.split``."""
+        """See ``Graph.split``."""
         return self._list("split", size, dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Tensor]:
-        """See ``KernelBuilder.chunk``."""
+        """See ``Graph.chunk``."""
         return self._list("chunk", chunks, dim)

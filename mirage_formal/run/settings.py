@@ -63,7 +63,7 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
 FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
 _SHOWN: Final = {field: name for name, field in FIELDS.items()}
 
-_ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID})
+_ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID, OpKind.TANH, OpKind.ERF})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
 
 
