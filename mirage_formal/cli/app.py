@@ -276,8 +276,8 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
     from mirage_formal.cli.user_file import choose, read_programs
     from mirage_formal.run.executors import make_executor
     from mirage_formal.run.nothing import located, nothing_found
+    from mirage_formal.run.whole.answer import run_any
     from mirage_formal.run.whole.show import print_any, reports_json
-    from mirage_formal.run.whole.whole import run_any
 
     programs = read_programs(file)
     root = Path("runs") / file.stem if out is None else out

@@ -21,6 +21,7 @@ from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.guard import orderly
+from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import (
     CANDIDATES,
     CandidateRecord,
@@ -35,7 +36,7 @@ from mirage_formal.run.executors import make_executor
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Progress, Watch, silent
-from mirage_formal.run.ranking import rank
+from mirage_formal.run.ranking import rank, worthwhile
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -125,6 +126,7 @@ class Report:
         results: The reported candidates, best first.
         directory: Where everything is.
         failed: Units that were given up.
+        unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
         remarks: What the user should know about its workers and about units that took much longer than the others.
     """
 
@@ -132,6 +134,7 @@ class Report:
     results: tuple[Result, ...]
     directory: Path
     failed: tuple[UnitRecord, ...]
+    unfused_us: float
     remarks: tuple[str, ...] = ()
 
 
@@ -216,6 +219,7 @@ class _Run:
         self.deadline = float("inf") if limit is None else self.begin + limit
         self.status: Status = "complete"
         self.units = 0
+        self.unfused_us = estimate(job.program, job.target).us
         self._found: set[str] = {c.digest for record in store.units.values() for c in record.candidates}
 
     def report(self) -> Report:
@@ -224,6 +228,9 @@ class _Run:
         except KeyboardInterrupt:
             self.status = "interrupted"
         ranked = rank(self.store.units.values())
+        found = len(ranked)
+        if not self.settings.narrowed and self.settings.keep is None:
+            ranked = worthwhile(ranked, self.unfused_us)
         evidence = Evidence(
             self.job, self.executor, self.settings.unit_limit_s, self._show, self.settings.proof_limit_s
         )
@@ -232,7 +239,7 @@ class _Run:
         except KeyboardInterrupt:
             self.status = "interrupted"
             verified = evidence.chosen(ranked)
-        return self._write(verified, evidence, len(ranked))
+        return self._write(verified, evidence, found)
 
     def _search(self) -> None:
         self._show(Phase.PLAN, 0, 0)
@@ -321,7 +328,8 @@ class _Run:
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
         remarks = (*self.remarks, *dict.fromkeys(self.executor.remarks))
-        return Report(self.store.finish(files, summary), results, self.store.root, failed, remarks)
+        written = self.store.finish(files, summary)
+        return Report(written, results, self.store.root, failed, self.unfused_us, remarks)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
         from mirage_formal.run.built.build import COUNT, Alternatives  # not needed before there are results

@@ -74,7 +74,8 @@ def nothing_found(
 ) -> NothingFoundError | None:
     """The error that says why a run has no candidate to report; None if it has one.
 
-    A program that was searched in parts has one if any part has: then the whole is put together.
+    A program that is covered by parts has one: its own operators stay where nothing was found. If the user named a
+    space or limits, it counts only if any part has a candidate of a search: what was asked for was not found.
     """
     if isinstance(report, WholeReport):
         return _whole(report, settings, origins)
@@ -98,6 +99,8 @@ def located(program: KernelGraph, origins: Origins) -> Iterator[None]:
 
 
 def _whole(report: WholeReport, settings: Settings, origins: Origins) -> NothingFoundError | None:
+    if report.result is not None and not settings.narrowed:
+        return None
     if any(isinstance(r.verdict, Equivalent) for run in report.searches for r in run.results):
         return None
     reasons: list[Reason] = []

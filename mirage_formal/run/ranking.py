@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final
 
 from mirage_formal.records import FoundRecord, UnitRecord
+
+#: A candidate that is estimated at more than so many times the best is no alternative to it.
+_FACTOR: Final = 10.0
 
 
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
@@ -15,6 +19,17 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
         for found in record.candidates:
             distinct.setdefault(found.digest, found)
     return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
+
+
+def worthwhile(ranked: Sequence[FoundRecord], unfused_us: float) -> list[FoundRecord]:
+    """The candidates that are estimated at most at the operators one by one, and within a factor of the best.
+
+    Args:
+        ranked: Candidates in the order of rank.
+        unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
+    """
+    most = min(unfused_us, _FACTOR * ranked[0].estimated_us) if ranked else 0.0
+    return [found for found in ranked if found.estimated_us <= most]
 
 
 def select(

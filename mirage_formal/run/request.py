@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
         max_kernel_ops: Most kernel-level operators, inputs not counted.
         max_block_ops: Most block-level operators, inputs not counted.
         keep: Number of candidates to report.
+        max_states: States after which a unit of the search ends with what it has found.
         target: Name or path of the target to rank for.
         engine: "guided" or "exhaustive".
         oracle: "normal-form" or "z3".
@@ -64,6 +65,7 @@ class Options(TypedDict, total=False):
     max_kernel_ops: int | None
     max_block_ops: int | None
     keep: int | None
+    max_states: int | None
     target: str | PathLike[str]
     engine: str
     oracle: str
@@ -118,7 +120,8 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
     from mirage_formal.run.place.default_place import default_place
     from mirage_formal.run.place.lock import writing
     from mirage_formal.run.settings import FIELDS, Settings, as_program, check_limits
-    from mirage_formal.run.whole.whole import WholeReport, run_any
+    from mirage_formal.run.whole.answer import run_any
+    from mirage_formal.run.whole.whole import WholeReport
 
     frozen = as_program(program)
     asked: dict[str, Any] = {FIELDS.get(key, key): value for key, value in given.items() if key not in _BESIDE}

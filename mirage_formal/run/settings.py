@@ -57,11 +57,20 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
     "fmaps": options.optional(partial(options.listed, what="dims")),
     "franges": options.optional(partial(options.listed, what="ranges")),
-    **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep"), options.optional(_COUNT)),
+    **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep", "max_states"), options.optional(_COUNT)),
 }
 #: Names of fields by what users call them, where it is another name.
 FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
 _SHOWN: Final = {field: name for name, field in FIELDS.items()}
+
+#: States after which a unit of a search ends where the user named no space: more than any example needs. A program
+#: whose one search would take longer is covered by parts.
+MOST_STATES: Final = 500_000
+#: Settings that say in which space to search, or how.
+_NARROWING: Final = (
+    *("config", "engine", "oracle", "prune", "accept", "extents"),
+    *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
+)
 
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID, OpKind.TANH, OpKind.ERF})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
@@ -91,7 +100,7 @@ class Settings:
         force: Replace the run that is in the output directory; without either, one that is there is left alone.
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
-        max_kernel_ops, max_block_ops, keep: Limits that replace the space's own.
+        max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
     """
 
     config: str | None = None
@@ -119,6 +128,13 @@ class Settings:
     max_kernel_ops: int | None = None
     max_block_ops: int | None = None
     keep: int | None = None
+    max_states: int | None = None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether the user said in which space to search, or how: then only that is done."""
+        usual = Settings()
+        return any(getattr(self, name) != getattr(usual, name) for name in _NARROWING)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -169,6 +185,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         max_kernel_ops=settings.max_kernel_ops,
         max_block_ops=settings.max_block_ops,
         keep=settings.keep,
+        max_states=settings.max_states or (None if settings.narrowed else MOST_STATES),
     )
     _check_grids(program, space)
     how = SearchOptions(

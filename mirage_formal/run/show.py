@@ -137,6 +137,7 @@ def notes(report: Report) -> list[str]:
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
         *meanings([result.verdict for result in report.results]),
         *report.remarks,
+        f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
         *(["est. us orders candidates; nothing was measured"] if report.results else []),
         f"evidence in {display_path(report.directory)}",
     ]

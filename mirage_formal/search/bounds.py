@@ -105,6 +105,7 @@ class Overrides(TypedDict, total=False):
         max_kernel_ops: Most operators of a kernel graph.
         max_block_ops: Most operators of a block graph.
         keep: How many candidates are reported.
+        max_states: States after which a unit of the search ends.
     """
 
     extents: str | None
@@ -117,6 +118,7 @@ class Overrides(TypedDict, total=False):
     max_kernel_ops: int | None
     max_block_ops: int | None
     keep: int | None
+    max_states: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class SearchSpace:
     inputs that meet only behind accumulators, and in how many ways it splits one axis. ``fold_tiles`` says whether the
     guided engine also splits one index of a tile for a reduction to dimx; the indices that an earlier kernel
     concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both kinds of extents;
-    ``extents`` says which are in force.
+    ``extents`` says which are in force. ``max_states`` is after how many states a unit of the guided search ends with
+    what it has found by then; None is no bound.
     """
 
     name: str
@@ -150,6 +153,7 @@ class SearchSpace:
     shared_bytes: int
     device_bytes: int
     keep: int
+    max_states: int | None = None
 
     @property
     def rules(self) -> ExtentRules:
@@ -210,6 +214,8 @@ class SearchSpace:
             space = replace(space, max_block_ops=positive("max_block_ops", max_block_ops))
         if (keep := overrides.get("keep")) is not None:
             space = replace(space, keep=positive("keep", keep))
+        if (max_states := overrides.get("max_states")) is not None:
+            space = replace(space, max_states=positive("max_states", max_states))
         return space
 
     def grid_candidates(self, shapes: Sequence[Shape]) -> tuple[Dim3, ...]:

@@ -38,7 +38,7 @@ class SearchOptions:
         off: Names of the sharings and filters of the guided engine that are switched off, for on/off tests.
         accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
             that passes the engine's own tests is.
-        max_states: A unit of the exhaustive engine ends after so many states.
+        max_states: A unit ends after so many states; the space may say so as well.
         deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
             depends on the machine, so this is for measurements of searches that would not end.
     """
@@ -139,11 +139,19 @@ class Tally:
         Raises:
             CutError: The unit's limit is reached; nothing is counted.
         """
+        self.check()
+        self._counts[name] += 1
+
+    def check(self) -> None:
+        """End the unit if it has reached a limit.
+
+        Raises:
+            CutError: It has.
+        """
         if self._max_states is not None and self._counts["states"] >= self._max_states:
             raise CutError
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise CutError
-        self._counts[name] += 1
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to the field of Stats called ``name``."""

@@ -81,6 +81,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     free: _Rules
     paper: _Rules
     max_axes_per_split: _Positive = 1
+    max_states: _Positive | None = None
 
 
 def preset_names() -> tuple[str, ...]:
@@ -145,6 +146,7 @@ def parse_space(text: str, name: str, where: str) -> SearchSpace:
         shared_bytes=file.limits.shared_bytes,
         device_bytes=file.limits.device_bytes,
         keep=file.keep,
+        max_states=file.max_states,
     )
 
 

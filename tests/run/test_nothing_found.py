@@ -22,7 +22,7 @@ from mirage_formal.records import UnitRecord
 from mirage_formal.run.driver import Report
 from mirage_formal.run.nothing import nothing_found
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.whole import run_any
+from mirage_formal.run.whole.answer import run_any
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program as small
 from tests.kit.runs.fake_engine import roots

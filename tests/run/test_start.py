@@ -26,7 +26,7 @@ SEARCH = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.whole import run_any
+from mirage_formal.run.whole.answer import run_any
 from mirage_formal.run.executors import make_executor
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.workers.dispatch import Done

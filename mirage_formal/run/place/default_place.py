@@ -11,7 +11,8 @@ from mirage_formal.records import key_of
 from mirage_formal.run.place.directory import RUN, survey
 from mirage_formal.run.place.earlier import same_search
 from mirage_formal.run.settings import Settings, identity, make_job
-from mirage_formal.run.whole.whole import KEEP, is_whole
+from mirage_formal.run.whole.answer import is_whole
+from mirage_formal.run.whole.whole import KEEP
 
 RUNS: Final = Path("runs")
 
@@ -26,12 +27,14 @@ def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[
     root = RUNS / name
     if settings.resume or settings.force:
         return root, settings
-    whole = is_whole(program, settings)
-    who = identity(make_job(program, replace(settings, keep=settings.keep or KEEP) if whole else settings))
-    for place in (root, root.with_name(f"{name}-{key_of(who)[:12]}")):
+    # A program that is searched as one may turn out to need a cover; either is continued.
+    known = [identity(make_job(program, replace(settings, keep=settings.keep or KEEP)))]
+    if not is_whole(program, settings):
+        known.insert(0, identity(make_job(program, settings)))
+    for place in (root, root.with_name(f"{name}-{key_of(known[0])[:12]}")):
         if not survey(place, RUN).names:
             return place, settings
-        if same_search(place, settings.config, who):
+        if any(same_search(place, settings.config, who) for who in known):
             return place, replace(settings, resume=True)
     return root, settings
 

@@ -9,8 +9,9 @@ output goes through next (its immediate post-dominator). Once a root's part is c
 do not belong to it are roots themselves, whatever else is chosen, and what lies below each is a problem of its own; so
 the best cost below a root is the least, over its parts, of the part's cost and of the best costs below those.
 
-The cost of a part is a floor: what its best fused form needs at least, by the figures of the target. Cuts cost launches
-and traffic, so the fewest bytes and kernels win; of equal costs, more and smaller parts do, which are easier to search.
+What a part costs is asked for: a floor (``floor_us``) for one that was not searched yet, what was found for one that
+was. Cuts cost launches and traffic, so the fewest bytes and kernels win; of equal costs, more and smaller parts do,
+which are easier to search.
 
 The least is taken over all parts of a root, unless it has more than about 4096: then over so many, smaller ones first,
 and ``Partition.limited`` counts such roots.
@@ -36,6 +37,10 @@ _MOST_SETS: Final = 4096
 _NANOS: Final = 1000.0
 #: Rows of a product's result that one block computes at most.
 _ROWS: Final = 64
+
+#: Microseconds of operators, as a program of their own, if one search takes them all; None if none does, so that they
+#: are no part together, and one alone stays as it is.
+Price = Callable[[KernelGraph], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +114,14 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
     return Input(f"x{number}", types[tensor], strides)
 
 
-def partition(
-    program: KernelGraph, target: Target, limits: PartLimits, takes: Callable[[KernelGraph], bool]
-) -> Partition:
+def partition(program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> Partition:
     """The cheapest partition of a program, as far as the sets of operators that are looked at tell.
 
     Args:
         program: A program of predefined operators.
         target: The GPU whose figures the costs are made of.
         limits: What one search can take.
-        takes: Whether a search can take a part at all; asked about parts within the limits.
+        price: What a part costs; asked about parts within the limits.
 
     Raises:
         ProgramError: An operator is graph-defined.
@@ -128,7 +131,7 @@ def partition(
     if any(isinstance(op, GraphDefined) for op in program.ops):
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
-    cutter = _Cutter(program, target, limits, takes)
+    cutter = _Cutter(program, target, limits, price)
     return Partition(cutter.parts(), len(cutter.limited))
 
 
@@ -142,13 +145,11 @@ class _Choice:
 
 
 class _Cutter:
-    def __init__(
-        self, program: KernelGraph, target: Target, limits: PartLimits, takes: Callable[[KernelGraph], bool]
-    ) -> None:
+    def __init__(self, program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> None:
         self._program = program
         self._target = target
         self._limits = limits
-        self._takes = takes
+        self._price = price
         self._base = len(program.inputs)
         self._readers: list[list[int]] = [[] for _ in program.ops]
         for number, op in enumerate(program.ops):
@@ -228,9 +229,9 @@ class _Cutter:
     def _judge(self, graph: KernelGraph) -> tuple[bool, float]:
         """Whether a part is searched, and its cost in microseconds."""
         if graph not in self._judged:
-            floor = floor_us(graph, self._target, self._limits.inputs) if self._takes(graph) else None
-            us = estimate(graph, self._target).us if floor is None else floor
-            self._judged[graph] = (floor is not None, us)
+            price = self._price(graph)
+            us = estimate(graph, self._target).us if price is None else price
+            self._judged[graph] = (price is not None, us)
         return self._judged[graph]
 
 
@@ -276,4 +277,4 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
     return extra, crossing
 
 
-__all__ = ["Part", "PartLimits", "Partition", "extract", "floor_us", "partition"]
+__all__ = ["Part", "PartLimits", "Partition", "Price", "extract", "floor_us", "partition"]

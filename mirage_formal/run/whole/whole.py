@@ -1,12 +1,14 @@
-"""Programs larger than a search takes: cut into parts, each distinct part searched once, and put together again.
+"""Covers of a program: it is cut into parts, each distinct part is searched once, and all is put together again.
 
-Every search is an ordinary run with its own directory; whole.json ties them together (docs/whole-models.md).
+Every search is an ordinary run with its own directory; whole.json ties them together (docs/whole-models.md). A part of
+one operator may stay as it is, so every program has a cover, and none is kept that is estimated above the operators
+one by one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +38,7 @@ from mirage_formal.run.driver import About, Report, Result, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.progress import Watch, silent
 from mirage_formal.run.settings import Job, Settings, choose_config, identity, make_job, readable
-from mirage_formal.run.whole.partition import Part, Partition, PartLimits, partition
+from mirage_formal.run.whole.partition import Part, Partition, PartLimits, Price, floor_us, partition
 from mirage_formal.run.whole.stitch import stitched
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.search.space import SearchSpace, load_space
@@ -44,10 +46,10 @@ from mirage_formal.workers.dispatch import Executor
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
 KEEP: Final = 3
-#: How often the program is cut: after the first time without the parts for which nothing was found.
-_ROUNDS: Final = 3
+#: How often the program is cut, each time with what the searches of all parts so far have found.
+_ROUNDS: Final = 4
 #: Time limit of an earlier session's search when there is no time left: what it found is verified.
-_NO_TIME_S: Final = 1e-6
+NO_TIME_S: Final = 1e-6
 #: Operators that only rename or move elements: a space has to list them before a search can propose them.
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
@@ -102,42 +104,30 @@ class WholeReport:
         return tuple(unit for report in self.searches for unit in report.failed)
 
 
-def most_operators(space: SearchSpace) -> int:
-    """Operators that a candidate of a space has at most, over all its kernels."""
-    defined = min(space.max_graph_defined, space.max_kernel_ops)
-    return defined * space.max_block_ops + space.max_kernel_ops - defined
-
-
-def is_whole(program: KernelGraph, settings: Settings) -> bool:
-    """Whether a program has more operators than any candidate of its space, so that it is searched part by part.
-
-    Raises:
-        MirageError: The program or the settings are at fault.
-    """
-    return len(program.ops) > most_operators(make_job(program, settings).space)
-
-
-def run_whole(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> WholeReport:
+def run_whole(
+    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
+) -> WholeReport:
     """Cut a program into parts, search each distinct one, and write the whole to ``out``.
 
     A part takes the best of its candidates that are proved, whatever the policy of the settings, or keeps its operators
-    where that is estimated to be faster or nothing was found. Ctrl-C ends the search of a part as in ``run`` and then
-    the whole; with ``resume`` it is continued.
+    where that is estimated to be faster or nothing was found. The whole is never estimated above the operators one by
+    one: where it would be, they all stay. Ctrl-C ends the search of a part as in ``run`` and then the whole; with
+    ``resume`` it is continued.
+
+    Args:
+        program: The program.
+        settings: What was asked for.
+        out: The directory.
+        tried: Whether one search of the whole program was made, so that it is no part.
+        about: Name, source, progress and workers.
 
     Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
-        UnsupportedError: No search takes any part of the program.
     """
     settings = replace(settings, keep=settings.keep or KEEP)
     job = make_job(program, settings)
-    if not any(part.searched for part in _cut(program, job, settings, frozenset()).parts):
-        kinds = sorted({op.kind.value for op in program.ops if not isinstance(op, GraphDefined)})
-        what = f"expected a part that the {job.engine} engine takes, got none in {len(program.ops)} operators"
-        raise UnsupportedError(
-            f"{what}: {', '.join(kinds)}", where=about.get("name", "program"), hint="use --engine exhaustive"
-        )
     with orderly(), writing(out):
         open_whole(
             out,
@@ -147,27 +137,11 @@ def run_whole(program: KernelGraph, settings: Settings, out: Path, **about: Unpa
             force=settings.force,
         )
         with workers_of(settings, about, out) as workers:
-            return _Whole(program, job, settings, out, about, workers).report()
+            return _Whole(program, job, settings, out, about, workers, tried=tried).report()
 
 
-def _cut(program: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> Partition:
-    """The cheapest partition in which nothing with a digest in ``barren`` is searched."""
-    limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
-    return partition(program, job.target, limits, lambda part: _takes(part, job, settings, barren))
-
-
-def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
-    """``run``, or ``run_whole`` for a program that is larger than its space.
-
-    Raises:
-        MirageError: A mistake in the program, the settings or the directory.
-    """
-    how = run_whole if is_whole(program, settings) else run
-    return how(program, settings, out, **about)
-
-
-def _takes(part: KernelGraph, job: Job, settings: Settings, barren: frozenset[str]) -> bool:
-    """Whether a part is searched: its engine takes it, and its digest is known and not in ``barren``.
+def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
+    """Whether a search takes a part: its engine does, and its digest can be computed.
 
     Sound: a part that is refused stays as it is.
     """
@@ -179,12 +153,13 @@ def _takes(part: KernelGraph, job: Job, settings: Settings, barren: frozenset[st
         return False
     try:
         if job.engine == "guided":
-            from mirage_formal.search.guided.axes import ProgramAxes
+            from mirage_formal.search.guided.axes import require_normal_form
 
-            ProgramAxes(part)
-        return digest(part) not in barren
+            require_normal_form(part)
+        digest(part)
     except UnsupportedError:
         return False
+    return True
 
 
 def part_config(part: KernelGraph, settings: Settings) -> str:
@@ -222,12 +197,15 @@ class _Whole:
         root: Path,
         about: About,
         workers: Executor[Any],
+        *,
+        tried: bool,
     ) -> None:
         self.program = program
         self.job = job
         self.target = job.target
         self.identity = identity(job)
         self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
+        self.known: dict[KernelGraph, float | None] = {}  # what the searches have brought parts to
         self.limited = 0
         self.settings = settings
         self.root = root
@@ -235,34 +213,68 @@ class _Whole:
         self.source = about.get("source", "")
         self.watch = about.get("watch", silent)
         self.workers = workers
+        self.tried = tried
         self.begin = time.monotonic()
         self.status: Status = "complete"
 
     def report(self) -> WholeReport:
         self._write((), None, "interrupted")  # what is here is ours, if we do not come to the end
-        barren: frozenset[str] = frozenset()
-        found: list[WholePart] = []
         for _ in range(_ROUNDS):
-            found = []
-            cut = _cut(self.program, self.job, self.settings, barren)
+            cut = self._cut(self._expected)
             self.limited = max(self.limited, cut.limited)
-            for part in cut.parts:
-                report = self._search(part) if part.searched else None
+            fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
+            for part in fresh:
+                report = self._search(part)
                 if self.status == "interrupted":
-                    record = self._write(tuple(found), None, "interrupted")
-                    return self._reported(record, None, found)
-                found.append(self._replaced(part, report))
-            more = {digest(one.part.program) for one in found if _nothing(one)} - barren
-            if not more:
+                    found = self._filled(cut)
+                    return self._reported(self._write(found, None, "interrupted"), None, found)
+                if report is not None:
+                    self.known[part.program] = self._brought(part, report)
+            if not fresh or self.status == "time-limit":
                 break
-            barren |= more
-        whole = stitched(self.program, [(one.part, one.graph) for one in found])
-        record = self._write(tuple(found), whole, self.status)
+        whole, found = min(self._covers(), key=lambda cover: estimate(cover[0], self.target).us)
+        record = self._write(found, whole, self.status)
         drop_others(self.root, self._runs())
         return self._reported(record, self._result(whole, record), found)
 
-    def _reported(self, record: WholeRecord, result: Result | None, found: list[WholePart]) -> WholeReport:
-        return WholeReport(record, result, tuple(found), self.root, tuple(self.reports.values()), self.limited)
+    def _covers(self) -> Iterator[tuple[KernelGraph, tuple[WholePart, ...]]]:
+        """The cheapest cover by what was found, and the operators one by one.
+
+        The first is cheaper part by part; a whole is estimated anew, because a kernel's result may stay in the L2.
+        """
+        for price in (self.known.get, _no_search):
+            found = self._filled(self._cut(price))
+            yield stitched(self.program, [(one.part, one.graph) for one in found]), found
+
+    def _cut(self, price: Price) -> Partition:
+        limits = PartLimits(self.job.space.max_block_ops, self.job.space.max_block_inputs)
+        return partition(self.program, self.target, limits, price)
+
+    def _expected(self, part: KernelGraph) -> float | None:
+        """What a part costs: what its search has found, or the least that it could find."""
+        if part in self.known:
+            return self.known[part]
+        if (self.tried and len(part.ops) == len(self.program.ops)) or not takes(part, self.job, self.settings):
+            return None
+        return floor_us(part, self.target, self.job.space.max_block_inputs)
+
+    def _brought(self, part: Part, report: Report) -> float | None:
+        """What a search has brought a part to; None if it came to its end and its operators are better.
+
+        Where a unit of it failed, or time ran out, what it would have found is not known, and the part stays one.
+        """
+        unfused = estimate(part.program, self.target).us
+        best = self._best(report)
+        if best is not None and best.cost <= unfused:
+            return best.cost
+        return None if report.summary.status == "complete" and not report.failed else unfused
+
+    def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
+        """Every part of a partition with what takes its place."""
+        return tuple(self._replaced(part, self.reports.get(part.program)) for part in cut.parts)
+
+    def _reported(self, record: WholeRecord, result: Result | None, found: tuple[WholePart, ...]) -> WholeReport:
+        return WholeReport(record, result, found, self.root, tuple(self.reports.values()), self.limited)
 
     def _search(self, part: Part) -> Report | None:
         """The run of a part; equal parts share one. None if there is no time left."""
@@ -292,10 +304,13 @@ class _Whole:
         return None if limit is None else limit - (time.monotonic() - self.begin)
 
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
-        limit = None if left is None else max(left, _NO_TIME_S)
+        limit = None if left is None else max(left, NO_TIME_S)
         config = part_config(part.program, self.settings)
         # What lies in a part's directory is this whole's own, see open_whole.
-        return replace(self.settings, config=config, time_limit_s=limit, resume=resume, force=not resume)
+        states = self.job.space.max_states
+        return replace(
+            self.settings, config=config, time_limit_s=limit, resume=resume, force=not resume, max_states=states
+        )
 
     def _runs(self) -> list[str]:
         """Directories of all searches, relative to the root."""
@@ -305,9 +320,13 @@ class _Whole:
         """Progress that says which part is searched."""
         return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
 
+    def _best(self, report: Report) -> Result | None:
+        """The best candidate that is proved."""
+        proved = (result for result in report.results if isinstance(result.verdict, Equivalent))
+        return min(proved, key=lambda result: result.rank, default=None)
+
     def _replaced(self, part: Part, report: Report | None) -> WholePart:
-        proved = [] if report is None else [r for r in report.results if isinstance(r.verdict, Equivalent)]
-        best = min(proved, key=lambda result: result.rank, default=None)
+        best = None if report is None else self._best(report)
         if best is None or best.cost > estimate(part.program, self.target).us:
             return WholePart(part, part.program, None, report)
         return WholePart(part, best.graph, best, report)
@@ -372,20 +391,8 @@ class _Whole:
         return Result(whole, record.graph_digest, 1, verdict, record.estimated_us, self.root, alternatives)
 
 
-def _nothing(one: WholePart) -> bool:
-    """Whether a search of several operators came to its end without a candidate that is proved.
-
-    A search of which a unit failed did not: what that unit would have found is not known.
-    """
-    report = one.report
-    return (
-        one.chosen is None
-        and report is not None
-        and len(one.part.operators) > 1
-        and report.summary.status == "complete"
-        and report.summary.units_failed == 0
-        and not any(isinstance(result.verdict, Equivalent) for result in report.results)
-    )
+def _no_search(part: KernelGraph) -> None:
+    """The price of parts where every operator stays as it is."""
 
 
 def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -397,4 +404,4 @@ def _raw(graph: KernelGraph) -> msgspec.Raw:
     return msgspec.Raw(to_json(graph).strip().encode())
 
 
-__all__ = ["KEEP", "WholePart", "WholeReport", "is_whole", "most_operators", "part_config", "run_any", "run_whole"]
+__all__ = ["KEEP", "NO_TIME_S", "WholePart", "WholeReport", "part_config", "run_whole", "takes"]

@@ -283,6 +283,19 @@ class ProgramAxes:
         return values[self.program.outputs[0]]
 
 
+def require_normal_form(program: KernelGraph) -> None:
+    """Refuse a program that guided search does not take.
+
+    Args:
+        program: The program.
+
+    Raises:
+        UnsupportedError: As ``ProgramAxes`` does, or because the output has no normal form.
+    """
+    axes = ProgramAxes(program)
+    axes.target(Algebra(len(axes.extents)))
+
+
 def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> int:
     """The most dims of one tensor that one of the axes in ``twice`` can run through.
 

@@ -13,9 +13,9 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.graph.verdict import Candidate, Different
 from mirage_formal.search.bounds import Extents as ExtentKind
-from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.guided.algebra.parts import whole
-from mirage_formal.search.guided.axes import ProgramAxes
+from mirage_formal.search.guided.axes import ProgramAxes, require_normal_form
 from mirage_formal.search.guided.emit import block_graph
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents
 from mirage_formal.search.guided.extract import Dag
@@ -63,17 +63,17 @@ class GuidedEngine:
         """Shares of what the first kernel hands over.
 
         Raises:
-            UnsupportedError: The program is outside this engine; see ProgramAxes.
+            UnsupportedError: The program is outside this engine; see ``require_normal_form``.
         """
-        ProgramAxes(program)
+        require_normal_form(program)
         shares = SHARES if options.bounded(space).max_graph_defined > 1 else 1
         return [Unit(i, f"first kernels {i + 1} of {shares}", f"{i}/{shares}") for i in range(shares)]
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         """Run one share: canonical candidates, each once, in the order found."""
         share, shares = (int(n) for n in unit.payload.split("/"))
-        tally = Tally()
         space = options.bounded(space)
+        tally = Tally(options.max_states or space.max_states)
         axes = ProgramAxes(program)
         solver = KernelSolver(axes, space, options, tally)
         builder = _Builder(solver, space, self._best)
@@ -91,17 +91,21 @@ class GuidedEngine:
         """Paths whose small instance the caller's fingerprint does not refute.
 
         The normal form has already shown each of them equal; a refutation here is a bug and is counted as rejected.
+        At the limit on states, those that were found by then.
         """
         out = []
-        for path in paths:
-            tally.add("complete")
-            scaled = builder.scaled(path) if options.accept is not None else None
-            if scaled is not None and options.accept is not None:
-                verdict = options.accept(Candidate(scaled[1], self.name, scaled))
-                if isinstance(verdict, Different):
-                    tally.add("rejected")
-                    continue
-            out.append(path)
+        try:
+            for path in paths:
+                tally.add("complete")
+                scaled = builder.scaled(path) if options.accept is not None else None
+                if scaled is not None and options.accept is not None:
+                    verdict = options.accept(Candidate(scaled[1], self.name, scaled))
+                    if isinstance(verdict, Different):
+                        tally.add("rejected")
+                        continue
+                out.append(path)
+        except CutError:
+            tally.add("cut")
         return out
 
 

@@ -243,6 +243,7 @@ class KernelSolver:
         closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops)
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
+        self.tally.check()
         return Solved(closure, costs(closure), reachable_inputs(closure))
 
     # --- the last kernel ---------------------------------------------------------------------------------------

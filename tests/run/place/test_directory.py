@@ -38,8 +38,8 @@ from mirage_formal.run.place.store import Store
 from mirage_formal.run.request import superoptimize
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import written
+from mirage_formal.run.whole.answer import run_any
 from mirage_formal.run.whole.store import drop_others, open_whole
-from mirage_formal.run.whole.whole import run_any
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
 

@@ -35,8 +35,9 @@ from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import Report
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.settings import Settings
+from mirage_formal.run.whole.answer import is_whole, run_any
 from mirage_formal.run.whole.show import notes, print_any, reports_json
-from mirage_formal.run.whole.whole import WholeReport, is_whole, part_config, run_any, run_whole
+from mirage_formal.run.whole.whole import WholeReport, part_config, run_whole
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 from tests.kit.graphs.whole_programs import TINY, layers

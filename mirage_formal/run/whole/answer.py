@@ -1,0 +1,73 @@
+"""An answer for every program: one search, or a cover by parts where that is better."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.guard import orderly
+from mirage_formal.records.whole import WHOLE_FILE
+from mirage_formal.run.driver import About, Report, run, workers_of
+from mirage_formal.run.place.lock import writing
+from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.whole.whole import NO_TIME_S, WholeReport, run_whole, takes
+from mirage_formal.search.space import SearchSpace
+
+
+def most_operators(space: SearchSpace) -> int:
+    """Operators that a candidate of a space has at most, over all its kernels."""
+    defined = min(space.max_graph_defined, space.max_kernel_ops)
+    return defined * space.max_block_ops + space.max_kernel_ops - defined
+
+
+def is_whole(program: KernelGraph, settings: Settings) -> bool:
+    """Whether a program has more operators than any candidate of its space, so that it is searched part by part.
+
+    Raises:
+        MirageError: The program or the settings are at fault.
+    """
+    return len(program.ops) > most_operators(make_job(program, settings).space)
+
+
+def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
+    """Search a program as one, or cover it by parts.
+
+    A program that is larger than its space is searched part by part. Any other is searched as one. If the user named no
+    space and no limits, there is always an answer: a program that no search takes as one, for which nothing was found,
+    or of which the best candidate is estimated above the operators one by one, is covered by parts.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+    """
+    if is_whole(program, settings):
+        return run_whole(program, settings, out, **about)
+    if settings.narrowed:
+        return run(program, settings, out, **about)
+    job = make_job(program, settings)
+    with orderly(), writing(out), workers_of(settings, about, out) as workers:
+        about = {**about, "executor": workers}
+        if (settings.resume and (out / WHOLE_FILE).is_file()) or not takes(program, job, settings):
+            return run_whole(program, settings, out, **about)
+        begin = time.monotonic()
+        report = run(program, settings, out, **about)
+        if report.summary.status == "interrupted" or _good(report):
+            return report
+        # What lies there is the run that was just made.
+        settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
+        return run_whole(program, settings, out, tried=report.summary.status == "complete", **about)
+
+
+def _good(report: Report) -> bool:
+    """Whether a search of a program as one is worth reporting."""
+    return bool(report.failed) or any(result.cost <= report.unfused_us for result in report.results)
+
+
+def _left(limit: float | None, begin: float) -> float | None:
+    """Seconds of a time limit that are left."""
+    return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
+
+
+__all__ = ["is_whole", "most_operators", "run_any"]
