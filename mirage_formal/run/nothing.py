@@ -22,7 +22,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import Settings, display_path, make_job
 from mirage_formal.run.whole.whole import WholeReport, part_config
-from mirage_formal.search.bounds import SEARCHABLE, SearchSpace, in_parts
+from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names
 
 _SUMS: Final = (OpKind.SUM, OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST)
@@ -169,7 +169,7 @@ def _too_many_inputs(search: _Search) -> Iterator[Reason]:
         hint = "give a search space (config) with a larger max_block_inputs"
     else:
         kernels = -(-(count - 1) // fewer)
-        hint = f"--max-kernel-ops {kernels} (max_kernel_ops={kernels}), or {in_parts(len(search.program.ops))}"
+        hint = f"--max-kernel-ops {kernels} (max_kernel_ops={kernels}), or {IN_PARTS}"
     yield Reason("reads", "", what, hint)
 
 
@@ -221,9 +221,8 @@ def _instead(search: _Search, number: int, op: Op) -> str:
         wider = [name for name in _wider(kinds, op.kind) if name != search.space.name]
         if wider:
             hints.append(f"--config {wider[0]} (config={wider[0]!r}) lists it")
-    if len(program.ops) > 1:
-        hints.append(in_parts(len(program.ops)))
-    return "; or ".join(hints) or "write the program without it"
+    hints.append(IN_PARTS)
+    return "; or ".join(hints)
 
 
 def _wider(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
@@ -299,8 +298,7 @@ def _limits(search: _Search) -> Reason:
         hints.insert(0, f"leave out {', '.join(given)}")
     if space.name != "default":
         hints.append("--config default (config='default')")
-    if len(search.program.ops) > 1:
-        hints.append(in_parts(len(search.program.ops)))
+    hints.append(IN_PARTS)
     return Reason("limits", "", what, "; or ".join(hints))
 
 

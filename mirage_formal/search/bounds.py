@@ -273,13 +273,8 @@ def _overridden(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
     return rules
 
 
-def in_parts(operators: int) -> str:
-    """How a program of at least two operators is searched part by part: its space takes fewer than it has."""
-    most = operators - 1
-    return (
-        f"search it in parts, of which those that no search takes stay as they are: --max-kernel-ops 1 --max-block-ops "
-        f"{most} (max_kernel_ops=1, max_block_ops={most})"
-    )
+#: How a program that no search takes as one gets an answer.
+IN_PARTS: Final = "name no space, engine and limits: then it is covered by parts; what no search takes stays as it is"
 
 
 def divisors(n: int) -> tuple[int, ...]:

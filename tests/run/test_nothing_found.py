@@ -1,4 +1,7 @@
-"""A search that finds nothing says why, by rule, where in the user's file, and what to try, and that works."""
+"""Where the user names no space there is always an answer; a search of a named space that finds nothing says why.
+
+By rule, where in the user's file, and what to try, and that works.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,13 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
 from mirage_formal.errors import NothingFoundError, Reason
 from mirage_formal.frontend.origins import unknown
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import load_target
 from mirage_formal.records import UnitRecord
 from mirage_formal.run.driver import Report
 from mirage_formal.run.nothing import nothing_found
@@ -79,12 +86,17 @@ def built(text: str) -> mf.Graph:
 
 def reasons(graph: Any, **options: Any) -> tuple[Reason, ...]:
     with pytest.raises(NothingFoundError) as caught:
-        mf.superoptimize(graph, workers=1, **options)
+        mf.superoptimize(graph, workers=1, **{"config": "default", **options})
     assert caught.value.reasons
     for reason in caught.value.reasons:
         assert reason.hint
         assert str(reason) in str(caught.value)
     return caught.value.reasons
+
+
+def space_of(what: str) -> str:
+    """The space that a reason names; where it names none, the default one."""
+    return next((name for name in ("norm", "mlp") if f"search space {name}," in what), "default")
 
 
 def command(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -106,9 +118,29 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("text", [text for text, *_ in CASES])
+def test_without_a_space_there_is_an_answer(text: str) -> None:
+    """Proved, never above the operators one by one, and established again from the files."""
+    program = built(text).freeze()
+    best = mf.superoptimize(program, workers=1, out="out", keep=1)[0]
+    assert isinstance(best.verdict, Equivalent)
+    assert best.cost <= estimate(program, load_target("h200")).us
+    assert check(["out", "--jobs", "1"]) == 0
+
+
+@pytest.mark.parametrize("text", [BIAS, UNREAD])
+def test_without_a_space_and_without_time_there_is_an_answer(text: str) -> None:
+    program = built(text).freeze()
+    best = mf.superoptimize(program, workers=1, out="out", time_limit=1e-6)[0]
+    assert best.cost == estimate(program, load_target("h200")).us
+    assert check(["out", "--jobs", "1"]) == 0
+    again = mf.superoptimize(program, workers=1, out="out", resume=True)[0]
+    assert again.cost <= best.cost
+
+
 @pytest.mark.parametrize(("text", "cause", "where", "what"), CASES)
 def test_the_reason_is_the_rule_and_the_line(text: str, cause: str, where: str, what: str) -> None:
-    [reason] = reasons(built(text), out="out")
+    [reason] = reasons(built(text), out="out", config=space_of(what))
     assert (reason.cause, reason.where) == (cause, where)
     assert reason.what.startswith(what)
 
@@ -117,11 +149,11 @@ def test_the_reason_is_the_rule_and_the_line(text: str, cause: str, where: str, 
 def test_the_command_line_says_the_same_and_ends_with_1(
     text: str, cause: str, where: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph = built(text)
+    graph, config = built(text), space_of(what)
     with pytest.raises(NothingFoundError) as caught:
-        mf.superoptimize(graph, workers=1, out="out", name="graph")
+        mf.superoptimize(graph, workers=1, out="out", name="graph", config=config)
     capsys.readouterr()
-    assert command("own.py", "--out", "again", monkeypatch=monkeypatch) == 1
+    assert command("own.py", "--out", "again", "--config", config, monkeypatch=monkeypatch) == 1
     output = capsys.readouterr().out
     assert output.startswith(f"{caught.value}\n")
     assert "rank" not in output  # no empty table
@@ -130,7 +162,7 @@ def test_the_command_line_says_the_same_and_ends_with_1(
 
 def test_the_graph_of_a_user_raises_as_well_and_says_it_by_itself() -> None:
     with pytest.raises(NothingFoundError, match=r"own\.py:5: input forgotten"):
-        built(UNREAD).superoptimize(workers=1, out="out")
+        built(UNREAD).superoptimize(workers=1, out="out", config="default")
 
 
 def test_json_has_the_reasons_of_each_program(
@@ -138,7 +170,7 @@ def test_json_has_the_reasons_of_each_program(
 ) -> None:
     found = "fine = mf.new_kernel_graph()\nz = fine.new_input((4, 8))\nfine.mark_output(fine.exp(z))\n"
     Path("two.py").write_text(HEAD + found + UNREAD)
-    assert command("two.py", "--json", monkeypatch=monkeypatch) == 1
+    assert command("two.py", "--json", "--config", "default", monkeypatch=monkeypatch) == 1
     by_name = {one["summary"]["program"]: one["nothing_found"] for one in json.loads(capsys.readouterr().out)}
     assert by_name["fine"] is None
     [reason] = by_name["graph"]
@@ -161,7 +193,7 @@ def test_a_graph_that_was_not_written_with_the_front_end_names_inputs_and_operat
     ("text", "hint", "change", "options"),
     [
         (BIAS, "declare b with dims=(1, 4)", ("(4,)", "(1, 4)"), {}),
-        (BIAS, "max_kernel_ops=1, max_block_ops=2", None, {"max_kernel_ops": 1, "max_block_ops": 2}),
+        (BIAS, "name no space, engine and limits", None, {"config": None}),
         (RESHAPED, "leave the reshape out", ("graph.reshape(graph.matmul(x, w), (2, 8))", "graph.matmul(x, w)"), {}),
         (UNREAD, "remove forgotten", ("forgotten = graph.new_input((8, 4))\n", ""), {}),
         (
@@ -170,19 +202,20 @@ def test_a_graph_that_was_not_written_with_the_front_end_names_inputs_and_operat
             ("graph.transpose(x) @ x", "graph.new_input(dims=(8, 4), strides=(1, 8), name='t') @ x"),
             {},
         ),
-        (GRAM, "max_kernel_ops=1, max_block_ops=1", None, {"max_kernel_ops": 1, "max_block_ops": 1}),
-        (WIDE, "max_kernel_ops=1, max_block_ops=10", None, {"max_kernel_ops": 1, "max_block_ops": 10}),
+        (GRAM, "name no space, engine and limits", None, {"config": None}),
+        (WIDE, "name no space, engine and limits", None, {"config": None}),
         (UNLISTED, "config='default'", None, {"config": "default"}),
     ],
 )
 def test_what_is_said_to_try_finds_candidates(
     text: str, hint: str, change: tuple[str, str] | None, options: dict[str, Any]
 ) -> None:
-    [reason] = reasons(built(text), out="out")
+    config = "mlp" if text == UNLISTED else "default"
+    [reason] = reasons(built(text), out="out", config=config)
     assert hint in reason.hint
     changed = text if change is None else text.replace(*change)
     assert changed != text or options
-    best = mf.superoptimize(built(changed), workers=1, out="better", keep=1, **options)[0]
+    best = mf.superoptimize(built(changed), workers=1, out="better", keep=1, **{"config": config, **options})[0]
     assert type(best.verdict).__name__ == "Equivalent"
 
 
@@ -193,11 +226,11 @@ def test_the_operator_that_an_engine_refuses_is_named_by_its_line(
     with pytest.raises(
         mf.UnsupportedError, match=r"own\.py:6: guided search: the operator max is not searched"
     ) as caught:
-        mf.superoptimize(built(text), workers=1, out="out")
-    assert "max_kernel_ops=1, max_block_ops=1" in caught.value.hint
-    assert command("own.py", "--out", "again", monkeypatch=monkeypatch) == 2
+        mf.superoptimize(built(text), workers=1, out="out", config="default")
+    assert "name no space" in caught.value.hint
+    assert command("own.py", "--out", "again", "--config", "default", monkeypatch=monkeypatch) == 2
     assert "own.py:6: guided search: the operator max" in capsys.readouterr().err
-    assert mf.superoptimize(built(text), workers=1, out="parts", max_kernel_ops=1, max_block_ops=1)
+    assert mf.superoptimize(built(text), workers=1, out="parts")
 
 
 # --- what became of the search ---------------------------------------------------------------------------------------
@@ -209,8 +242,9 @@ def test_a_time_limit_is_a_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert reason.cause == "time-limit"
     assert "time limit of 1e-06 s" in reason.what
     assert "resume=True" in reason.hint
-    assert mf.superoptimize(graph, workers=1, out="out", resume=True)
-    assert command("own.py", "--out", "again", "--time-limit", "0.000001", monkeypatch=monkeypatch) == 1
+    assert mf.superoptimize(graph, workers=1, out="out", resume=True, config="default")
+    asked = ("--time-limit", "0.000001", "--config", "default")
+    assert command("own.py", "--out", "again", *asked, monkeypatch=monkeypatch) == 1
     assert "the search stopped at the time limit" in capsys.readouterr().out
 
 
@@ -293,7 +327,7 @@ def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_in_parts_names_the_part_and_the_line() -> None:
     text = "x = graph.new_input((4, 8))\ny = graph.layer_norm(x)\nz = graph.layer_norm(y)\ngraph.mark_output(z)\n"
-    first, second = reasons(built(text), out="out", max_kernel_ops=1, max_block_ops=1)
+    first, second = reasons(built(text), out="out", config=None, max_kernel_ops=1, max_block_ops=1)
     assert (first.cause, first.where, second.where) == ("operator", "own.py:5", "own.py:6")
     assert first.what.startswith("part 1: layer_norm")
     assert second.what.startswith("part 2: layer_norm")
@@ -301,7 +335,7 @@ def test_a_program_in_parts_names_the_part_and_the_line() -> None:
 
 def test_a_program_in_parts_that_ran_out_of_time() -> None:
     text = "x = graph.new_input((4, 8))\ny = graph.exp(x)\nz = graph.square(y)\ngraph.mark_output(z)\n"
-    found = reasons(built(text), out="out", max_kernel_ops=1, max_block_ops=1, time_limit=1e-6)
+    found = reasons(built(text), out="out", config=None, max_kernel_ops=1, max_block_ops=1, time_limit=1e-6)
     assert {reason.cause for reason in found} == {"time-limit"}
 
 
@@ -311,7 +345,7 @@ def test_parts_of_which_one_has_candidates_are_a_result() -> None:
 
 
 def test_a_script_sees_the_text_as_its_error() -> None:
-    Path("script.py").write_text(HEAD + UNREAD + "mf.superoptimize(graph, workers=1)[0]\n")
+    Path("script.py").write_text(HEAD + UNREAD + "mf.superoptimize(graph, workers=1, config='default')[0]\n")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 1

@@ -137,7 +137,7 @@ def run_whole(
             force=settings.force,
         )
         with workers_of(settings, about, out) as workers:
-            return _Whole(program, job, settings, out, about, workers, tried=tried).report()
+            return _Whole(job, settings, out, about, workers, tried=tried).report()
 
 
 def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
@@ -191,7 +191,6 @@ def _listed(preset: str) -> frozenset[OpKind]:
 class _Whole:
     def __init__(
         self,
-        program: KernelGraph,
         job: Job,
         settings: Settings,
         root: Path,
@@ -200,7 +199,7 @@ class _Whole:
         *,
         tried: bool,
     ) -> None:
-        self.program = program
+        self.program = job.program
         self.job = job
         self.target = job.target
         self.identity = identity(job)

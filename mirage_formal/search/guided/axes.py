@@ -19,7 +19,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import ARITHMETIC, OpKind
 from mirage_formal.graph.ops import FUNCTIONS as ELEMENT_FUNCTIONS
-from mirage_formal.search.bounds import in_parts
+from mirage_formal.search.bounds import IN_PARTS
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
@@ -105,9 +105,7 @@ class ProgramAxes:
     def __init__(self, program: KernelGraph) -> None:
         self.program = program
         if len(program.outputs) != 1:
-            raise _unsupported(
-                f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {_parts(program)}"
-            )
+            raise _unsupported(f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {IN_PARTS}")
         if len({i.tensor.dtype for i in program.inputs}) != 1:
             raise _unsupported("expected inputs of one element type", _EXHAUSTIVE)
         self._indices = _Indices()
@@ -284,14 +282,7 @@ class ProgramAxes:
 
 
 def require_normal_form(program: KernelGraph) -> None:
-    """Refuse a program that guided search does not take.
-
-    Args:
-        program: The program.
-
-    Raises:
-        UnsupportedError: As ``ProgramAxes`` does, or because the output has no normal form.
-    """
+    """Refuse, with an UnsupportedError, a program that guided search does not take: its output has no normal form."""
     axes = ProgramAxes(program)
     axes.target(Algebra(len(axes.extents)))
 
@@ -429,10 +420,5 @@ def _at(program: KernelGraph, number: int) -> Iterator[None]:
         yield
     except UnsupportedError as error:
         error.operator = number
-        if len(program.ops) > 1:
-            error.hint = _parts(program)
+        error.hint = IN_PARTS
         raise
-
-
-def _parts(program: KernelGraph) -> str:
-    return in_parts(len(program.ops))

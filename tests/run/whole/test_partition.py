@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,7 +16,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records.whole import PartRecord
-from mirage_formal.run.whole.partition import PartLimits, extract, floor_us, partition
+from mirage_formal.run.whole.partition import Partition, PartLimits, extract, floor_us, partition
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers
 from tests.kit.paths import REPOSITORY
@@ -70,9 +70,17 @@ def used_outside(program: KernelGraph, block: list[int]) -> int:
     return sum(base + n in read for n in block) + len(dead)
 
 
+def price(part: KernelGraph, limits: PartLimits, taken: Callable[[KernelGraph], bool] = takes) -> float | None:
+    return floor_us(part, H200, limits.inputs) if taken(part) else None
+
+
+def parted(program: KernelGraph, limits: PartLimits, taken: Callable[[KernelGraph], bool] = takes) -> Partition:
+    return partition(program, H200, limits, lambda part: price(part, limits, taken))
+
+
 def nanos(program: KernelGraph, block: list[int], limits: PartLimits) -> int | None:
     graph, _ = extract(program, sorted(block))
-    floor = floor_us(graph, H200, limits.inputs) if takes(graph) else None
+    floor = price(graph, limits)
     if floor is None:
         return None if len(block) > 1 else round(1000 * estimate(graph, H200).us)
     return round(1000 * floor)
@@ -102,7 +110,7 @@ def cheapest(program: KernelGraph, limits: PartLimits) -> tuple[int, int]:
 def test_the_cheapest_of_all(seed: int) -> None:
     program = random_program(seed, 7)
     limits = PartLimits(4, 3)
-    found = partition(program, H200, limits, takes)
+    found = parted(program, limits)
     parts = found.parts
     assert found.limited == 0
     costs = [nanos(program, list(part.operators), limits) for part in parts]
@@ -114,7 +122,7 @@ def test_the_cheapest_of_all(seed: int) -> None:
 def test_each_operator_once_and_in_order(seed: int) -> None:
     program = random_program(seed, 24)
     limits = PartLimits(6, 4)
-    parts = partition(program, H200, limits, takes).parts
+    parts = parted(program, limits).parts
     assert sorted(n for part in parts for n in part.operators) == list(range(24))
     known = set(range(len(program.inputs)))
     for part in parts:
@@ -124,13 +132,13 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
         assert part.searched == takes(part.program)
         assert part.searched or len(part.operators) == 1
         assert faults(part.program) == []
-    assert parts == partition(program, H200, limits, takes).parts
+    assert parts == parted(program, limits).parts
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
     program = random_program(seed, 12)
-    for part in partition(program, H200, PartLimits(5, 4), takes).parts:
+    for part in parted(program, PartLimits(5, 4)).parts:
         record = PartRecord(
             operators=part.operators,
             run="",
@@ -148,7 +156,7 @@ def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
 
 
 def test_equal_layers_are_equal_programs() -> None:
-    parts = partition(layers(3), H200, PartLimits(6, 4), takes).parts
+    parts = parted(layers(3), PartLimits(6, 4)).parts
     wide = [part.program for part in parts if len(part.operators) == 6]
     assert len(wide) == 3
     assert len(set(wide)) == 1
@@ -164,15 +172,15 @@ def test_sets_that_are_not_looked_at_are_counted() -> None:
         ops.append(Op(OpKind.ADD, (last, i)))
         last = len(inputs) + len(ops) - 1
     program = KernelGraph(inputs, tuple(ops), (last,))
-    found = partition(program, H200, PartLimits(24, 4), lambda part: len(part.ops) < 3)
+    found = parted(program, PartLimits(24, 4), lambda part: len(part.ops) < 3)
     assert 0 < found.limited < len(ops)
     assert sorted(n for part in found.parts for n in part.operators) == list(range(len(ops)))
-    assert partition(program, H200, PartLimits(3, 4), takes).limited == 0
+    assert parted(program, PartLimits(3, 4)).limited == 0
 
 
 def test_graph_defined_kernels_are_refused() -> None:
     with pytest.raises(ProgramError, match="predefined operators"):
-        partition(w.ntrans_fused(n=512), H200, PartLimits(6, 4), takes)
+        parted(w.ntrans_fused(n=512), PartLimits(6, 4))
 
 
 def test_a_chain_of_wide_products_is_cut_and_attention_is_not() -> None:
@@ -180,10 +188,10 @@ def test_a_chain_of_wide_products_is_cut_and_attention_is_not() -> None:
     x, up, down = w.tensor("X", 1, 4096), w.tensor("U", 4096, 14336), w.tensor("D", 14336, 4096)
     chain = KernelGraph((x, up, down), (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.MATMUL, (3, 2))), (4,))
     assert floor_us(chain, H200, 4) is None
-    assert [part.operators for part in partition(chain, H200, PartLimits(9, 4), takes).parts] == [(0,), (1,)]
+    assert [part.operators for part in parted(chain, PartLimits(9, 4)).parts] == [(0,), (1,)]
     q, k, v = w.tensor("Q", 8, 4, 128), w.tensor("K", 8, 128, 4096), w.tensor("V", 8, 4096, 128)
     ops = (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.EXP, (3,)), Op(OpKind.MATMUL, (4, 2)))
-    assert len(partition(KernelGraph((q, k, v), ops, (5,)), H200, PartLimits(9, 4), takes).parts) == 1
+    assert len(parted(KernelGraph((q, k, v), ops, (5,)), PartLimits(9, 4)).parts) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -194,7 +202,7 @@ def test_a_decoder_layer_is_cut_where_an_engineer_would(batch: int, monkeypatch:
     def fusable(part: KernelGraph) -> bool:
         return all(isinstance(op, Op) and op.kind is not OpKind.RESHAPE for op in part.ops)
 
-    found = partition(program, H200, PartLimits(9, 4), fusable)
+    found = parted(program, PartLimits(9, 4), fusable)
     parts = found.parts
     assert found.limited == 0
     kinds = [tuple(op.kind.value for op in part.program.ops if isinstance(op, Op)) for part in parts]
