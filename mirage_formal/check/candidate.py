@@ -19,6 +19,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, children, head, postorder, to_text
 from mirage_formal.records import (
@@ -140,7 +141,7 @@ def check_candidate(root: Path) -> Established:
         digest=files.manifest.candidate,
         program=files.verification.program_digest,
         verdict="probable" if proved is None else "equivalent",
-        kernels=files.graph.kernels,
+        kernels=kernel_count(files.graph),
         certificates=len(files.certificates),
         obligations=len(files.obligations),
         steps=0 if proved is None else proved.theorem.steps,

@@ -148,7 +148,7 @@ class Loaded:
         assert self._products is not None
         products = self._products
         values = self.executable.values
-        numbers = (launch.a, launch.b, launch.result)
+        numbers = tuple(self.executable.base(value) for value in (launch.a, launch.b, launch.result))
         strides = (self.executable.strides(launch.a), self.executable.strides(launch.b))
         calls = products.calls(values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]))
 
@@ -171,7 +171,8 @@ class Loaded:
             raise UnsupportedError(what, where=launch.name, hint="choose another candidate") from None
         size = ctypes.sizeof(ctypes.c_uint64)
         start = ctypes.addressof(self._table)
-        pointers = (ctypes.c_void_p * len(launch.arguments))(*(start + a.value * size for a in launch.arguments))
+        places = (start + self.executable.base(a.value) * size for a in launch.arguments)
+        pointers = (ctypes.c_void_p * len(launch.arguments))(*places)
         self._modules.append(pointers)
         address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.shared_bytes
         (x, y, z), threads = launch.grid, launch.threads

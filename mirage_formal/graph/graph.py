@@ -137,11 +137,6 @@ class KernelGraph:
     ops: tuple[KernelOp, ...]
     outputs: tuple[int, ...]
 
-    @property
-    def kernels(self) -> int:
-        """Number of kernels launched."""
-        return len(self.ops)
-
 
 def operators(graph: KernelGraph) -> Iterator[Op]:
     """All predefined operators of a program, those in block and thread graphs included."""

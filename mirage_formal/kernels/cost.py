@@ -21,7 +21,7 @@ A graph-defined kernel takes ``launch + latency + max(throughput, path)`` micros
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
 
 Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at
-the fraction of their peak that library kernels reach.
+the fraction of their peak that library kernels reach. Those whose result is a view (``graph.views``) cost nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.check import buffers
+from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
+from mirage_formal.graph.views import launched
 from mirage_formal.kernels.target import Target
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
@@ -137,8 +138,12 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     tensors = [given.tensor for given in graph.inputs]
     cold = len(tensors)
     costs: list[KernelCost] = []
-    for op in graph.ops:
+    needed = set(launched(graph))
+    for position, op in enumerate(graph.ops):
         operands = [tensors[i] for i in op.operands]
+        if position not in needed:
+            tensors.append(kernel_types(graph)[len(tensors)])
+            continue
         warm = [i >= cold and 2 * tensors[i].bytes <= target.l2_bytes for i in op.operands]
         if isinstance(op, GraphDefined):
             cost, results = block_cost(op.graph, operands, target, warm)

@@ -19,8 +19,9 @@ from mirage_formal import strict_json
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
-from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.views import places
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -82,26 +83,31 @@ class Executable:
         return "\n".join(self.sources.values())
 
     def align(self, value: int) -> int:
-        """The alignment in bytes that all kernels together want of a value."""
-        wanted = [argument.align for launch in self._kernels() for argument in launch.arguments]
-        owner = [argument.value for launch in self._kernels() for argument in launch.arguments]
-        return max((a for a, v in zip(wanted, owner, strict=True) if v == value), default=1)
+        """The alignment in bytes that all kernels together want of a value, and of views of it."""
+        wanted = (argument for launch in self._kernels() for argument in launch.arguments)
+        return max((argument.align for argument in wanted if self.base(argument.value) == value), default=1)
 
     def strides(self, value: int) -> tuple[int, ...]:
-        """The strides of a value in elements: an input's own, row-major for all others."""
-        inputs: tuple[Input, ...] = self.graph.inputs
-        return inputs[value].strides if value < len(inputs) else row_major(self.values[value].shape)
+        """The strides of a value in elements: an input's own, a view's in its base, row-major for all others."""
+        known = places(self.graph)
+        return known[value].strides if value < len(known) else row_major(self.values[value].shape)
+
+    def base(self, value: int) -> int:
+        """The value in whose memory a value lies: itself, unless it is a view."""
+        known = places(self.graph)
+        return known[value].base if value < len(known) else value
 
     def _kernels(self) -> Iterator[KernelLaunch]:
         return (launch for launch in self.launches if isinstance(launch, KernelLaunch))
 
 
 def workspace(executable: Executable) -> tuple[dict[int, int], int]:
-    """Byte offsets of the values that are neither inputs nor outputs, and the bytes of all together."""
+    """Byte offsets of the values that are neither inputs nor outputs nor views, and the bytes of all together."""
     offsets: dict[int, int] = {}
     end = 0
     for number, tensor in enumerate(executable.values):
-        if number >= len(executable.graph.inputs) and number not in executable.outputs:
+        own = executable.base(number) == number
+        if own and number >= len(executable.graph.inputs) and number not in executable.outputs:
             offsets[number] = end
             end += -(-tensor.bytes // ALIGN) * ALIGN
     return offsets, end
@@ -212,7 +218,7 @@ def _check(executable: Executable, where: str) -> None:
         reads, writes = uses(launch)
         if not all(0 <= value < len(values) for value in (*reads, *writes)):
             refuse(f"launch {number}: expected values below {len(values)}, got {[*reads, *writes]}")
-        if missing := sorted(set(reads) - known):
+        if missing := sorted({executable.base(value) for value in reads} - known):
             refuse(f"launch {number}: reads value {missing[0]}, which nothing has written")
         if again := sorted(set(writes) & known):
             refuse(f"launch {number}: writes value {again[0]} a second time")

@@ -15,7 +15,8 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
@@ -67,12 +68,14 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
     """
     steps: list[Kernel | ProductLaunch] = []
     types = kernel_types(graph)
-    strides = [item.strides for item in graph.inputs]
-    strides += [row_major(tensor.shape) for tensor in types[len(strides) :]]
+    strides = [place.strides for place in places(graph)]
     number = len(graph.inputs)
+    needed = set(launched(graph))
     for position, op in enumerate(graph.ops):
         results = tuple(range(number, number + op.results))
         number += op.results
+        if position not in needed:
+            continue
         try:
             steps.append(_lowered(graph, position, (*op.operands, *results), types, strides, target))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph

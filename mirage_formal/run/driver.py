@@ -20,6 +20,7 @@ from mirage_formal.errors import WorkerError
 from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import (
@@ -112,7 +113,8 @@ class Result:
         return self.alternatives.built().executable.source
 
     def __str__(self) -> str:
-        kernels = f"{self.graph.kernels} kernel{'s' if self.graph.kernels != 1 else ''}"
+        count = kernel_count(self.graph)
+        kernels = f"{count} kernel{'s' if count != 1 else ''}"
         known = type(self.verdict).__name__.lower()
         return f"{self.rank:3}  {self.digest[:12]}  {known}  {kernels}  est. {self.cost:.1f} us  {self.directory}"
 

@@ -28,6 +28,7 @@ from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
@@ -100,7 +101,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
 def _found(job: Job, candidate: Candidate) -> FoundRecord:
     graph = canonical(fuse_threads(candidate.graph))
     cost = estimate(graph, job.target)
-    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=graph.kernels, estimated_us=cost.us)
+    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 
 
 class Gate:

@@ -13,6 +13,7 @@ from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     PROOF_FILE,
@@ -58,7 +59,7 @@ class Inline:
 
 def record(graph: KernelGraph, cost: float) -> FoundRecord:
     graph = canonical(graph)
-    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=graph.kernels, estimated_us=cost)
+    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost)
 
 
 RANKED = [record(fused(program(), 2, 2, 1), 1.0), record(fused(program(), 4, 2, 1), 2.0), record(program(), 3.0)]

@@ -13,6 +13,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.views import launched, places
 from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
@@ -36,8 +37,9 @@ _MAX_THREADS = 1024
 def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
     """The launches compute the operators of the µGraph, as far as their arguments show it.
 
-    Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole; a
-    graph-defined one has the grid of its block graph; copies make the outputs that nothing else makes. What a kernel
+    Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
+    unless its result is a view (``graph.views``), whose elements lie in its operand; a graph-defined one has the grid
+    of its block graph; copies make the outputs that nothing else makes. What a kernel
     does with its arguments is not established here.
 
     Raises:
@@ -48,11 +50,12 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
         expect("schema", _SCHEMA, (record.schema, record.version))
     with step(path, "one launch for every operator"):
         copies = _copies(record, graph)
-        order = [*range(len(graph.ops)), *(-1 for _ in copies)]
+        order = [*launched(graph), *(-1 for _ in copies)]
         expect("operators", order, [launch.operator for launch in record.launches])
         names = [launch.name for launch in record.launches if isinstance(launch, KernelLaunch)]
         expect("names of kernels", len(names), len(set(names)))
-    uses = [*_operands(graph), *copies]
+    operands = _operands(graph)
+    uses = [*(operands[position] for position in launched(graph)), *copies]
     values = _values(record, graph)
     for number, (launch, (reads, writes)) in enumerate(zip(record.launches, uses, strict=True)):
         with step(path, f"launch {number}"):
@@ -115,8 +118,8 @@ def _check_launch(
         raise FormatError(f"expected launch dimensions, got {launch.grid} blocks of {launch.threads} threads")
     for argument in launch.arguments:
         tensor = values[argument.value]
-        inside = argument.value < len(graph.inputs)
-        strides = graph.inputs[argument.value].strides if inside else row_major(tensor.shape)
+        known = places(graph)
+        strides = known[argument.value].strides if argument.value < len(known) else row_major(tensor.shape)
         span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
         expect(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):

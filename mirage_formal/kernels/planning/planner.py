@@ -9,6 +9,7 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.views import places
 from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
@@ -82,7 +83,7 @@ def _interface(
     for position, number in enumerate(op.operands):
         source = graph.inputs[number] if number < len(graph.inputs) else None
         name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
-        strides = source.strides if source is not None else row_major(types[number].shape)
+        strides = places(graph)[number].strides
         params.append(PlanParam(name, types[number].shape, types[number].dtype, strides, written=False))
     first = [number for number, _ in numbered(len(graph.inputs), graph.ops)][op_index]
     for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):

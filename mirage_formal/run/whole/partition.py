@@ -9,9 +9,9 @@ output goes through next (its immediate post-dominator). Once a root's part is c
 do not belong to it are roots themselves, whatever else is chosen, and what lies below each is a problem of its own; so
 the best cost below a root is the least, over its parts, of the part's cost and of the best costs below those.
 
-What a part costs is asked for: a floor (``floor_us``) for one that was not searched yet, what was found for one that
-was. Cuts cost launches and traffic, so the fewest bytes and kernels win; of equal costs, more and smaller parts do,
-which are easier to search.
+An operator whose result is a view stays as it is and costs nothing. What any other part costs is asked for: a floor
+(``floor_us``) for one that was not searched yet, what was found for one that was. Cuts cost launches and traffic, so
+the fewest bytes and kernels win; of equal costs, more and smaller parts do, which are easier to search.
 
 The least is taken over all parts of a root, unless it has more than about 4096: then over so many, smaller ones first,
 and ``Partition.limited`` counts such roots.
@@ -29,6 +29,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 
@@ -195,7 +196,8 @@ class _Cutter:
     def _choices(self, root: int) -> Iterator[_Choice]:
         for operators in self._sets(root):
             graph, reads = extract(self._program, operators)
-            searched, us = self._judge(graph)
+            view = len(operators) == 1 and is_view(self._program, self._base + root)
+            searched, us = (False, 0.0) if view else self._judge(graph)
             if not searched and len(operators) > 1:
                 continue
             inside = set(operators)

@@ -14,6 +14,7 @@ from rich.text import Text
 from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.records.whole import WholeRecord
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import display_path
@@ -60,6 +61,8 @@ def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
     found = "the same operators" + (": no candidate is better" if one.report is not None else "")
     if one.chosen is not None:
         found = f"{one.chosen.digest[:12]}, equivalent: {form(one.graph)}"
+    if one.view:
+        return str(number), "0", "0.0", kinds, "a view: its elements lie in its operand"
     kernels = f"{part.kernels} of {part.unfused_kernels}"
     return str(number), kernels, f"{part.estimated_us:.1f} of {part.unfused_us:.1f}", kinds, found
 
@@ -81,7 +84,7 @@ def notes(report: WholeReport) -> list[str]:
             f"parts: for {report.limited} operators not all sets below them were looked at; others may be cheaper"
         )
     if report.result is not None:
-        moves = sum(one.graph.kernels for one in parts if _only_moves(one))
+        moves = sum(kernel_count(one.graph) for one in parts if not one.view and _only_moves(one))
         lines += [
             "verdict equivalent: the whole is proved equal to the program over the reals, part by part, for all inputs "
             f"on which its {len(record.conditions)} conditions hold (no divisor is 0, no radicand negative)",

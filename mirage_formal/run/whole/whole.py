@@ -22,6 +22,7 @@ from mirage_formal.graph.formats.json import encode, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import (
@@ -65,12 +66,14 @@ class WholePart:
         graph: What takes its place: a candidate, or the part's own operators.
         chosen: The candidate; None if the operators stay.
         report: The run; None if no search takes the part, or there was no time.
+        view: Whether it is an operator whose result is a view in the program, for which no kernel is launched.
     """
 
     part: Part
     graph: KernelGraph
     chosen: Result | None
     report: Report | None
+    view: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +330,7 @@ class _Whole:
     def _replaced(self, part: Part, report: Report | None) -> WholePart:
         best = None if report is None else self._best(report)
         if best is None or best.cost > estimate(part.program, self.target).us:
-            return WholePart(part, part.program, None, report)
+            return WholePart(part, part.program, None, report, is_view(self.program, part.result))
         return WholePart(part, best.graph, best, report)
 
     # --- records -----------------------------------------------------------------------------------------------
@@ -347,9 +350,9 @@ class _Whole:
             run=searched,
             candidate=None if chosen is None else chosen.digest,
             directory="" if chosen is None else f"{searched}/{CANDIDATES}/{chosen.directory.name}",
-            kernels=one.graph.kernels,
+            kernels=kernel_count(one.graph),
             estimated_us=unfused.us if chosen is None else chosen.cost,
-            unfused_kernels=one.part.program.kernels,
+            unfused_kernels=kernel_count(one.part.program),
             unfused_us=unfused.us,
             conditions=conditions,
             added=added,
@@ -369,9 +372,9 @@ class _Whole:
             parts=parts,
             graph=msgspec.Raw(b"null") if whole is None else _raw(whole),
             graph_digest=None if whole is None else digest(whole),
-            kernels=0 if whole is None else whole.kernels,
+            kernels=0 if whole is None else kernel_count(whole),
             estimated_us=0.0 if whole is None else estimate(whole, self.target).us,
-            unfused_kernels=self.program.kernels,
+            unfused_kernels=kernel_count(self.program),
             unfused_us=unfused.us,
             conditions=_numbered([part.conditions for part in parts]),
             added=_numbered([part.added for part in parts]),

@@ -146,10 +146,24 @@ class Emulated:
             if isinstance(launch, KernelLaunch):
                 self._kernel(launch, values, types)
                 continue
-            a, b = (values[i].astype(np.float32) for i in (launch.a, launch.b))
+            a, b = (self._value(i, values).astype(np.float32) for i in (launch.a, launch.b))
             with np.errstate(over="ignore"):
                 values[launch.result] = _held(np.matmul(a, b), types[launch.result].dtype)
         return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
+
+    def _memory(self, number: int, values: dict[int, Any]) -> Any:
+        """The elements of a value's base, in the order in which they lie in memory."""
+        executable = self.made.executable
+        base = executable.base(number)
+        inside = base < len(executable.graph.inputs)
+        return (laid_out(values[base], executable.graph.inputs[base]) if inside else values[base]).reshape(-1)
+
+    def _value(self, number: int, values: dict[int, Any]) -> Any:
+        """A value, which may be a view, as an array of its shape."""
+        executable = self.made.executable
+        memory = self._memory(number, values)
+        steps = tuple(step * memory.itemsize for step in executable.strides(number))
+        return np.lib.stride_tricks.as_strided(memory, executable.values[number].shape, steps)
 
     def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
         executable = self.made.executable
@@ -159,9 +173,7 @@ class Emulated:
             if argument.written:
                 written.append(argument.value)
                 continue
-            array = values[argument.value]
-            inside = argument.value < len(executable.graph.inputs)
-            given.append(laid_out(array, executable.graph.inputs[argument.value]) if inside else array)
+            given.append(self._memory(argument.value, values)[: argument.elements])
         text = executable.files[launch.source].decode()
         found = emulate.run_source(program, text, given, sanitize=self.sanitize)
         for number, array in zip(written, found, strict=True):
