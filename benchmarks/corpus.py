@@ -1,0 +1,158 @@
+"""Search the programs of examples/corpus, each in a process of its own, and write a table.
+
+    .venv/bin/python -m benchmarks.corpus [--only PATTERN] [--jobs 2] [--time-limit 60] [--check] [--build] [--emulate]
+
+A program is searched by ``mf.superoptimize(graph, out=..., time_limit=...)`` and no further option. --check has the
+checker establish the run again, --build makes its best candidate's kernels for sm_80 and sm_90a, and --emulate searches
+the program at its small sizes and runs the kernels on the CPU emulator. Results are appended to DIR/results.jsonl, and
+a later call does what is missing there; --again does everything again. The table is DIR/corpus.md and DIR/corpus.json.
+
+Exit 1 if a program has no candidate, or a stage failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+
+CORPUS = ROOT / "examples" / "corpus"
+#: A search that takes longer than this is counted.
+SLOW_S = 60.0
+_REASON = 160
+
+
+def files(patterns: Sequence[str] = ()) -> list[Path]:
+    """The files of the corpus whose name, or folder/name, matches one of the patterns; all if there are none."""
+    found = sorted(CORPUS.rglob("*.py"))
+    return [path for path in found if not patterns or any(_matches(path, pattern) for pattern in patterns)]
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    return fnmatch(path.stem, pattern) or fnmatch(path.relative_to(CORPUS).with_suffix("").as_posix(), pattern)
+
+
+def tasks(paths: Sequence[Path], stage: str, out: Path, time_limit: float) -> list[Task]:
+    """One stage of programs."""
+    found = []
+    for path in paths:
+        small = stage == "emulate"
+        place = out / ("small" if small else "runs") / path.stem
+        options = ["--time-limit", str(time_limit), *(["--small"] if small else [])]
+        command = module("benchmarks.stages", stage, str(path), str(place), *options)
+        found.append(Task(path.stem, stage, command))
+    return found
+
+
+def summary(rows: Sequence[Row]) -> dict[str, int]:
+    """Counts of what was found by searches."""
+    found = [row for row in rows if row.ok]
+    return {
+        "programs": len(rows),
+        "found": len(found),
+        "equivalent": sum(row.verdict == "equivalent" for row in found),
+        "at or below unfused": sum(not above(row) for row in found),
+        "at most half the kernels": sum(2 * row.kernels <= row.unfused_kernels for row in found),
+        f"over {SLOW_S:g} s": sum(row.seconds > SLOW_S for row in rows),
+    }
+
+
+def above(row: Row) -> bool:
+    """Whether a candidate is estimated above its program, by more than the rounding of a sum."""
+    return row.estimate_us > row.unfused_us * (1 + 1e-9)
+
+
+def table(rows: Sequence[Row], others: Sequence[Row]) -> str:
+    """Markdown: the summary, one line for each search, and the stages that failed."""
+    lines = ["# The corpus", "", "| | |", "|---|--:|"]
+    lines += [f"| {what} | {count} |" for what, count in summary(rows).items()]
+    for stage in ("check", "build", "emulate"):
+        if ran := [row for row in others if row.stage == stage]:
+            lines.append(f"| {stage}: good of all | {sum(row.ok for row in ran)} of {len(ran)} |")
+    lines += [
+        "",
+        "| program | operators | kernels | unfused | us | unfused us | s | MiB | verdict | reason |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
+    ]
+    for row in rows:
+        kernels, us = (str(row.kernels), f"{row.estimate_us:.1f}") if row.kernels else ("", "")
+        lines.append(
+            f"| {row.program} | {row.operators} | {kernels} | {row.unfused_kernels} | {us} | {row.unfused_us:.1f} "
+            f"| {row.seconds:.1f} | {row.peak_mib:.0f} | {row.verdict or row.kind} | {_short(row.reason)} |"
+        )
+    if failed := [row for row in others if not row.ok]:
+        lines += ["", "| program | stage | failed | reason |", "|---|---|---|---|"]
+        lines += [f"| {row.program} | {row.stage} | {row.kind} | {_short(row.reason)} |" for row in failed]
+    return "\n".join(lines) + "\n"
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_REASON].replace("|", "\\|")
+
+
+def written(ledger: Ledger, out: Path) -> str:
+    """Write both forms of the table; returns the Markdown."""
+    every = sorted(ledger.rows.values(), key=lambda row: (row.program, row.stage))
+    rows = [row for row in every if row.stage == "search"]
+    others = [row for row in every if row.stage != "search"]
+    text = table(rows, others)
+    (out / "corpus.md").write_text(text)
+    whole = {"summary": summary(rows), "rows": every}
+    (out / "corpus.json").write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
+    return text
+
+
+def line(row: Row) -> str:
+    """One row as progress."""
+    what = f"{row.program} {row.stage}: "
+    if row.stage == "search" and row.ok:
+        what += f"{row.kernels} of {row.unfused_kernels} kernels, {row.estimate_us:.1f} of {row.unfused_us:.1f} us, "
+    return f"{what}{'good' if row.ok else row.kind}, {row.seconds:.1f} s {_short(row.reason)}".rstrip()
+
+
+def _show(count: int, done: int, row: Row) -> None:
+    print(f"[{done}/{count}] {line(row)}", flush=True)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="programs; a shell pattern")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "corpus", help="[default: runs/corpus]")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of one search [default: 60]")
+    parser.add_argument("--kill-after", type=float, default=900.0, help="seconds of one process [default: 900]")
+    parser.add_argument("--check", action="store_true", help="check the run directories again")
+    parser.add_argument("--build", action="store_true", help="build kernels of the best candidates")
+    parser.add_argument("--emulate", action="store_true", help="run kernels at small sizes on the emulator")
+    parser.add_argument("--again", action="store_true", help="also what has a result")
+    given = parser.parse_args()
+    paths = files(given.only)
+    if not paths:
+        parser.error(f"expected the name of a program of {CORPUS}, got none that matches")
+    out = given.out.resolve()
+    ledger = Ledger(out / "results.jsonl")
+    stages = ["search", *(stage for stage in ("check", "build", "emulate") if getattr(given, stage))]
+    good = True
+    for stage in stages:
+        # What was not found has no run to check, and no kernels.
+        usable = [p for p in paths if stage == "search" or ((row := ledger.rows.get((p.stem, "search"))) and row.ok)]
+        wanted = tasks(usable, stage, out, given.time_limit)
+        todo = wanted if given.again else ledger.lacks(wanted)
+        show = partial(_show, len(todo))
+        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=show)
+        good &= all(ledger.rows[task.program, task.stage].ok for task in wanted)
+    print(written(ledger, out).split("\n\n| program")[0])
+    print(f"{out}/corpus.md")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""One program in one stage, as a command that prints a Row: what benchmarks.corpus and benchmarks.fuzz_programs start.
+
+    python -m benchmarks.stages STAGE FILE DIR [--time-limit S] [--small] [--evaluate]
+
+search: ``mf.superoptimize`` of the file's program into DIR, with no further options. check: python -m
+mirage_formal.check DIR. build: kernels of the best candidate for sm_80 and sm_90a, with their safety obligations.
+emulate: those kernels on the CPU emulator, results held to the derived tolerances at scales 0.1, 1 and 8; it searches
+first if DIR holds nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import mirage_formal as mf
+from benchmarks.in_processes import ROOT, Row, replace_row
+from mirage_formal.cli.user_file import RUN_NAME
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.graph import KernelGraph, operators
+
+#: Relative difference up to which two float64 evaluations count as equal: more than rounding, less than any mistake.
+_SAME = 1e-6
+_DRAWS = 3
+_LONGEST = 500
+
+
+class Failed(Exception):
+    """A stage that did not give what it should, with the kind of failure in one word."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+def program_of(file: Path, *, small: bool = False) -> mf.Graph:
+    """The first graph of a file; ``small``, what its function ``program`` makes of its sizes ``SMALL``."""
+    names = runpy.run_path(str(file), run_name=RUN_NAME)
+    if small:
+        found: mf.Graph = names["program"](**names["SMALL"])
+        return found
+    return next(value for value in names.values() if isinstance(value, mf.Graph))
+
+
+def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool = False) -> Row:
+    """The best candidate of a search into ``place``, which is emptied first."""
+    from mirage_formal.kernels.cost import estimate
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.options import DEFAULT_TARGET
+
+    program = graph.freeze()
+    row = Row(
+        program="",
+        stage="",
+        ok=False,
+        operators=sum(1 for _ in operators(program)),
+        unfused_kernels=program.kernels,
+        unfused_us=estimate(program, load_target(DEFAULT_TARGET)).us,
+    )
+    shutil.rmtree(place, ignore_errors=True)
+    begin = time.perf_counter()
+    try:
+        best = mf.superoptimize(graph, out=place, time_limit=time_limit)[0]
+    except mf.NothingFoundError as error:
+        reasons = "; ".join(f"{one.cause}: {one.what}" for one in error.reasons)
+        return replace_row(row, kind="nothing", reason=reasons or str(error), seconds=time.perf_counter() - begin)
+    except MirageError as error:
+        reason = f"{type(error).__name__}: {error}"
+        return replace_row(row, kind="refused", reason=reason, seconds=time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    row = replace_row(
+        row,
+        ok=True,
+        seconds=seconds,
+        verdict=type(best.verdict).__name__.lower(),
+        kernels=best.graph.kernels,
+        estimate_us=best.cost,
+    )
+    difference = differs(program, best.graph) if evaluate else ""
+    return replace_row(row, ok=False, kind="wrong", reason=difference) if difference else row
+
+
+def differs(program: KernelGraph, graph: KernelGraph) -> str:
+    """How two graphs differ in float64 at random inputs; empty if they do not.
+
+    They differ if they do at every draw: what is almost singular at one, or overflows, is so by chance.
+    """
+    from mirage_formal.meaning.reference import run
+
+    said = ""
+    for seed in range(_DRAWS):
+        rng = np.random.default_rng(seed)
+        arrays = [
+            rng.integers(0, 2, item.tensor.shape).astype(np.float64)
+            if item.name.startswith("mask")
+            else rng.standard_normal(item.tensor.shape)
+            for item in program.inputs
+        ]
+        said = ""
+        for number, (a, b) in enumerate(zip(run(program, arrays), run(graph, arrays), strict=True)):
+            known = np.isfinite(a)
+            if not known.any():
+                continue
+            off = np.abs(a - b)[known] / (np.abs(a)[known] + np.abs(a[known]).mean() + 1e-30)
+            worst = float(np.where(np.isnan(off), np.inf, off).max())
+            if worst > _SAME:
+                said = f"output {number} is off by {worst:.3g} of its values"
+        if not said:
+            return ""
+    return said
+
+
+def best_of(place: Path) -> tuple[KernelGraph, KernelGraph]:
+    """The program and the best candidate of a finished run, which may be one of parts."""
+    from mirage_formal.graph.formats.json import from_json
+    from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
+    from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
+
+    if (place / WHOLE_FILE).is_file():
+        whole = decode(read(place / WHOLE_FILE), WholeRecord, str(place))
+        return from_json(bytes(whole.graph_of_program), str(place)), from_json(bytes(whole.graph), str(place))
+    run = decode(read(place / RUN_FILE), RunRecord, str(place))
+    first = min((place / CANDIDATES).iterdir()) / GRAPH_FILE
+    return from_json(bytes(run.program), str(place)), from_json(read(first), str(first))
+
+
+def checked(place: Path) -> str:
+    """Nothing, if the checker establishes the run from its files alone.
+
+    Raises:
+        Failed: It does not.
+    """
+    command = [sys.executable, "-m", "mirage_formal.check", str(place)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed("check", _last(done.stderr or done.stdout))
+    return ""
+
+
+def built(place: Path) -> str:
+    """What is to be said about the kernels that were built.
+
+    Raises:
+        Failed: They are refused.
+    """
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.records import RUN_FILE
+    from mirage_formal.run.built.build import ARCHS, KernelRefused, build, build_run
+
+    if (place / RUN_FILE).is_file():
+        outcomes = [outcome for _, outcome in build_run(place, 1, ARCHS)]
+        if len(outcomes) != 1 or not outcomes[0].startswith("built"):
+            raise Failed("kernels", "; ".join(outcomes))
+        return outcomes[0].removeprefix("built").lstrip("; ")
+    program, graph = best_of(place)
+    try:
+        made = build(graph, program, load_target(DEFAULT_TARGET), ARCHS)
+    except KernelRefused as error:
+        raise Failed("kernels", str(error)) from error
+    return made.stable.note
+
+
+def emulated(place: Path) -> str:
+    """What is to be said about results that are within tolerance.
+
+    Raises:
+        Failed: Kernels are refused, the emulator finds a fault, or a result is outside of its tolerance.
+    """
+    from mirage_formal.claims.numerics.numerics import SCALES
+    from mirage_formal.device.emulate import EmulationFault
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.run.built.build import KernelRefused, build
+    from tests.kit.kernels.example_kernels import checked as held
+
+    program, graph = best_of(place)
+    try:
+        made = build(graph, program, load_target(DEFAULT_TARGET))
+        # Without a running maximum exponentials may leave float16 at larger scales.
+        record = held(made, scales=SCALES[:1] if made.stable.note else SCALES)
+    except KernelRefused as error:
+        raise Failed("kernels", str(error)) from error
+    except EmulationFault as error:
+        raise Failed("fault", str(error)) from error
+    said = [
+        f"scale {one.scale:g} {one.answer}: {'; '.join(o.reason for o in one.outputs if o.reason)}"
+        for one in record.scales
+        if one.answer != "within"
+    ]
+    if record.answer == "outside":
+        raise Failed("numerics", "; ".join(said))
+    return "; ".join((*said, *([made.stable.note] if made.stable.note else [])))
+
+
+def _last(text: str) -> str:
+    return " ".join(text.split())[-_LONGEST:]
+
+
+def _stage(stage: str, place: Path, search: Callable[[], Row]) -> Row:
+    """One stage; what goes wrong is a row as well."""
+    empty = Row(program="", stage=stage, ok=False)
+    try:
+        if stage == "search":
+            return search()
+        if stage == "emulate" and not place.is_dir() and not (row := search()).ok:
+            return row
+        begin = time.perf_counter()
+        call: dict[str, Callable[[Path], str]] = {"check": checked, "build": built, "emulate": emulated}
+        said = call[stage](place)
+        return replace_row(empty, ok=True, reason=said, seconds=time.perf_counter() - begin)
+    except Failed as failure:
+        return replace_row(empty, kind=failure.kind, reason=str(failure))
+    except Exception as error:
+        # AttributeError and the like: a function that the front end lacks, or a mistake in this repository.
+        return replace_row(empty, kind="crash", reason=f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """The command line; the last line of what it prints is the Row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["search", "check", "build", "emulate"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("place", type=Path)
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--small", action="store_true", help="the program at its small sizes")
+    parser.add_argument("--evaluate", action="store_true", help="compare candidate and program in float64")
+    given: Any = parser.parse_args()
+
+    def search() -> Row:
+        graph = program_of(given.file, small=given.small)
+        return searched(graph, given.place, given.time_limit, evaluate=given.evaluate)
+
+    row = _stage(given.stage, given.place, search)
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+    row = replace_row(
+        row, program=given.file.stem, stage=given.stage, reason=_last(row.reason), peak_mib=round(peak, 1)
+    )
+    print(msgspec.json.encode(row).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
