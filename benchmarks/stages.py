@@ -29,6 +29,7 @@ from benchmarks.in_processes import ROOT, Row, replace_row
 from mirage_formal.cli.user_file import RUN_NAME
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph, operators
+from mirage_formal.graph.views import kernel_count
 
 #: Relative difference up to which two float64 evaluations count as equal: more than rounding, less than any mistake.
 _SAME = 1e-6
@@ -65,7 +66,7 @@ def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool 
         stage="",
         ok=False,
         operators=sum(1 for _ in operators(program)),
-        unfused_kernels=program.kernels,
+        unfused_kernels=kernel_count(program),
         unfused_us=estimate(program, load_target(DEFAULT_TARGET)).us,
     )
     shutil.rmtree(place, ignore_errors=True)
@@ -84,7 +85,7 @@ def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool 
         ok=True,
         seconds=seconds,
         verdict=type(best.verdict).__name__.lower(),
-        kernels=best.graph.kernels,
+        kernels=kernel_count(best.graph),
         estimate_us=best.cost,
     )
     difference = differs(program, best.graph) if evaluate else ""

@@ -98,6 +98,7 @@ class Level(Generic[_T]):
     Attributes:
         rule: Types of an operator's results.
         context: Loop and reduction_dimx of a block graph, None at kernel level.
+        plain: Exponentials without a shift: the operand, and what it is.
     """
 
     rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
@@ -107,6 +108,7 @@ class Level(Generic[_T]):
     ops: list[KernelOp] = field(default_factory=list)
     known: dict[Op, int] = field(default_factory=dict)
     incomplete: set[Origin] = field(default_factory=set)
+    plain: dict[int, tuple[int, Hashable]] = field(default_factory=dict)
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
         """The first result of an operator."""
@@ -207,11 +209,31 @@ class Level(Generic[_T]):
         if SPECS[op.kind].accumulator:
             return (self._accumulated(op, operands),)
         if op.kind is OpKind.EXP and operands[0].shift is None:
-            return (Value(self.emit(op.kind, *before), raw=frozenset({origin}), moving=moving),)
+            found = self.emit(op.kind, *before)
+            self.plain[found] = (before[0], key)
+            return (Value(found, raw=frozenset({origin}), moving=moving),)
+        if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
+            return (Value(bounded, moving=moving),)
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number = self.emit(op.kind, *before, attrs=op.attrs)
         return tuple(Value(number + r, shift, raw, moving, lost) for r in range(op.results))
+
+    def _divided(self, above: Value, below: Value) -> int | None:
+        """exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
+
+        The exponential itself is not summed here, so nothing has asked for a maximum of its own; that of the sum
+        bounds it. None where the quotient is no such one.
+        """
+        if above.shift is not None or below.shift is None or above.number not in self.plain:
+            return None
+        scores, key = self.plain[above.number]
+        if key != below.shift.key[0]:
+            return None
+        top = below.shift.tensor
+        scores = self.cast(scores, self.types[top].dtype)
+        exponential = self.emit(OpKind.EXP, self.emit(OpKind.SUB, scores, top))
+        return self.emit(OpKind.DIV, self.cast(exponential, self.types[above.number].dtype), below.number)
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Plain exponentials in which the results are linear, or squares of them."""

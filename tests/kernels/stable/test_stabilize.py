@@ -128,6 +128,37 @@ def test_it_does_not_overflow_in_float32(case: str, level: int) -> None:
         assert np.allclose(after, exact, rtol=1e-6, atol=1e-6)
 
 
+def normalised(g: Graph, x: Tensor) -> Tensor:
+    """A softmax in predefined operators, whose numerator is computed apart from what is summed."""
+    return g.exp(x) / g.reduction(g.exp(x), 1)
+
+
+def in_two_kernels(g: Graph, x: Tensor) -> Tensor:
+    """Sums of exponentials by one kernel; quotients, of a tile that is read again, by another."""
+
+    def sums(t: BlockBuilder, x: BlockTensor) -> Saved:
+        return t.forloop_accum(t.exp(x), "sum"), on(0)
+
+    def quotients(t: BlockBuilder, x: BlockTensor, total: BlockTensor) -> Saved:
+        return t.forloop_accum(t.exp(x) / total), on(0, 1)
+
+    total = kernel(g, (4,), [(x, on(0), 1)], sums, 4)
+    return kernel(g, (4, 2), [(x, on(0, 1)), (total, on(0))], quotients)
+
+
+@pytest.mark.parametrize("body", [normalised, in_two_kernels])
+def test_a_numerator_that_is_not_summed_gets_the_maximum_of_the_sum(body: Callable[..., Tensor]) -> None:
+    inputs = {"X": (8, 64)}
+    wanted, graph = program(inputs, normalised), program(inputs, body)
+    found = stable(graph)
+    assert proved(wanted, found) is not None
+    given = np.random.default_rng(0).integers(-900, 900, size=(8, 64)).astype(np.float32)
+    exact = np.exp(given - given.max(1, keepdims=True))
+    with np.errstate(all="raise", under="ignore"):
+        (after,) = evaluate(found, [given], FloatDomain())
+    np.testing.assert_allclose(after, exact / exact.sum(1, keepdims=True), rtol=1e-5, atol=1e-30)
+
+
 def lowered(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """What the kernels' Programs compute, with device tensors of the graph's element types."""
     types = kernel_types(graph)
