@@ -15,6 +15,7 @@ from rich.text import Text
 from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
+from mirage_formal.graph.views import launched
 from mirage_formal.run.driver import Report
 from mirage_formal.run.progress import Progress
 from mirage_formal.run.settings import display_path
@@ -208,8 +209,16 @@ def known(verdict: Equivalent | Probable) -> str:
 
 
 def form(graph: KernelGraph) -> str:
-    """The kernels of a graph in a few words: predefined operators by name, graph-defined ones by grid and loop."""
-    return "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in graph.ops)
+    """The kernels of a graph in a few words: predefined operators by name, graph-defined ones by grid and loop.
+
+    Views are left out, for no kernel is launched for them. Where a sum of exponentials gets no running maximum, so that
+    it overflows for large logits, the words say so.
+    """
+    from mirage_formal.kernels.stable.stabilize import NotStable, stabilize  # not needed before there are results
+
+    ops = [graph.ops[position] for position in launched(graph)]
+    kernels = "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)
+    return f"{kernels}; no running maximum" if isinstance(stabilize(graph), NotStable) else kernels
 
 
 def _block(block: BlockGraph) -> str:

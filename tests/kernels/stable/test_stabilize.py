@@ -154,8 +154,9 @@ def test_a_numerator_that_is_not_summed_gets_the_maximum_of_the_sum(body: Callab
     assert proved(wanted, found) is not None
     given = np.random.default_rng(0).integers(-900, 900, size=(8, 64)).astype(np.float32)
     exact = np.exp(given - given.max(1, keepdims=True))
+    arrays: list[Any] = [given]
     with np.errstate(all="raise", under="ignore"):
-        (after,) = evaluate(found, [given], FloatDomain())
+        (after,) = evaluate(found, arrays, FloatDomain())
     np.testing.assert_allclose(after, exact / exact.sum(1, keepdims=True), rtol=1e-5, atol=1e-30)
 
 
