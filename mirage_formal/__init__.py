@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING  # noqa: E402
 from mirage_formal.api import (  # noqa: E402
     Graph,
     bypass_compile_errors,
+    convert_dtype_to_torch_type,
+    convert_torch_type_to_dtype,
     equivalence,
+    generate_cuda_program,
     new_kernel_graph,
     set_gpu_device_id,
     superoptimize,
@@ -88,9 +91,12 @@ __all__ = [
     "__version__",
     "bfloat16",
     "bypass_compile_errors",
+    "convert_dtype_to_torch_type",
+    "convert_torch_type_to_dtype",
     "equivalence",
     "float16",
     "float32",
+    "generate_cuda_program",
     "new_kernel_graph",
     "new_threadblock_graph",
     "set_gpu_device_id",
@@ -99,7 +105,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Names whose modules load numerical packages: imported when they are first asked for."""
+    """Names whose modules load numerical packages, and those of the reference system that have a row but no place."""
     if name == "Result":
         from mirage_formal.run.driver import Result
 
@@ -108,4 +114,6 @@ def __getattr__(name: str) -> object:
         from mirage_formal.run.request import Options
 
         return Options
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mirage_formal.frontend.mirage_api.table import missing
+
+    raise missing("", name, f"module {__name__}")

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from mirage_formal import options as rules
-from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.frontend.arguments import fail, ignore
+from mirage_formal.errors import GraphError, RunError, UnsupportedError
+from mirage_formal.frontend.arguments import fail, ignore, parse_dtype
 from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.mirage_api.table import missing, refused
+from mirage_formal.graph.formats.dot import to_dot
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Verdict
 
 if TYPE_CHECKING:
+    from mirage_formal.device.launch import Optimized
+    from mirage_formal.run.built.written import CudaProgram
     from mirage_formal.run.driver import Result
     from mirage_formal.run.progress import Progress
     from mirage_formal.run.request import Options
@@ -34,12 +41,130 @@ _IGNORED: Final = (
     "previous_checkpoint",
     "use_symbolic_search",
     "symbolic_checkpoint",
+    "max_num_threadblock_graph_op",
+    "max_num_kernel_graph_op",
 )
+#: Options of the reference system that have another name here; there, -1 stands for an option that is left out.
+_RENAMED: Final = {"num_search_thread": "workers", "search_time_limit_sec": "time_limit"}
+#: Options of the reference system's code generator that have no meaning here.
+_CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax")
 _SECONDS_BETWEEN_LINES: Final = 2.0
 
 
 class Graph(KernelBuilder):
-    """A tensor program under construction, made by ``new_kernel_graph``; see ``frontend.builder.KernelBuilder``."""
+    """A tensor program under construction, made by ``new_kernel_graph``; see ``frontend.builder.KernelBuilder``.
+
+    It can be called on tensors as it is, block graphs included.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What calls run, and the number of tensors and the outputs of which it was made.
+        self._called: tuple[object, Optimized] | None = None
+
+    def __call__(
+        self,
+        *tensors: Any,
+        out: Any = None,
+        inputs: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+        stream: Any = None,
+    ) -> Any:
+        """Compute the outputs of the graph itself; no search comes before.
+
+        On a GPU its own kernels run: made at the first call, with their safety obligations discharged, and kept.
+        Without one the reference semantics in float64 compute it, rounded to the element type of the outputs.
+
+        Args:
+            tensors: The inputs in order; see ``device.launch.Optimized``.
+            out: Where to write.
+            inputs: The inputs as a list.
+            outputs: The same as ``out``.
+            stream: Where to launch.
+
+        Returns:
+            The output, or a tuple of them; for inputs given as a list, a list of all outputs.
+
+        Raises:
+            MirageError: The graph has no output or no kernel that may run, or a tensor does not fit.
+        """
+        return self._optimized()(*tensors, out=out, inputs=inputs, outputs=outputs, stream=stream)
+
+    def compile(self, async_: bool = False, **more: Any) -> None:
+        """Do what the first call on a GPU does; nothing where there is none. No call needs it.
+
+        Args:
+            async_: Has no effect; warns.
+            more: Options of the reference system. ``profiling`` is refused; ``inputs`` and ``target_cc`` are what calls
+                have; the others have no effect and warn.
+
+        Raises:
+            MirageError: The graph has no output or no kernel that may run.
+            UnsupportedError: ``profiling`` is set, or there is no such option.
+        """
+        _code_options("compile", {"async_": async_, **more}, ("async_", "file_id", "inputs", "target_cc"))
+        found = self._optimized()
+        from mirage_formal.device.runtime import device_count
+
+        if device_count():
+            found.prepare()
+
+    def equivalence(self, program: Graph | KernelGraph, *, seed: int = 0, time_limit: float | None = None) -> Verdict:
+        """Whether this graph, with block graphs written by hand or not, computes what a program does.
+
+        Args:
+            program: The program.
+            seed: See ``mirage_formal.equivalence``.
+            time_limit: See ``mirage_formal.equivalence``.
+
+        Returns:
+            Equivalent with a proof, Different with a counterexample, or Unknown with a reason.
+
+        Raises:
+            MirageError: See ``mirage_formal.equivalence``.
+        """
+        return equivalence(program, self, seed=seed, time_limit=time_limit)
+
+    def visualize(self, file_name: str | PathLike[str]) -> None:
+        """Write the graph as text of Graphviz, from which ``dot -Tpng`` draws a picture.
+
+        Args:
+            file_name: File to write; ".dot" is appended if it has no ending.
+
+        Raises:
+            GraphError: The graph has no output.
+            RunError: The file cannot be written.
+        """
+        _written(file_name, ".dot", to_dot(self.freeze()))
+
+    def to_json(self, filename: str | PathLike[str]) -> None:
+        """Write the graph in the reference system's checkpoint format.
+
+        Args:
+            filename: File to write.
+
+        Raises:
+            UnsupportedError: The format has no place for an operator; names it.
+            GraphError: The graph has no output.
+            RunError: The file cannot be written.
+        """
+        from mirage_formal.graph.formats.mirage.writer import to_mirage
+
+        _written(filename, "", to_mirage([self.freeze()]))
+
+    def _optimized(self) -> Optimized:
+        made_of = (self._count, tuple(tensor.number for tensor in self.outputs))
+        if self._called is None or self._called[0] != made_of:
+            from mirage_formal.run.built.written import optimized
+
+            self._called = (made_of, optimized(self.freeze()))
+        return self._called[1]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of the reference system that graphs here have not: refused by their row of the table."""
+            raise missing("KNGraph", name, type(self).__name__)
 
     def superoptimize(self, *, verbose: bool = False, backend: str | None = None, **options: Unpack[Options]) -> Result:
         """The best candidate for this program.
@@ -87,10 +212,15 @@ def superoptimize(
         text = f"superoptimize: expected a kernel graph, got {type(graph).__name__}"
         raise fail(GraphError, text, "make it with new_kernel_graph")
     if backend not in (None, "cuda", "triton"):
-        raise fail(UnsupportedError, f"superoptimize: expected backend cuda or triton, got {backend!r}", "leave it out")
+        text = f"superoptimize: expected backend cuda or triton, got {backend!r}"
+        raise refused("superoptimize(backend)", text)
     if backend is not None:
         ignore(f"superoptimize option backend={backend!r}")
     given: dict[str, Any] = dict(options)
+    for name, own in _RENAMED.items():
+        if given.get(name, -1) != -1:
+            given.setdefault(own, given[name])
+        given.pop(name, None)
     for name in _IGNORED:
         if name in given:
             del given[name]
@@ -141,6 +271,75 @@ def equivalence(
     return verdicts.verify(program, given, seed=seed, time_limit=time_limit)
 
 
+def generate_cuda_program(
+    graph: Graph | KernelGraph,
+    *,
+    target_cc: int = 90,
+    input_strides: Sequence[Sequence[int]] | None = None,
+    **more: Any,
+) -> CudaProgram:
+    """The CUDA C++ of a graph's own kernels; no search comes before.
+
+    Args:
+        graph: The graph.
+        target_cc: Compute capability that they are planned for, as in 80 or 90.
+        input_strides: The inputs' strides, which must be those of ``new_input``.
+        more: Options of the reference system. ``profiling`` is refused; the others have no effect and warn.
+
+    Returns:
+        The text under ``["code"]``, with ``["buf_size"]``, ``["max_smem_size"]`` and ``["output_directives"]``.
+
+    Raises:
+        GraphError: It is no graph, or has no output.
+        MirageError: It has no kernel that may run.
+        UnsupportedError: The strides are others, ``profiling`` is set, or there is no such option.
+    """
+    if not isinstance(graph, KernelBuilder | KernelGraph):
+        text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
+        raise fail(GraphError, text, "give the graph itself")
+    _code_options("generate_cuda_program", more, ())
+    from mirage_formal.run.built.written import cuda_program
+
+    program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
+    return cuda_program(program, "sm_90a" if target_cc == 90 else f"sm_{target_cc}", input_strides)
+
+
+def convert_dtype_to_torch_type(dtype: DType) -> Any:
+    """The element type of torch that an element type here stands for.
+
+    Args:
+        dtype: float16, bfloat16 or float32, also by name.
+
+    Returns:
+        As in ``torch.float16``.
+
+    Raises:
+        DTypeError: There is no such element type.
+        UnsupportedError: torch is not installed.
+    """
+    try:
+        torch = import_module("torch")
+    except ImportError:
+        text = "convert_dtype_to_torch_type: expected torch, got none"
+        raise fail(UnsupportedError, text, "install torch, or use the element types here") from None
+    return getattr(torch, parse_dtype(dtype).value)
+
+
+def convert_torch_type_to_dtype(dtype: Any) -> DType:
+    """The element type here that one of torch stands for.
+
+    Args:
+        dtype: As in ``torch.float16``.
+
+    Returns:
+        As in ``mirage_formal.float16``.
+
+    Raises:
+        DTypeError: There is none.
+    """
+    return parse_dtype(dtype)
+
+
 def set_gpu_device_id(device_id: int) -> None:
     """Accepted for programs written for the reference system; warns that it has no effect here.
 
@@ -157,6 +356,28 @@ def bypass_compile_errors(value: bool = True) -> None:
         value: Not used.
     """
     ignore("bypass_compile_errors")
+
+
+def _code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse or ignore what the reference system's code generator is told."""
+    for name, value in given.items():
+        if name == "profiling" and value:
+            raise refused("profiler", f"{where}: expected profiling=False, got {value!r}")
+        if name not in (*known, "profiling", *_CODE_OPTIONS):
+            hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
+            raise fail(UnsupportedError, f"{where}: no option is called {name}", hint)
+        if name in (*_CODE_OPTIONS, "async_", "file_id") and value not in (None, False, -1):
+            ignore(f"{where} option {name}")
+
+
+def _written(file_name: str | PathLike[str], ending: str, text: str) -> None:
+    path = Path(file_name)
+    path = path if path.suffix or not ending else path.with_suffix(ending)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        what = f"expected a file that can be written, got {path}: {error.strerror}"
+        raise fail(RunError, what, "check the path") from None
 
 
 class _Lines:

@@ -50,6 +50,7 @@ def test_the_public_api_is_what_it_is() -> None:
         *("MirageError", "ClusterError", "DTypeError", "FormatError", "GraphError", "NothingFoundError"),
         *("ProgramError", "RunError", "ShapeError", "SpaceError", "TargetError", "UnsupportedError", "WorkerError"),
         *("IgnoredOptionWarning", "set_gpu_device_id", "bypass_compile_errors", "__version__"),
+        *("generate_cuda_program", "convert_dtype_to_torch_type", "convert_torch_type_to_dtype"),
     }
 
 

@@ -84,9 +84,52 @@ def test_no_graph(refused: Refusal) -> None:
     assert "bad.py: expected a kernel graph at module level, got none" in refused("bad.py", source="x = 1\n")
 
 
+GUARDED = """
+import mirage_formal as mf
+
+if __name__ == "__main__":
+    graph = mf.new_kernel_graph()
+    X = graph.new_input(dims=(8, 8))
+    graph.mark_output(graph.exp(X))
+    best = graph.superoptimize(config="mlp")
+"""
+INSIDE = """
+import mirage_formal as mf
+
+def optimize():
+    graph = mf.new_kernel_graph()
+    X = graph.new_input(dims=(8, 8))
+    graph.mark_output(graph.exp(X))
+    return graph.superoptimize(config="mlp")
+
+if __name__ == "__main__":
+    optimize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (GUARDED, "got none: line 5 makes one, under the main guard"),
+        (INSIDE, "got none: line 5 makes one, in the function optimize, which is called only under the main guard"),
+        (INSIDE[: INSIDE.index("if __name__")], "in the function optimize, which is not called at module level"),
+        (
+            "import mirage_formal as mf\nmf.new_kernel_graph()\n",
+            "line 2 makes one, which no name at module level holds",
+        ),
+    ],
+)
+def test_a_graph_that_a_search_does_not_come_to(refused: Refusal, source: str, text: str) -> None:
+    said = refused("bad.py", source=source)
+    assert text in said
+    assert "make the graph at module level" in said
+    assert "or run the file with python" in said
+
+
 def test_no_output(refused: Refusal) -> None:
-    said = refused("bad.py", source=GOOD.replace("graph.mark_output(Y)", ""))
-    assert "expected a graph with a marked output, got graph without one" in said
+    source = "import mirage_formal as mf\ngraph = mf.new_kernel_graph()\nX = graph.new_input((8, 8))\n"
+    said = refused("bad.py", source=source)
+    assert "expected a graph with an output, got graph without one" in said
     assert "mark_output" in said
 
 

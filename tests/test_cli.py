@@ -171,3 +171,14 @@ def test_help_names_every_option(module: str) -> None:
     )
     for option in f"{options} cluster worker-memory resume force json".split():
         assert f"--{option} " in done.stdout
+
+
+def test_outputs_that_nobody_marks_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are the results that nothing reads, and the search says which."""
+    Path("one.py").write_text(ONE.replace("graph.mark_output(graph.exp(graph.matmul(X, W)))", "graph.exp(X @ W)"))
+    assert search("one.py", *FAKE, monkeypatch=monkeypatch) == 0
+    output, progress = capsys.readouterr()
+    assert "graph: no output is marked; outputs are what nothing reads: exp(matmul(X,W))[8,8]" in progress
+    assert "graph: 3 of" in output

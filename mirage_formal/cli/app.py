@@ -16,6 +16,7 @@ from rich.console import Console
 
 from mirage_formal.cli.kit import counted, measured, option, run_command, seeded, switch
 from mirage_formal.errors import SpaceError
+from mirage_formal.terminal import plain
 
 _STYLE: Final[dict[str, Any]] = {
     "add_completion": False,
@@ -287,6 +288,9 @@ def _search(file: Path, wanted: str | None, out: Path | None, settings: Any, as_
     with make_executor(settings) as executor:
         for name, written in chosen.items():
             graph, origins = written.program, written.origins
+            if written.unmarked:
+                text = f"{name}: no output is marked; outputs are what nothing reads: {', '.join(written.unmarked)}"
+                Console(stderr=True).print(plain(text), markup=False, highlight=False, soft_wrap=True)
             directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
             mine = settings
             if settings.resume and len(chosen) > 1 and not directory.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 import sys
 import traceback
@@ -17,6 +18,7 @@ from mirage_formal.run.settings import display_path
 
 #: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.
 RUN_NAME: Final = "mirage_formal_program"
+_MAKES: Final = "new_kernel_graph"
 _EXAMPLE: Final = "a graph is new_kernel_graph(), its inputs new_input(dims), its outputs mark_output(tensor)"
 
 P = TypeVar("P")
@@ -24,14 +26,21 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A program, and where its file has its inputs and operators."""
+    """A program, and where its file has its inputs and operators.
+
+    Attributes:
+        program: The program.
+        origins: Their lines.
+        unmarked: Its outputs as the file names them, where it marks none and they are the results that nothing reads.
+    """
 
     program: KernelGraph
     origins: Origins
+    unmarked: tuple[str, ...] = ()
 
 
 def load_programs(file: Path) -> dict[str, KernelGraph]:
-    """Execute a file and freeze every kernel graph with a marked output among its module-level names.
+    """Execute a file and freeze every kernel graph with an output among its module-level names.
 
     Raises:
         ProgramError: The file is missing, is not Python, raises, or defines no graph with an output.
@@ -46,19 +55,51 @@ def read_programs(file: Path) -> dict[str, Written]:
     names = _execute(file, where)
     graphs = {name: value for name, value in names.items() if _is_graph(value)}
     if not graphs:
-        what = "expected a kernel graph at module level, got none"
-        raise ProgramError(what, where=where, hint=f"make one with new_kernel_graph(); {_EXAMPLE}")
+        raise _no_graph(file, where)
     programs: dict[str, Written] = {}
     seen: set[int] = set()
     for name, value in graphs.items():
-        if value.outputs and id(value) not in seen:
+        results = value.outputs if isinstance(value, KernelGraph) else value.results()
+        if results and id(value) not in seen:
             seen.add(id(value))
             program = value if isinstance(value, KernelGraph) else value.freeze()
-            programs[name] = Written(program, origins_of(value, program))
+            unmarked = () if value.outputs else tuple(map(repr, results))
+            programs[name] = Written(program, origins_of(value, program), unmarked)
     if not programs:
-        what = f"expected a graph with a marked output, got {', '.join(graphs)} without one"
+        what = f"expected a graph with an output, got {', '.join(graphs)} without one"
         raise ProgramError(what, where=where, hint="call mark_output on the tensors that the program computes")
     return programs
+
+
+def _no_graph(file: Path, where: str) -> ProgramError:
+    """Why a file that ran has no graph at module level: it makes none, or where a search does not come."""
+    what = "expected a kernel graph at module level, got none"
+    tree = ast.parse(file.read_bytes())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == _MAKES]
+    if not calls:
+        return ProgramError(what, where=where, hint=f"make one with {_MAKES}(); {_EXAMPLE}")
+    line = calls[0].lineno
+    guards = [node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
+    if any(guard.lineno <= line <= (guard.end_lineno or 0) for guard in guards):
+        place = f"line {line} makes one, under the main guard"
+    elif inside:
+        where_called = "is called only under the main guard" if guards else "is not called at module level, or not kept"
+        place = f"line {line} makes one, in the function {inside[-1].name}, which {where_called}"
+    else:
+        place = f"line {line} makes one, which no name at module level holds"
+    hint = (
+        "a search runs the file as an import does, without its main guard: make the graph at module level, as in "
+        "graph = new_kernel_graph(), and keep only what measures or prints behind the guard; or run the file with "
+        "python, and call graph.superoptimize() in it"
+    )
+    return ProgramError(f"{what}: {place}", where=where, hint=hint)
+
+
+def _called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def choose(programs: Mapping[str, P], wanted: str | None, file: Path) -> dict[str, P]:

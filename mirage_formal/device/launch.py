@@ -86,13 +86,23 @@ class Optimized:
         """An executable that is built already; machine code that it lacks is compiled when it is loaded."""
         return cls(executable.program, lambda arch: executable)
 
-    def __call__(self, *tensors: Tensor, out: Tensor = None, inputs: Sequence[Tensor] | None = None) -> Tensor:
+    def __call__(
+        self,
+        *tensors: Tensor,
+        out: Tensor = None,
+        inputs: Sequence[Tensor] | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        stream: Any = None,
+    ) -> Tensor:
         """Compute the outputs.
 
         Args:
             tensors: The inputs in order, all of one kind; or one list of them.
             out: Where to write: one tensor, or a list with one for each output. They must not overlap the inputs.
             inputs: The inputs as a list, instead of ``tensors``.
+            outputs: The same as ``out``.
+            stream: A stream of torch or CuPy, or its handle, to launch on instead of the current one; without a GPU it
+                has no effect.
 
         Returns:
             Tensors of the inputs' kind: the output if there is one, else a tuple of them; for inputs given as a list, a
@@ -102,6 +112,10 @@ class Optimized:
             ShapeError, DTypeError, TensorError: An input or output does not fit; names it, and what was expected.
         """
         given, as_list = _arguments(tensors, inputs)
+        if outputs is not None:
+            if out is not None:
+                raise TensorError("expected out or outputs, got both", where="out", hint="give one of them")
+            out = outputs
         if len(given) != len(self._inputs):
             names = ", ".join(item.name for item in self.program.inputs)
             raise TensorError(f"expected {len(self._inputs)} inputs ({names}), got {len(given)}", where="inputs")
@@ -110,7 +124,11 @@ class Optimized:
         if results is not None and len(results) != len(self._outputs):
             what = f"expected {len(self._outputs)} outputs, got {len(results)}"
             raise TensorError(what, where="out", hint="give a list with a tensor for each output")
-        made = self._on_host(given, kind, results) if kind.host else self._on_device(given, kind, results)
+        if stream is None or (kind.host and not device_count()):
+            made = self._made(given, kind, results)
+        else:
+            with adapter(kind).on(stream):
+                made = self._made(given, kind, results)
         return made if as_list else made[0] if len(made) == 1 else tuple(made)
 
     def prepare(self, device: int | None = None) -> None:
@@ -126,6 +144,9 @@ class Optimized:
         if device is None:
             device = int(import_module("cupy").cuda.runtime.getDevice())
         self._load(device)
+
+    def _made(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+        return self._on_host(given, kind, out) if kind.host else self._on_device(given, kind, out)
 
     def _kind(self, given: Sequence[Tensor], out: Tensor) -> Kind:
         """The kind of all tensors of a call."""

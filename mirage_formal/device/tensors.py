@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -97,11 +98,34 @@ class Adapter(Protocol):
     def stream(self, device: int) -> int:
         """The stream that is current now."""
 
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Makes a stream the current one.
+
+        Args:
+            stream: A stream of torch or CuPy, or its handle.
+
+        Raises:
+            TensorError: It is none of these.
+        """
+
 
 @cache
 def adapter(kind: Kind) -> Adapter:
-    """The adapter of a kind of device tensors."""
+    """The adapter of a kind of tensors; those of the host are copied with CuPy."""
     return Torch() if kind is Kind.TORCH else Cupy()
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream of torch or CuPy, or the handle itself.
+
+    Raises:
+        TensorError: It is none of these.
+    """
+    for found in (stream, getattr(stream, "cuda_stream", None), getattr(stream, "ptr", None)):
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found
+    hint = "give a stream of torch or CuPy, or its handle; left out, it is the current one"
+    raise TensorError(f"expected a stream, got {type(stream).__name__}", where="stream", hint=hint)
 
 
 class Torch:
@@ -153,6 +177,14 @@ class Torch:
         if self._raw_stream is not None:
             return int(self._raw_stream(device))
         return int(self.torch.cuda.current_stream(device).cuda_stream)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """See ``Adapter.on``."""
+        own = hasattr(stream, "cuda_stream")
+        found: AbstractContextManager[Any] = self.torch.cuda.stream(
+            stream if own else self.torch.cuda.ExternalStream(handle_of(stream))
+        )
+        return found
 
 
 class Cupy:
@@ -208,6 +240,11 @@ class Cupy:
     def stream(self, device: int) -> int:
         """See ``Adapter.stream``."""
         return int(self._get_stream().ptr)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """See ``Adapter.on``."""
+        found: AbstractContextManager[Any] = self.cupy.cuda.ExternalStream(handle_of(stream))
+        return found
 
 
 def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:

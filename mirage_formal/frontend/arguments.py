@@ -56,16 +56,22 @@ class IgnoredOptionWarning(UserWarning):
 def user_frame() -> FrameType | None:
     """The innermost frame outside this package: the user's line."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+    while frame is not None and _own(frame):
         frame = frame.f_back
     return frame
+
+
+def _own(frame: FrameType) -> bool:
+    """Whether a frame is of this package, or of an import statement between it and the user."""
+    path = frame.f_code.co_filename
+    return os.path.abspath(path).startswith(_PACKAGE) or path.startswith("<frozen importlib")
 
 
 def user_origin() -> Origin | None:
     """The user's line, and the function of the front end that it calls."""
     frame: FrameType | None = sys._getframe(1)
     call = ""
-    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+    while frame is not None and _own(frame):
         call = frame.f_code.co_name
         frame = frame.f_back
     return None if frame is None else Origin(frame.f_code.co_filename, frame.f_lineno, _SYMBOLS.get(call, call))
@@ -217,6 +223,29 @@ def parse_shape(operator: str, name: str, values: object) -> Shape:
     if (fault := shape_fault(shape)) is not None:
         raise fail(ShapeError, f"{operator}: {name}: {fault}", "give positive extents")
     return shape
+
+
+def parse_layout(
+    operator: str, given: tuple[object, ...], strides: object, dtype: object
+) -> tuple[Sequence[int] | None, DType]:
+    """Strides and element type, by name or by position; which of them a position has is said by its kind.
+
+    Raises:
+        ShapeError: Something is given twice, or the strides are none.
+        DTypeError: The element type is not supported.
+    """
+    for value in given:
+        if value is None:
+            continue
+        if isinstance(value, tuple | list):
+            again, strides = strides is not None, value
+        else:
+            again, dtype = dtype is not None, value
+        if again:
+            hint = f"write {operator}(dims, strides, dtype)"
+            raise fail(ShapeError, f"{operator}: expected strides and dtype once, got {value!r} as well", hint)
+    steps = None if strides is None else whole_tuple(operator, "strides", strides)
+    return steps, DType.FLOAT16 if dtype is None else parse_dtype(dtype)
 
 
 def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:

@@ -12,7 +12,7 @@ from mirage_formal.errors import DTypeError, GraphError, ShapeError, Unsupported
 from mirage_formal.frontend.arguments import (
     assigned_name,
     fail,
-    parse_dtype,
+    parse_layout,
     parse_shape,
     user_origin,
     whole_tuple,
@@ -55,15 +55,17 @@ class KernelBuilder(Products):
     def new_input(
         self,
         dims: Sequence[int],
-        dtype: DType | str | object = DType.FLOAT16,
-        strides: Sequence[int] | DType | None = None,
+        *layout: object,
+        dtype: DType | str | object = None,
+        strides: Sequence[int] | None = None,
         name: str | None = None,
     ) -> Tensor:
         """A program input.
 
         Args:
             dims: Its shape.
-            dtype: float16, bfloat16 or float32, also by name.
+            layout: Strides, element type or both, in any order.
+            dtype: float16, bfloat16 or float32, also by name; float16 if left out.
             strides: In elements; row-major if left out.
             name: Its name; if left out, the name of the variable that it is assigned to.
 
@@ -75,16 +77,14 @@ class KernelBuilder(Products):
             DTypeError: The element type is not supported.
             GraphError: The name is taken or no identifier.
         """
-        if isinstance(dtype, tuple | list) or dtype is None:
-            # The reference system has the strides in this place.
-            dtype, strides = (strides if isinstance(strides, DType) else DType.FLOAT16), dtype
+        strides, dtype = parse_layout("new_input", layout, strides, dtype)
         shape = parse_shape("new_input", "dims", dims)
-        steps = row_major(shape) if strides is None else whole_tuple("new_input", "strides", strides)
+        steps = row_major(shape) if strides is None else tuple(strides)
         if len(steps) != len(shape) or any(step < 0 for step in steps):
             hint = "give one stride, in elements, for each dim"
             raise fail(ShapeError, f"new_input: expected {len(shape)} strides >= 0, got {list(steps)}", hint)
         label = self._name(name)
-        tensor = DTensor(shape, parse_dtype(dtype))
+        tensor = DTensor(shape, dtype)
         handle = self._tensor(tensor, label)
         self.inputs.append(handle)
         self._declared.append(Input(label, tensor, steps))
@@ -151,9 +151,9 @@ class KernelBuilder(Products):
         """The program as a frozen value; operators that no output needs are left out, inputs never are.
 
         Raises:
-            GraphError: No output is marked.
+            GraphError: There is no output.
         """
-        if not self.outputs:
+        if not (outputs := self.results()):
             raise fail(GraphError, "expected at least one output, got none", "call graph.mark_output(tensor)")
         number = {t.number: index for index, t in enumerate(self.inputs)}
         ops: list[KernelOp] = []
@@ -162,9 +162,14 @@ class KernelBuilder(Products):
             ops.append(Op(op.kind, renamed, op.attrs) if isinstance(op, Op) else GraphDefined(renamed, op.graph))
             for result in step.results:
                 number[result.number] = len(number)
-        graph = KernelGraph(tuple(self._declared), tuple(ops), tuple(number[t.number] for t in self.outputs))
+        graph = KernelGraph(tuple(self._declared), tuple(ops), tuple(number[t.number] for t in outputs))
         kernel_types(graph)
         return graph
+
+    def results(self) -> list[Tensor]:
+        """The program's outputs: the tensors that are marked; where none is, the results that nothing reads."""
+        read = {t.number for step in self._steps for t in step.operands}
+        return self.outputs or [t for step in self._steps for t in step.results if t.number not in read]
 
     def origins(self) -> Origins:
         """Where the inputs and operators of ``freeze`` stand in the user's file."""
@@ -173,7 +178,7 @@ class KernelBuilder(Products):
     def _kept(self) -> list[_Step]:
         """The steps that some output needs, in order."""
         steps = [(step, [t.number for t in step.results], [t.number for t in step.operands]) for step in self._steps]
-        return needed(steps, (t.number for t in self.outputs))
+        return needed(steps, (t.number for t in self.results()))
 
     def _name(self, name: str | None) -> str:
         taken = {item.name for item in self._declared}

@@ -168,7 +168,7 @@ class Reductions(Parts):
     def rms_norm(
         self,
         A: Tensor,
-        normalized_shape: Sequence[int] | int | None = None,
+        normalized_shape: Sequence[int] | int | Tensor | None = None,
         weight: Tensor | None = None,
         eps: Number | None = None,
         dim: int = -1,
@@ -179,7 +179,7 @@ class Reductions(Parts):
 
         Args:
             A: The tensor.
-            normalized_shape: Extents of the last dims, over which is normalised; ``dim`` is then not used.
+            normalized_shape: Extents of the last dims, over which is normalised, ``dim`` is then not used; or a weight.
             weight: A factor; a vector as long as the normalised dim, or anything that broadcasts to A.
             eps: An exact constant under the root; none if left out.
             dim: The dim over which is normalised.
@@ -192,6 +192,8 @@ class Reductions(Parts):
             GraphError: An operand is no tensor of this graph.
             ShapeError: ``normalized_shape``, the weight or the bias does not fit.
         """
+        if isinstance(normalized_shape, Tensor) and weight is None:
+            normalized_shape, weight = None, normalized_shape
         axis = dim if normalized_shape is None else whole_tuple("rms_norm", "normalized_shape", normalized_shape)
         return self._norm(OpKind.RMS_NORM, A, axis, (weight, bias), eps)
 

@@ -200,7 +200,7 @@ class Tensor(Handle):
 
     def rms_norm(
         self,
-        normalized_shape: Sequence[int] | int | None = None,
+        normalized_shape: Sequence[int] | int | Tensor | None = None,
         weight: Tensor | None = None,
         eps: Number | None = None,
         dim: int = -1,

@@ -94,9 +94,24 @@ class Result:
             raise RuntimeError("this result was not made by a run")
         return self.alternatives.optimized
 
-    def __call__(self, *tensors: Any, out: Any = None, inputs: Sequence[Any] | None = None) -> Any:
+    def __call__(
+        self,
+        *tensors: Any,
+        out: Any = None,
+        inputs: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+        stream: Any = None,
+    ) -> Any:
         """Compute the outputs; see ``mirage_formal.device.launch.Optimized``."""
-        return self.optimized(*tensors, out=out, inputs=inputs)
+        return self.optimized(*tensors, out=out, inputs=inputs, outputs=outputs, stream=stream)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of the reference system's graphs, of which results have none: refused by their row."""
+            from mirage_formal.frontend.mirage_api.table import missing
+
+            raise missing("KNGraph", name, type(self).__name__)
 
     def prepare(self, device: int | None = None) -> None:
         """Do what the first call on a GPU does: build, compile, load and allocate."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -144,6 +145,7 @@ class FakeCupy:
             Event=lambda **_: SimpleNamespace(ptr=5),
             alloc=self._alloc,
             get_current_stream=lambda *_: SimpleNamespace(ptr=self.stream),
+            ExternalStream=self._on,
         )
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> _Array:
@@ -154,6 +156,14 @@ class FakeCupy:
 
     def asarray(self, host: np.ndarray) -> _Array:
         return ndarray(aligned(host), self.current)
+
+    @contextmanager
+    def _on(self, stream: int) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def _alloc(self, size: int) -> SimpleNamespace:
         self.log.append(("alloc", size))

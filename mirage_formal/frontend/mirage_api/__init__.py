@@ -1,0 +1,1 @@
+"""The reference system's Python interface: what of it is offered here."""

@@ -1,0 +1,201 @@
+"""What of the reference system's Python interface is offered here: one row for each name.
+
+docs/mirage_api.md is printed from these rows, errors name them, and tests try every one. A name without a row is not
+known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mirage_formal.frontend.block_builder import BlockBuilder
+from mirage_formal.frontend.builder import KernelBuilder
+
+
+class Offer(StrEnum):
+    """Whether a name does here what it does there."""
+
+    YES = "yes"
+    #: Its use raises UnsupportedError, with the row's name.
+    NO = "no"
+    #: It is accepted with an IgnoredOptionWarning, and has no effect.
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One name of the reference system's interface.
+
+    Attributes:
+        name: As there; methods with their class.
+        offer: Whether it is offered.
+        difference: What is different here, or what to do instead.
+    """
+
+    name: str
+    offer: Offer
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows of one object.
+
+    Attributes:
+        owner: The class of the reference system, or "" for the module itself.
+        title: Heading.
+        rows: Its names.
+    """
+
+    owner: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+def _operator(name: str, difference: str = "", instead: str = "") -> Row:
+    """An operator: offered if the front end has a method for it that can return."""
+    owner, _, own = name.partition(".")
+    method = getattr({"KNGraph": KernelBuilder, "TBGraph": BlockBuilder}[owner], own, None)
+    absent = method is None or str(method.__annotations__.get("return", "")) == "NoReturn"
+    return Row(name, Offer.NO if absent else Offer.YES, instead if absent else difference)
+
+
+def _rows(offer: Offer, difference: str, *names: str) -> Iterator[Row]:
+    return (Row(name, offer, difference) for name in names)
+
+
+_YES, _NO, _IGNORED = Offer.YES, Offer.NO, Offer.IGNORED
+_DTYPE: Final = "element types are float16, bfloat16 and float32"
+_PERSISTENT: Final = "persistent kernels (MPK) are another system; here each kernel is launched"
+_FRESH: Final = "a search whose directory is there is not made again: `out=`"
+
+MODULE: Final = Section(
+    "",
+    "Names of the module",
+    (
+        Row("new_kernel_graph", _YES),
+        Row("new_threadblock_graph", _YES, "`reduction_dimx` may be left out: 64"),
+        *_rows(_YES, "", "float16", "bfloat16", "float32"),
+        *_rows(_NO, _DTYPE, "float64", "float8", "float8_e4m3", "int8", "int16", "int32", "int64"),
+        *_rows(_NO, _DTYPE, "uint8", "uint16", "uint32", "uint64"),
+        Row("convert_dtype_to_torch_type", _YES),
+        Row("convert_torch_type_to_dtype", _YES),
+        Row(
+            "generate_cuda_program",
+            _YES,
+            "takes the graph itself; kernels whose safety obligations hold; `input_strides` must be the graph's; no "
+            "`profiling`",
+        ),
+        Row("generate_triton_program", _NO, "kernels are CUDA C++: `generate_cuda_program`"),
+        Row("generate_nki_program", _NO, "kernels are CUDA C++: `generate_cuda_program`"),
+        Row("set_gpu_device_id", _IGNORED, "calls run on the device of their tensors"),
+        Row("bypass_compile_errors", _IGNORED, "a candidate without kernels is passed over, with a warning"),
+        Row("global_config", _NO, "there are no settings of the process: `verbose=` is an option of `superoptimize`"),
+        Row("graph_dataset", _NO, _FRESH),
+        Row("search_symbolic", _NO, '`superoptimize` searches by expressions already: `engine="guided"`'),
+        Row("InputNotFoundError", _NO, "every mistake is a `MirageError`"),
+        *_rows(_NO, _PERSISTENT, "PersistentKernel", "MPK", "MPKMetadata", "MirageModelConfig", "spec_decode_class"),
+        Row("visualizer", _NO, "`graph.visualize(file_name)`"),
+        Row("profiler", _NO, "no profile is taken within kernels"),
+        *_rows(_NO, "no Triton back end: `superoptimize(measure=N)` measures", "TritonProfiler"),
+        *_rows(_NO, "`superoptimize(measure=N)` measures", "profile_and_select_best_graph"),
+        Row("get_shared_memory_capacity", _NO, "`target=` names a GPU, whose file has its limits"),
+        Row("core", _NO, "there is no extension module below the graphs"),
+    ),
+)
+GRAPH: Final = Section(
+    "KNGraph",
+    "Methods of a kernel graph, which is a `Graph` here",
+    (
+        Row("KNGraph.new_input", _YES, "`(dims, strides, dtype)` and `(dims, dtype, strides)`; inputs have names"),
+        Row(
+            "KNGraph.mark_output",
+            _YES,
+            "row-major strides only; where nothing is marked, the outputs are the results that nothing reads",
+        ),
+        *(_operator(f"KNGraph.{name}") for name in ("matmul", "exp", "silu", "relu", "sqrt", "square")),
+        _operator("KNGraph.gelu", "with erf"),
+        _operator("KNGraph.reduction", "negative dims count from the last"),
+        *(_operator(f"KNGraph.{name}", "ranks may differ, as in numpy") for name in ("add", "mul", "div")),
+        _operator("KNGraph.clamp", "bounds belong to the operator", "`relu` is the one-sided clamp at 0"),
+        _operator("KNGraph.pow", "", "`square`, `sqrt` or `mul`"),
+        Row("KNGraph.rms_norm", _YES, "`normalized_shape` may be left out, or a weight; `weight=`, `eps=`"),
+        Row("KNGraph.customized", _YES, "types are checked at once"),
+        _operator("KNGraph.chunk", "", "make each piece an input"),
+        Row("KNGraph.allreduce", _NO, "programs are of one GPU"),
+        Row(
+            "KNGraph.superoptimize",
+            _YES,
+            "what it returns is called as there; the function `superoptimize` returns all candidates",
+        ),
+        Row(
+            "KNGraph.__call__",
+            _YES,
+            "`g(X, W)` too; nothing has to be compiled before; inputs must be as they were declared; without a GPU the "
+            "reference semantics in float64 compute it",
+        ),
+        Row("KNGraph.compile", _YES, "builds kernels where there is a GPU, and is not needed; no `profiling`"),
+        Row("KNGraph.visualize", _YES, "writes Graphviz text and draws nothing"),
+        Row("KNGraph.to_json", _YES, "writes its checkpoint format (mirage_json.md), of the operators that it has"),
+        Row("KNGraph.from_json", _NO, "`mf.equivalence(program, file)` and `mirage-formal verify` read such files"),
+        Row("KNGraph.valid_kernels", _NO, "a graph without kernels says why when it is called"),
+        Row("KNGraph.get_error_message", _NO, "a graph without kernels says why when it is called"),
+        Row("KNGraph.get_owner_independent_hash", _NO, "`digest` of a result"),
+        Row("KNGraph.cygraph", _NO, "functions take the graph itself: `generate_cuda_program(graph)`"),
+        *_rows(
+            _NO,
+            _PERSISTENT,
+            *(f"KNGraph.{name}" for name in ("attach_torch_tensor", "attach_cuda_tensor", "attach_nvshmem_tensor")),
+            *(f"KNGraph.{name}" for name in ("fuse_tensors", "shuffle_tensors", "register_task")),
+            "KNGraph.generate_task_graph",
+        ),
+    ),
+)
+OPTIONS: Final = Section(
+    "superoptimize",
+    "Options of `superoptimize`",
+    (
+        *_rows(
+            _YES, "", *(f"superoptimize({n})" for n in ("imaps", "omaps", "griddims", "blockdims", "fmaps", "franges"))
+        ),
+        Row("superoptimize(config)", _YES, "the presets here, or a TOML file; left out, chosen by the operators"),
+        Row("superoptimize(verbose)", _YES),
+        Row("superoptimize(backend)", _IGNORED, 'kernels are CUDA C++; `"nki"` is refused'),
+        Row("superoptimize(num_search_thread)", _YES, "`workers`; -1 leaves it out"),
+        Row("superoptimize(search_time_limit_sec)", _YES, "`time_limit`; -1 leaves it out"),
+        *_rows(_IGNORED, "`measure=N`", "superoptimize(warmup_iters)", "superoptimize(profile_iters)"),
+        *_rows(_IGNORED, _FRESH, "superoptimize(use_graph_dataset)", "superoptimize(use_cached_graphs)"),
+        *_rows(_IGNORED, _FRESH, "superoptimize(previous_checkpoint)", "superoptimize(symbolic_checkpoint)"),
+        Row("superoptimize(save_codes)", _IGNORED, "`mirage-formal build` writes them"),
+        Row("superoptimize(is_formal_verified)", _IGNORED, "every candidate is proved"),
+        Row("superoptimize(use_symbolic_search)", _IGNORED, "`engine=` chooses"),
+        *_rows(
+            _IGNORED,
+            "inputs count there: `max_block_ops`, `max_kernel_ops`",
+            "superoptimize(max_num_threadblock_graph_op)",
+            "superoptimize(max_num_kernel_graph_op)",
+        ),
+    ),
+)
+BLOCK: Final = Section(
+    "TBGraph",
+    "Methods of a block graph, which is a `BlockBuilder` here",
+    (
+        Row("TBGraph.new_input", _YES, "all inputs come before the operators; no `store_in_dmem`"),
+        Row("TBGraph.new_output", _YES, "no `forloop_dim`"),
+        *(_operator(f"TBGraph.{n}") for n in ("matmul", "add", "mul", "div", "sub", "exp", "silu", "relu", "square")),
+        *(_operator(f"TBGraph.{n}") for n in ("sqrt", "concat", "reduction")),
+        _operator("TBGraph.gelu", "with erf"),
+        _operator("TBGraph.mul_scalar", "the number is kept exactly"),
+        _operator("TBGraph.clamp", "bounds belong to the operator", "`relu` is the one-sided clamp at 0"),
+        Row("TBGraph.rms_norm", _YES, "`dim=`, `eps=`"),
+        Row("TBGraph.reduction_max", _YES, "the difference of maxima is good for `exp` only, and 0 comes of the first"),
+        Row("TBGraph.forloop_accum", _YES, '`acc` is None, "sum", "mean", "rms" or "sum_todimx"'),
+        Row("TBGraph.forloop_accum_rescale", _YES),
+        Row("TBGraph.forloop_accum_max", _YES),
+    ),
+)
+SECTIONS: Final = (MODULE, GRAPH, OPTIONS, BLOCK)

@@ -1,0 +1,235 @@
+"""The table of the reference system's interface: every row is true, and docs/mirage_api.md is printed from it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_formal as mi
+from mirage_formal.frontend.mirage_api.rows import BLOCK, GRAPH, MODULE, OPTIONS, SECTIONS, Offer, Row, Section
+from mirage_formal.frontend.mirage_api.table import document
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.run import request
+from tests.kit.graphs.mirage_programs import gqa_split, rms_linear
+from tests.kit.paths import REPOSITORY
+
+DOCUMENT = REPOSITORY / "docs" / "mirage_api.md"
+
+
+def rows(section: Section, *offers: Offer) -> list[Row]:
+    return [row for row in section.rows if row.offer in offers]
+
+
+def own(row: Row) -> str:
+    """The name without its class or function."""
+    return row.name.rpartition(".")[2].rpartition("(")[2].rstrip(")")
+
+
+def test_the_document_is_the_table() -> None:
+    """Run ``python -m mirage_formal.frontend.mirage_api > docs/mirage_api.md`` when this fails."""
+    assert DOCUMENT.read_text(encoding="utf-8") == document() + "\n"
+    command = [sys.executable, "-m", "mirage_formal.frontend.mirage_api"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True)
+    assert done.stdout == DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_names_are_there_once_and_differences_say_what_to_do() -> None:
+    every = [row for section in SECTIONS for row in section.rows]
+    assert len({row.name for row in every}) == len(every) > 90
+    for section in SECTIONS:
+        for row in section.rows:
+            assert row.name.startswith(section.owner)
+            assert section.owner or row.name.isidentifier()
+            assert row.difference or row.offer is Offer.YES, row.name
+
+
+@pytest.mark.parametrize("row", rows(MODULE, Offer.YES), ids=lambda row: row.name)
+def test_names_of_the_module_that_are_there(row: Row) -> None:
+    value = getattr(mi, row.name)
+    assert row.name in mi.__all__
+    assert callable(value) or isinstance(value, mi.DType)
+
+
+@pytest.mark.parametrize("row", rows(MODULE, Offer.NO), ids=lambda row: row.name)
+def test_names_of_the_module_that_are_not(row: Row) -> None:
+    with pytest.raises(mi.UnsupportedError, match=f"got {row.name}: ") as raised:
+        getattr(mi, row.name)
+    refused(raised.value, row)
+
+
+@pytest.mark.parametrize("row", rows(GRAPH, Offer.NO), ids=own)
+def test_methods_of_a_graph_that_are_not(row: Row) -> None:
+    graph = mi.new_kernel_graph()
+    with pytest.raises(mi.UnsupportedError) as raised:
+        getattr(graph, own(row))()
+    if not hasattr(mi.Graph, own(row)):  # an operator of ours that refuses itself has a hint of its own
+        refused(raised.value, row)
+
+
+def refused(error: mi.UnsupportedError, row: Row) -> None:
+    assert row.difference in error.what
+    assert f"row {row.name} of docs/mirage_api.md" in error.hint
+    assert "test_mirage_api.py:" in error.where
+
+
+@pytest.mark.parametrize(
+    ("owner", "row"),
+    [(mi.Graph, row) for row in rows(GRAPH, Offer.YES)] + [(mi.BlockBuilder, row) for row in rows(BLOCK, Offer.YES)],
+    ids=lambda value: value.name if isinstance(value, Row) else "",
+)
+def test_methods_that_are_there(owner: type, row: Row) -> None:
+    assert callable(getattr(owner, own(row)))
+    assert str(getattr(owner, own(row)).__annotations__.get("return")) != "NoReturn"
+
+
+@pytest.mark.parametrize("row", rows(BLOCK, Offer.NO), ids=own)
+def test_methods_of_a_block_graph_that_are_not(row: Row) -> None:
+    with pytest.raises(mi.UnsupportedError):
+        getattr(mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1), own(row))()
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+_VALUES: dict[str, Any] = {"backend": "triton", "config": "mlp", "verbose": True}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the search is asked for; none is made."""
+    found: dict[str, Any] = {}
+
+    def superoptimize(program: KernelGraph, **options: Any) -> list[Any]:
+        found.update(options)
+        return [SimpleNamespace()]
+
+    monkeypatch.setattr(request, "superoptimize", superoptimize)
+    return found
+
+
+@pytest.mark.parametrize("row", OPTIONS.rows, ids=own)
+def test_options(row: Row, asked: dict[str, Any]) -> None:
+    value = _VALUES.get(own(row), 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rms_linear().superoptimize(**{own(row): value})
+    if row.offer is Offer.IGNORED:
+        assert [w.category for w in caught] == [mi.IgnoredOptionWarning]
+        assert asked == {}
+    else:
+        assert caught == []
+        assert len(asked) == 1
+
+
+def test_options_with_other_names(asked: dict[str, Any]) -> None:
+    rms_linear().superoptimize(num_search_thread=3, search_time_limit_sec=60)  # type: ignore[call-arg]
+    assert asked == {"workers": 3, "time_limit": 60}
+    asked.clear()
+    rms_linear().superoptimize(num_search_thread=-1, search_time_limit_sec=-1)  # type: ignore[call-arg]
+    assert asked == {}
+
+
+def test_another_back_end(asked: dict[str, Any]) -> None:
+    with pytest.raises(mi.UnsupportedError, match="got 'nki'") as raised:
+        rms_linear().superoptimize(backend="nki")
+    assert "row superoptimize(backend) of docs/mirage_api.md" in raised.value.hint
+
+
+# --- what is ignored, and what is written ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", rows(MODULE, Offer.IGNORED), ids=lambda row: row.name)
+def test_functions_that_are_ignored(row: Row) -> None:
+    with pytest.warns(mi.IgnoredOptionWarning, match=row.name):
+        getattr(mi, row.name)(1)
+
+
+def test_compile_is_not_needed() -> None:
+    graph = rms_linear()
+    graph.compile(inputs=[], target_cc=90, num_warp_groups=-1, profiling=False)
+    with pytest.warns(mi.IgnoredOptionWarning, match="num_warp_groups"):
+        graph.compile(num_warp_groups=2)
+    with pytest.raises(mi.UnsupportedError, match="expected profiling=False") as raised:
+        graph.compile(profiling=True)
+    assert "row profiler of docs/mirage_api.md" in raised.value.hint
+    with pytest.raises(mi.UnsupportedError, match="no option is called warps"):
+        graph.compile(warps=3)
+
+
+def test_cuda_programs() -> None:
+    graph = gqa_split()
+    strides = [item.strides for item in graph.freeze().inputs]
+    program = mi.generate_cuda_program(graph, target_cc=80, input_strides=strides)
+    assert program["code"].count("__global__") == 2
+    assert program["buf_size"] > 0
+    assert 0 < program["max_smem_size"] <= 163 << 10
+    assert program["output_directives"] == ({"alloc_size": 1024, "shape": (2, 32, 16), "strides": (512, 16, 1)},)
+    assert set(program.keys()) == {"code", "buf_size", "max_smem_size", "profiler_buf_size", "output_directives"}
+    with pytest.raises(KeyError):
+        program["built"]
+    with pytest.raises(mi.UnsupportedError, match="expected the inputs' strides"):
+        mi.generate_cuda_program(graph, input_strides=[(1, 2, 3)] * 3)
+    with pytest.raises(mi.GraphError, match="expected a kernel graph, got int"):
+        mi.generate_cuda_program(3)  # type: ignore[arg-type]
+
+
+def test_pictures_are_text_of_graphviz(tmp_path: Path) -> None:
+    graph = gqa_split()
+    graph.visualize(str(tmp_path / "attention"))
+    text = (tmp_path / "attention.dot").read_text(encoding="utf-8")
+    assert text.startswith("digraph mugraph {")
+    assert text.count("subgraph cluster_") == 2
+    assert 'label="grid 2x2x1, 128 threads, loop 4"' in text
+    assert "x: dim 0, y: dim 2, loop over dim 2" in text
+    assert text.count("{") == text.count("}")
+    nodes = {line.split()[0] for line in text.splitlines() if "[label=" in line and "->" not in line}
+    ends = {end for line in text.splitlines() if " -> " in line for end in line.split("[")[0].strip(" ;").split(" -> ")}
+    assert ends <= nodes
+    with pytest.raises(mi.RunError, match="expected a file that can be written"):
+        graph.visualize(tmp_path / "none" / "attention.dot")
+
+
+def test_checkpoints_are_written(tmp_path: Path) -> None:
+    graph = gqa_split()
+    graph.to_json(tmp_path / "attention.json")
+    assert isinstance(mi.equivalence(graph, tmp_path / "attention.json"), mi.Equivalent)
+
+
+def test_types_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mi.convert_torch_type_to_dtype(SimpleNamespace(__name__="torch.bfloat16")) is mi.bfloat16
+    assert mi.convert_torch_type_to_dtype(np.float32) is mi.float32
+    with pytest.raises(mi.DTypeError, match="expected one of"):
+        mi.convert_torch_type_to_dtype("torch.int8")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(mi.UnsupportedError, match="expected torch, got none"):
+        mi.convert_dtype_to_torch_type(mi.float16)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(float16="half"))
+    assert mi.convert_dtype_to_torch_type("float16") == "half"  # type: ignore[arg-type]
+
+
+def test_an_import_names_the_users_line() -> None:
+    code = "import mirage_formal as mi\n\nfrom mirage_formal import MPK\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert done.returncode == 1
+    assert "<string>:3: expected a name that is offered here, got MPK" in done.stderr
+
+
+def test_the_document_has_no_row_that_the_module_lacks() -> None:
+    """What the module exports and the reference system has not needs no row; the rest is in the table."""
+    names = {row.name for row in MODULE.rows if row.offer is not Offer.NO}
+    tree = ast.parse((REPOSITORY / "mirage_formal" / "__init__.py").read_text())
+    exported = {
+        n.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.List)
+        for n in node.elts
+        if isinstance(n, ast.Constant)
+    }
+    assert names <= exported
