@@ -21,6 +21,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("check",): ("mirage_formal.check", ("path",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
     ("build",): ("mirage_formal.run.built", ("RUN_DIR",)),
+    ("emulate",): ("mirage_formal.emulate", ("RUN_DIR",)),
     ("gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
     ("gpu", "info"): ("mirage_formal.gpu", ()),
     ("reproduce", "table5"): ("mirage_formal.reproduce", ()),
@@ -131,7 +132,7 @@ def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == f"mirage_formal {mirage_formal.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["check", "build", "gpu", "reproduce", "verify", "search"])
+@pytest.mark.parametrize("command", ["check", "build", "emulate", "gpu", "reproduce", "verify", "search"])
 def test_a_wrong_call_ends_with_2_and_without_a_traceback(command: str) -> None:
     for arguments in ((), ("--no-such-option",)):
         done = run("mirage_formal", command, *arguments)

@@ -188,6 +188,14 @@ def gpu_command(context: typer.Context) -> None:
     raise typer.Exit(gpu(list(context.args)))
 
 
+@app.command("emulate", **_PASSED)
+def emulate_command(context: typer.Context) -> None:
+    """Run a candidate's kernels on the CPU emulator, and compare their results with float64."""
+    from mirage_formal.emulate.__main__ import main as emulate
+
+    raise typer.Exit(emulate(list(context.args)))
+
+
 @app.command("reproduce", **_PASSED)
 def reproduce_command(context: typer.Context) -> None:
     """Measure the paper's search statistics again on this machine."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,12 +16,11 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.device import emulate
-from mirage_formal.graph.canonical import digest
+from mirage_formal.emulate.runner import Emulated, checked
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.target import load_target
@@ -119,80 +117,6 @@ def kernels(graph: KernelGraph) -> list[KernelGraph]:
     types = kernel_types(graph)
     ops = [op for op in graph.ops if isinstance(op, GraphDefined)]
     return [shrunk(op, tuple(types[n] for n in op.operands)) for op in ops]
-
-
-@dataclass(frozen=True, slots=True)
-class Emulated:
-    """An executable on the emulator; cuBLAS products are NumPy's with float32 sums.
-
-    Attributes:
-        made: What is run.
-        sanitize: Whether it is built with AddressSanitizer and UBSan.
-    """
-
-    made: Built
-    sanitize: bool = False
-
-    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
-
-        Raises:
-            EmulationFault: The emulator or a sanitizer found a fault.
-        """
-        executable = self.made.executable
-        values: dict[int, Any] = dict(enumerate(arrays))
-        types = executable.values
-        for launch in executable.launches:
-            if isinstance(launch, KernelLaunch):
-                self._kernel(launch, values, types)
-                continue
-            a, b = (self._value(i, values).astype(np.float32) for i in (launch.a, launch.b))
-            with np.errstate(over="ignore"):
-                values[launch.result] = _held(np.matmul(a, b), types[launch.result].dtype)
-        return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
-
-    def _memory(self, number: int, values: dict[int, Any]) -> Any:
-        """The elements of a value's base, in the order in which they lie in memory."""
-        executable = self.made.executable
-        base = executable.base(number)
-        inside = base < len(executable.graph.inputs)
-        return (laid_out(values[base], executable.graph.inputs[base]) if inside else values[base]).reshape(-1)
-
-    def _value(self, number: int, values: dict[int, Any]) -> Any:
-        """A value, which may be a view, as an array of its shape."""
-        executable = self.made.executable
-        memory = self._memory(number, values)
-        steps = tuple(step * memory.itemsize for step in executable.strides(number))
-        return np.lib.stride_tricks.as_strided(memory, executable.values[number].shape, steps)
-
-    def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
-        executable = self.made.executable
-        program = self.made.programs[launch.name]
-        given, written = [], []
-        for argument in launch.arguments:
-            if argument.written:
-                written.append(argument.value)
-                continue
-            given.append(self._memory(argument.value, values)[: argument.elements])
-        text = executable.files[launch.source].decode()
-        found = emulate.run_source(program, text, given, sanitize=self.sanitize)
-        for number, array in zip(written, found, strict=True):
-            values[number] = array.reshape(types[number].shape)
-
-
-def _held(array: Any, dtype: DType) -> Any:
-    assert dtype is DType.FLOAT16
-    return array.astype(np.float16)
-
-
-def checked(
-    made: Built, *, sanitize: bool = False, scales: Sequence[float] = numerics.SCALES
-) -> numerics.NumericsRecord:
-    """Results of an executable on the emulator beside the program's exact ones, with derived tolerances."""
-    executable = made.executable
-    run = Emulated(made, sanitize)
-    graph, inputs = executable.graph, numerics.Inputs(scales=scales)
-    return numerics.check(executable.program, graph, digest(graph), run, device="emulator", inputs=inputs)
 
 
 def run_alone(kernel: KernelGraph, position: int, *, sanitize: bool = False) -> float:

@@ -1,0 +1,96 @@
+"""What of a run directory is emulated: a candidate, or each part of a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
+from mirage_formal.records.whole import WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.run.whole.partition import extract
+
+_HINT = "mirage-formal search writes one"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph of which kernels are made.
+
+    Attributes:
+        name: Its directory, or the part that it takes the place of.
+        program: What it computes.
+        graph: The graph.
+        target: What kernels are planned for.
+    """
+
+    name: str
+    program: KernelGraph
+    graph: KernelGraph
+    target: str
+
+
+def cases(root: Path, number: int | None) -> list[Case]:
+    """What is emulated of a run directory.
+
+    Args:
+        root: The directory.
+        number: Rank of the candidate, or number of the part; None is the best candidate, or all parts.
+
+    Raises:
+        RunError: There is no run, no candidate, or none of this number.
+        FormatError: A file is malformed.
+    """
+    if (root / WHOLE_FILE).is_file():
+        return _parts(root, number)
+    if not (root / RUN_FILE).is_file():
+        raise RunError("expected the directory of a run, got none", where=str(root), hint=_HINT)
+    return [_candidate(root, 1 if number is None else number)]
+
+
+def _candidate(root: Path, rank: int) -> Case:
+    run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
+    program = from_json(bytes(run.program), str(root / RUN_FILE))
+    found = sorted(path.parent for path in (root / CANDIDATES).glob(f"*/{GRAPH_FILE}"))
+    chosen = [path for path in found if path.name.split("-")[0] == f"{rank:03}"]
+    if not chosen:
+        ranks = ", ".join(path.name.split("-")[0] for path in found) or "any rank: the run has none"
+        raise RunError(f"expected a candidate of rank {ranks}, got {rank}", where=str(root), hint=_HINT)
+    return Case(chosen[0].name, program, _graph(chosen[0]), run.identity.target)
+
+
+def _graph(directory: Path) -> KernelGraph:
+    return from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
+
+
+def _parts(root: Path, number: int | None) -> list[Case]:
+    """The parts of a whole, equal ones once."""
+    record = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
+    program = from_json(bytes(record.graph_of_program), str(root / WHOLE_FILE))
+    count = len(record.parts)
+    if number is not None and number > count:
+        raise RunError(f"expected a part from 1 to {count}, got {number}", where=str(root), hint="count parts from 1")
+    wanted = range(count) if number is None else [number - 1]
+    found: dict[tuple[KernelGraph, KernelGraph], Case] = {}
+    for i in wanted:
+        for case in _part(root, program, record, i):
+            found.setdefault((case.program, case.graph), case)
+    return list(found.values())
+
+
+def _part(root: Path, program: KernelGraph, record: WholeRecord, i: int) -> Iterator[Case]:
+    part: PartRecord = record.parts[i]
+    name = f"part {i + 1}"
+    if part.candidate is None:
+        own, _ = extract(program, part.operators)
+        yield Case(f"{name}, as it is", own, own, record.identity.target)
+        return
+    rank = part.directory.rpartition("/")[2].split("-")[0]
+    if not (root / part.run).resolve().is_relative_to(root.resolve()) or not rank.isdecimal():
+        what = f"expected a directory of the run, got {part.directory!r}"
+        raise FormatError(what, where=str(root / WHOLE_FILE), hint="the file is not one that a search wrote")
+    case = _candidate(root / part.run, int(rank))
+    yield Case(f"{name}, {case.name}", case.program, case.graph, case.target)

@@ -1,0 +1,144 @@
+"""One candidate on the emulator: at smaller extents or its own, within a time, in a process that can be killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from mirage_formal.claims.numerics.numerics import SCALES
+from mirage_formal.device.emulate import EmulationFault
+from mirage_formal.emulate.cases import Case
+from mirage_formal.emulate.runner import checked, work
+from mirage_formal.emulate.smaller import Smaller, smaller
+from mirage_formal.kernels.target import load_target
+from mirage_formal.records import NumericsRecord
+from mirage_formal.run.built.build import KernelRefused, build
+from mirage_formal.run.built.values import Built
+from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.pool import Pool
+
+_T = TypeVar("_T")
+#: A process that only starts is given so long.
+_START_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """What became of a candidate.
+
+    Attributes:
+        case: The candidate.
+        kernels: Its generated kernels, as (name, blocks).
+        extents: Extents that were made smaller.
+        record: Its results beside float64, if it ran to its end.
+        failure: Why it did not, or "".
+        note: What its kernels are built without, or "".
+    """
+
+    case: Case
+    kernels: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    extents: Mapping[int, int] | None = None
+    record: NumericsRecord | None = None
+    failure: str = ""
+    note: str = ""
+
+    @property
+    def inside(self) -> bool:
+        """Whether every result is within its tolerance."""
+        return self.record is not None and self.record.answer == "within"
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    case: Case
+    seed: int
+    real: bool
+
+
+class Emulator:
+    """Emulates candidates one after another.
+
+    Args:
+        seed: Seed of the inputs.
+        real: Whether at the candidates' own extents.
+        limit_s: Seconds for each candidate.
+    """
+
+    def __init__(self, seed: int, real: bool, limit_s: float) -> None:
+        self._seed = seed
+        self._real = real
+        self._limit_s = limit_s
+        self._pool = Pool(1, ("mirage_formal.emulate.judge",))
+
+    def __enter__(self) -> Self:
+        for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of a limit
+            pass
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def seconds(self, case: Case) -> float | str:
+        """About how long a candidate takes at its own extents, or why that is not known.
+
+        The time at smaller extents, with the same tiles, is taken in proportion to the statements that threads execute;
+        what float64 takes grows about alike.
+        """
+        return self._asked(_seconds, _Task(case, self._seed, True))
+
+    def run(self, case: Case) -> Emulation:
+        """Run a candidate and compare its results.
+
+        Raises:
+            EmulatorError: There is no compiler.
+        """
+        found = self._asked(_emulated, _Task(case, self._seed, self._real))
+        return Emulation(case, failure=found) if isinstance(found, str) else found
+
+    def _asked(self, function: Callable[[_Task], _T], task: _Task) -> _T | str:
+        """What a function returns, or why it does not."""
+        try:
+            for outcome in self._pool.run(function, [task], limit_s=self._limit_s, tries=1, once=True):
+                match outcome:
+                    case Done(value=value):
+                        return value
+                    case Failed(overdue=True):
+                        return f"time limit of {self._limit_s:g} s"
+                    case Failed(reason=reason):
+                        return (reason.strip().splitlines() or ["its process died"])[-1]
+                    case _:
+                        pass
+        except (EmulationFault, KernelRefused) as error:
+            return str(error)
+        raise AssertionError("the task had no outcome")
+
+
+def _ready(_: Any) -> None:
+    """What a fresh process is asked first."""
+
+
+def _made(task: _Task, *, real: bool) -> tuple[Smaller, Built]:
+    case = task.case
+    found = Smaller(case.program, case.graph, {}) if real else smaller(case.program, case.graph)
+    return found, build(found.candidate, found.program, load_target(case.target))
+
+
+def _seconds(task: _Task) -> float:
+    """See ``Emulator.seconds``."""
+    _, small = _made(task, real=False)
+    _, large = _made(task, real=True)
+    begin = 0.0
+    for _ in range(2):  # the first call compiles
+        begin = time.perf_counter()
+        checked(small, seed=task.seed, scales=SCALES[:1])
+    return (time.perf_counter() - begin) * len(SCALES) * work(large) / max(1.0, work(small))
+
+
+def _emulated(task: _Task) -> Emulation:
+    found, made = _made(task, real=task.real)
+    record = checked(made, seed=task.seed)
+    kernels = tuple((name, program.grid) for name, program in made.programs.items())
+    return Emulation(task.case, kernels, found.extents, record, note=made.stable.note)

@@ -1,0 +1,150 @@
+"""An executable on the emulator, its results beside float64, and how much its kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage_formal.claims.numerics import numerics
+from mirage_formal.claims.numerics.numerics import NumericsRecord
+from mirage_formal.device import emulate
+from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.kernels.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
+from mirage_formal.run.built.values import Built
+
+#: What a product of fragments costs beside a statement; only ratios of works are used.
+_MMA_WORK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """An executable on the emulator; products outside of block graphs are NumPy's with float32 sums.
+
+    Attributes:
+        made: What is run.
+        sanitize: Whether it is built with AddressSanitizer and UBSan.
+    """
+
+    made: Built
+    sanitize: bool = False
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
+
+        Raises:
+            EmulationFault: The emulator or a sanitizer found a fault.
+            EmulatorError: There is no compiler.
+        """
+        executable = self.made.executable
+        values: dict[int, Any] = dict(enumerate(arrays))
+        types = executable.values
+        for launch in executable.launches:
+            if isinstance(launch, KernelLaunch):
+                self._kernel(launch, values, types)
+                continue
+            a, b = (self._value(i, values).astype(np.float32) for i in (launch.a, launch.b))
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = np.matmul(a, b).astype(np.float64)
+                dtype = types[launch.result].dtype
+                values[launch.result] = to_floats(to_bits(found, dtype, np), dtype, np)
+        return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
+
+    def _memory(self, number: int, values: dict[int, Any]) -> Any:
+        """The elements of a value's base, in the order in which they lie in memory."""
+        executable = self.made.executable
+        base = executable.base(number)
+        array = values[base].reshape(executable.values[base].shape)
+        return spread(array, executable.strides(base)).reshape(-1)
+
+    def _value(self, number: int, values: dict[int, Any]) -> Any:
+        """A value, which may be a view, as an array of its shape."""
+        executable, memory = self.made.executable, self._memory(number, values)
+        steps = [step * memory.itemsize for step in executable.strides(number)]
+        return np.lib.stride_tricks.as_strided(memory, executable.values[number].shape, steps)
+
+    def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
+        executable = self.made.executable
+        program = self.made.programs[launch.name]
+        given, written = [], []
+        for argument in launch.arguments:
+            if argument.written:
+                written.append(argument.value)
+            else:
+                given.append(self._memory(argument.value, values)[: argument.elements])
+        text = executable.files[launch.source].decode()
+        found = emulate.run_source(program, text, given, sanitize=self.sanitize)
+        for number, array in zip(written, found, strict=True):
+            values[number] = array.reshape(types[number].shape)
+
+
+def spread(array: Any, strides: Sequence[int]) -> Any:
+    """An array's elements where strides have them, from the first to the last; gaps are zero."""
+    if tuple(strides) == row_major(array.shape):
+        return array
+    steps = zip(array.shape, strides, strict=True)
+    flat = np.zeros(1 + sum((n - 1) * step for n, step in steps), array.dtype)
+    np.lib.stride_tricks.as_strided(flat, array.shape, [step * flat.itemsize for step in strides])[...] = array
+    return flat
+
+
+def checked(
+    made: Built,
+    *,
+    seed: int = 0,
+    sanitize: bool = False,
+    scales: Sequence[float] = numerics.SCALES,
+) -> NumericsRecord:
+    """Results of an executable on the emulator beside the program's exact ones, with derived tolerances.
+
+    Args:
+        made: The executable.
+        seed: Seed of the inputs.
+        sanitize: Whether it is built with AddressSanitizer and UBSan.
+        scales: Standard deviations of the inputs.
+
+    Raises:
+        EmulationFault: The emulator or a sanitizer found a fault.
+        EmulatorError: There is no compiler.
+    """
+    executable = made.executable
+    run = Emulated(made, sanitize)
+    inputs = numerics.Inputs(seed, scales)
+    return numerics.check(
+        executable.program, executable.graph, executable.digest, run, device="emulator", inputs=inputs
+    )
+
+
+def work(made: Built) -> float:
+    """What its generated kernels do, in statements of one thread; a measure to compare kernels of equal tiles by."""
+    return float(sum(prod(program.grid) * program.threads * _work(program.body) for program in _launched(made)))
+
+
+def _launched(made: Built) -> list[Program]:
+    launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
+    return [made.programs[launch.name] for launch in launches]
+
+
+def _work(body: tuple[Stmt, ...]) -> int:
+    total = 0
+    for stmt in body:
+        match stmt:
+            case For():
+                total += stmt.extent * (1 + _work(stmt.body))
+            case If():
+                total += 1 + _work(stmt.body)
+            case Mma():
+                total += _MMA_WORK
+            case SharedVector() | GlobalVector():
+                total += stmt.count
+            case _:
+                total += 1
+    return total
+
+
+__all__ = ["Emulated", "checked", "spread", "work"]

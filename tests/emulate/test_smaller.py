@@ -1,0 +1,123 @@
+"""Candidates at smaller extents: the same tiles, fewer blocks and iterations, still equal to their programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.emulate.runner import spread, work
+from mirage_formal.emulate.smaller import Smaller, smaller
+from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.run.built.build import build
+from tests.kit.graphs import workloads as w
+from tests.kit.graphs.mirage_programs import CASES, weighted, weighted_kernel
+from tests.kit.kernels import example_kernels as kit
+
+
+def blocks(graph: KernelGraph) -> list[GraphDefined]:
+    return [op for op in graph.ops if isinstance(op, GraphDefined)]
+
+
+def tiles(graph: KernelGraph) -> list[list[Shape]]:
+    """For each kernel, the tiles of the program's inputs that it reads."""
+    types = kernel_types(graph)
+    return [
+        [
+            tile.shape
+            for n, tile in zip(op.operands, block_types(op.graph, tuple(types[i] for i in op.operands)), strict=False)
+            if n < len(graph.inputs)
+        ]
+        for op in blocks(graph)
+    ]
+
+
+@pytest.mark.parametrize("row", [row for row in kit.fastest() if row.endswith("-b1")])
+def test_the_fastest_candidates_become_smaller(row: str) -> None:
+    program, candidate = kit.real(row.removesuffix("-b1")), kit.fastest()[row]
+    found = smaller(program, candidate)
+    assert found.extents
+    assert all(own % less == 0 and less < own for own, less in found.extents.items())
+    assert isinstance(prove(found.program, found.candidate), Equivalent)
+    assert tiles(found.candidate) == tiles(candidate)
+    for small, own in zip(blocks(found.candidate), blocks(candidate), strict=True):
+        pairs = [*zip(small.graph.grid, own.graph.grid, strict=True)]
+        pairs.append((small.graph.forloop_range, own.graph.forloop_range))
+        for less, extent in pairs:
+            assert extent % less == 0
+            assert (less > 1) == (extent > 1)
+    size = sum(prod(op.graph.grid) * op.graph.forloop_range for op in blocks(candidate))
+    assert 2 * sum(prod(op.graph.grid) * op.graph.forloop_range for op in blocks(found.candidate)) < size
+    assert smaller(found.program, found.candidate) == Smaller(found.program, found.candidate, {})
+
+
+def test_extents_that_a_constant_belongs_to_stay() -> None:
+    """A mean of 256 elements as a product with 1/256 is no mean of fewer."""
+    size = {"b": 2, "k": 256, "n": 192}
+    program, candidate = w.rmsnorm(**size), w.rmsnorm_by_hand(**size, grid=12, loop=8)
+    found = smaller(program, candidate)
+    assert dict(found.extents) == {192: 32}
+    assert isinstance(prove(found.program, found.candidate), Equivalent)
+    assert dict(smaller(program, w.rmsnorm_fused(**size, grid=12, loop=8)).extents) == {256: 64, 192: 32}
+
+
+def test_strides_keep_their_order() -> None:
+    program, graph = weighted().freeze(), weighted_kernel().freeze()
+    found = smaller(program, graph)
+    assert dict(found.extents) == {96: 32}
+    assert [item.strides for item in found.program.inputs] == [(64, 1), (64, 1), (1, 64)]
+    assert found.candidate.inputs == found.program.inputs
+
+
+def test_a_program_without_block_graphs() -> None:
+    graph = mf.new_kernel_graph()
+    X = graph.new_input((48, 256))
+    graph.mark_output(graph.softmax(graph.reshape(X, (48, 256, 1)), 1))
+    program = graph.freeze()
+    found = smaller(program, program)
+    assert dict(found.extents) == {256: 32}  # 48 has no divisor from 32 up but itself
+    assert found.candidate.inputs == found.program.inputs
+    assert kernel_types(found.candidate)[-1].shape == (48, 32, 1)
+
+
+def test_extents_that_only_another_shape_holds_stay() -> None:
+    """The reshape joins two dims; nothing says what the joined one becomes."""
+    graph = mf.new_kernel_graph()
+    X = graph.new_input((64, 128))
+    graph.mark_output(graph.exp(graph.reshape(X, (8192,))))
+    program = graph.freeze()
+    assert smaller(program, program) == Smaller(program, program, {})
+
+
+def test_a_wrong_candidate_is_left_as_it_is() -> None:
+    program = CASES["norm and product"].program().freeze()
+    wrong = CASES["norm and product"].kernels["one kernel"]().freeze()
+    op = blocks(wrong)[0]
+    block = replace(op.graph, outputs=(replace(op.graph.outputs[0], operand=op.graph.outputs[0].operand - 1),))
+    wrong = replace(wrong, ops=(replace(op, graph=block),))
+    assert smaller(program, wrong) == Smaller(program, wrong, {})
+
+
+def test_work_grows_with_blocks_and_iterations() -> None:
+    size = {"b": 16, "k": 128}
+    made = [
+        build(w.rmsnorm_fused(**size, n=n, grid=n // 16, loop=loop), w.rmsnorm(**size, n=n), kit.H200)
+        for n, loop in ((32, 2), (64, 2), (32, 4))
+    ]
+    base, wide, long = map(work, made)
+    assert wide == 2 * base
+    assert long != base
+
+
+def test_elements_lie_where_strides_say() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    assert spread(array, (3, 1)) is array
+    assert spread(array, (1, 2)).tolist() == [0, 3, 1, 4, 2, 5]
+    assert spread(array, (4, 1)).tolist() == [0, 1, 2, 0, 3, 4, 5]
