@@ -296,7 +296,7 @@ def generate_cuda_program(
     """
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
-        raise fail(GraphError, text, "give the graph itself")
+        raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
     _code_options("generate_cuda_program", more, ())
     from mirage_formal.run.built.written import cuda_program
 

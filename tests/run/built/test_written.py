@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import mirage_formal as mi
+from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import tensors
+from mirage_formal.emulate.runner import checked
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.target import Target
+from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.built import build as builder
 from mirage_formal.run.built import written
 from mirage_formal.run.built.build import KernelRefused
@@ -81,6 +83,17 @@ def test_the_kernels_of_a_hand_written_graph_run(name: str, machine: Machine) ->
     np.testing.assert_array_equal(again.host, result.host)
     assert [entry[2] for entry in machine.fake.log[count:] if entry[0] == "launch"] == [9] * len(launches)
     assert machine.built == [(graph.freeze(), "h200")]  # once, of the graph itself
+
+
+@pytest.mark.parametrize("name", [*CASES, *WRITTEN])
+def test_its_kernels_are_within_tolerance(name: str) -> None:
+    """Plain programs, one kernel for each operator, as well as graphs with block graphs."""
+    make = WRITTEN[name][1] if name in WRITTEN else CASES[name].program
+    graph = make().freeze()
+    made = builder.build(graph, graph, load_target("h200"))
+    # Without a running maximum exponentials may leave float16 at larger scales.
+    record = checked(made, scales=(0.1,) if made.stable.note else SCALES)
+    assert record.answer == "within"
 
 
 def test_arrays_of_the_host_are_copied_there_and_back(machine: Machine) -> None:
