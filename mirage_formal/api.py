@@ -222,8 +222,7 @@ def superoptimize(
             given.setdefault(own, given[name])
         given.pop(name, None)
     for name in _IGNORED:
-        if name in given:
-            del given[name]
+        if given.pop(name, None) not in (None, -1):  # both leave it out there
             ignore(f"superoptimize option {name}")
     if isinstance(graph, KernelBuilder):
         graph.freeze()  # what is wrong with it is said before anything is loaded

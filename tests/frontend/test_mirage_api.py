@@ -132,7 +132,9 @@ def test_options_with_other_names(asked: dict[str, Any]) -> None:
     rms_linear().superoptimize(num_search_thread=3, search_time_limit_sec=60)  # type: ignore[call-arg]
     assert asked == {"workers": 3, "time_limit": 60}
     asked.clear()
-    rms_linear().superoptimize(num_search_thread=-1, search_time_limit_sec=-1)  # type: ignore[call-arg]
+    rms_linear().superoptimize(  # type: ignore[call-arg]
+        num_search_thread=-1, search_time_limit_sec=-1, max_num_kernel_graph_op=-1, previous_checkpoint=None
+    )
     assert asked == {}
 
 
