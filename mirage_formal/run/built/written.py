@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -11,10 +12,10 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
-from mirage_formal.kernels.executable import workspace
+from mirage_formal.kernels.executable import Executable, workspace
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.built.build import build
+from mirage_formal.run.built.build import KernelWarning, build
 from mirage_formal.run.built.values import Built
 
 #: The target that kernels are planned for, by the architecture that they are compiled for. A device with less shared
@@ -34,9 +35,17 @@ def optimized(graph: KernelGraph) -> Optimized:
         graph: A program or a µGraph.
 
     Returns:
-        What a result of a search is called by, for this graph.
+        What a result of a search is called by, for this graph. It warns where exponentials are summed without a
+        running maximum.
     """
-    return Optimized(graph, lambda arch: build(graph, graph, _target(arch), (arch,)).executable)
+
+    def made(arch: str) -> Executable:
+        built = build(graph, graph, _target(arch), (arch,))
+        if built.stable.note:
+            warnings.warn(built.stable.note, KernelWarning, stacklevel=2)
+        return built.executable
+
+    return Optimized(graph, made)
 
 
 def _target(arch: str) -> Target:

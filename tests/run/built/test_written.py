@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.built import build as builder
 from mirage_formal.run.built import written
-from mirage_formal.run.built.build import KernelRefused
+from mirage_formal.run.built.build import KernelRefused, KernelWarning
 from mirage_formal.run.built.values import Built
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
@@ -142,3 +142,15 @@ def test_a_kernel_that_cannot_be_planned_says_why(machine: Machine) -> None:
     assert isinstance(raised.value, MirageError)
     with pytest.raises(KernelRefused):
         mi.generate_cuda_program(graph)
+
+
+def test_sums_of_exponentials_without_a_running_maximum_are_told(machine: Machine) -> None:
+    graph = mi.new_kernel_graph()
+    X, Y = graph.new_input((16, 64)), graph.new_input((16, 1))
+    E, F = graph.exp(X), graph.exp(Y)
+    graph.mark_output(graph.div(F, graph.add(graph.reduction(E, 1), F)))
+    arrays, (x, y) = inputs_of(graph, half)
+    with pytest.warns(KernelWarning, match="no running maximum"):
+        result = graph(*arrays)
+    wanted = np.exp(y) / (np.exp(x).sum(axis=1, keepdims=True) + np.exp(y))
+    np.testing.assert_allclose(result, wanted, rtol=6e-3, atol=6e-3)
