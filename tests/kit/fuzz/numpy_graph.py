@@ -103,7 +103,7 @@ def _reduction(compute: Callable[..., Any]) -> Callable[..., Values]:
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 + 0.5 * np.tanh(0.5 * x)
+    return np.where(x < 0, np.exp(np.minimum(x, 0)), 1) / (1 + np.exp(-np.abs(x)))
 
 
 def _softmax(x: Array, dim: int) -> Array:

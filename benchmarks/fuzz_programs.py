@@ -1,0 +1,117 @@
+"""Search random programs, each in a process of its own, and hold every answer to what may be asked of it.
+
+    .venv/bin/python -m benchmarks.fuzz_programs [--count 1000] [--seed 0] [--jobs 2] [--time-limit 20] [--check]
+                                                 [--emulate]
+
+Program i has seed SEED + i (tests/kit/fuzz/programs.py); its text is DIR/programs/pI.py, and DIR/failed.md has the text
+of every one that failed. What is asked: it is not refused; a candidate is found; it is proved; it is estimated at or
+below the program as it is written; it computes the same in float64 at the program's own extents. --check has the
+checker establish the run again; --emulate runs the kernels on the CPU emulator. Results are appended to
+DIR/results.jsonl, and a later call does what is missing; --again does everything again.
+
+Exit 1 if one program failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.corpus import above, line
+from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+
+# The generator stands with the tests.
+from tests.kit.fuzz.programs import program
+
+STAGES = ("search", "check", "emulate")
+
+
+def name_of(seed: int) -> str:
+    """Name of a program, and of its file."""
+    return f"p{seed}"
+
+
+def tasks(seeds: Sequence[int], stage: str, out: Path, time_limit: float) -> list[Task]:
+    """One stage of programs."""
+    found = []
+    for seed in seeds:
+        name = name_of(seed)
+        options = ["--time-limit", str(time_limit), "--evaluate"]
+        paths = [str(out / "programs" / f"{name}.py"), str(out / "runs" / name)]
+        found.append(Task(name, stage, module("benchmarks.stages", stage, *paths, *options)))
+    return found
+
+
+def fault(row: Row) -> str:
+    """What is wrong with an answer, in few words; empty if nothing is."""
+    if not row.ok:
+        return f"{row.stage}: {row.kind}"
+    if row.stage != "search":
+        return ""
+    if row.verdict != "equivalent":
+        return f"verdict: {row.verdict}"
+    return "estimated above the program" if above(row) else ""
+
+
+def report(rows: Sequence[Row], out: Path) -> str:
+    """Counts, and the texts of programs that failed, which are also written to failed.md."""
+    searches = [row for row in rows if row.stage == "search"]
+    failed = [(row, said) for row in rows if (said := fault(row))]
+    lines = [f"{len(searches)} programs, {len({row.program for row, _ in failed})} failed"]
+    lines += [f"  {count} {said}" for said, count in Counter(said for _, said in failed).most_common()]
+    if searches:
+        seconds = sorted(row.seconds for row in searches)
+        fewer = sum(row.ok and row.kernels < row.unfused_kernels for row in searches)
+        half, last = seconds[len(seconds) // 2], seconds[-1]
+        lines.append(f"  fewer kernels than written: {fewer}; seconds: median {half:.1f}, longest {last:.1f}")
+    text = ["# Random programs that failed", ""]
+    for row, said in failed:
+        source = (out / "programs" / f"{row.program}.py").read_text()
+        text += [f"## {row.program}: {said}", "", row.reason, "", "```python", source.rstrip(), "```", ""]
+    (out / "failed.md").write_text("\n".join(text))
+    return "\n".join(lines)
+
+
+def _show(count: int, done: int, row: Row) -> None:
+    if (said := fault(row)) or done % 20 == 0 or done == count:
+        print(f"[{done}/{count}] {line(row)}{f' FAILED: {said}' if said else ''}", flush=True)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000, help="programs [default: 1000]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz", help="[default: runs/fuzz]")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of one search [default: 20]")
+    parser.add_argument("--kill-after", type=float, default=600.0, help="seconds of one process [default: 600]")
+    parser.add_argument("--check", action="store_true", help="check the run directories again")
+    parser.add_argument("--emulate", action="store_true", help="run the kernels on the emulator")
+    parser.add_argument("--again", action="store_true", help="also what has a result")
+    given = parser.parse_args()
+    if given.count < 1:
+        parser.error("expected --count above 0")
+    out = given.out.resolve()
+    (out / "programs").mkdir(parents=True, exist_ok=True)
+    seeds = range(given.seed, given.seed + given.count)
+    for seed in seeds:
+        (out / "programs" / f"{name_of(seed)}.py").write_text(program(seed).text)
+    ledger = Ledger(out / "results.jsonl")
+    rows = []
+    for stage in ("search", *(stage for stage in STAGES[1:] if getattr(given, stage))):
+        usable = [s for s in seeds if stage == "search" or ledger.rows[name_of(s), "search"].ok]
+        wanted = tasks(usable, stage, out, given.time_limit)
+        todo = wanted if given.again else ledger.lacks(wanted)
+        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=partial(_show, len(todo)))
+        rows += [ledger.rows[task.program, task.stage] for task in wanted]
+    print(report(rows, out))
+    return 1 if any(fault(row) for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
