@@ -5,7 +5,7 @@ READY := .venv/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test check trusted fuzz replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test check trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,14 @@ fuzz: $(READY)  ## an adversary against the checker; prover against checker and 
 	$(BIN)/python -m benchmarks.attack --trials $(ATTACKS) --jobs $(WORKERS)
 	$(BIN)/python -m benchmarks.fuzz_prover --pairs $(FUZZ_PAIRS) --graphs $(FUZZ_GRAPHS) --mutants $(FUZZ_MUTANTS) \
 		--jobs $(WORKERS)
+
+corpus: $(READY)  ## search the programs of models and textbooks in examples/corpus; a table in runs/corpus
+	$(BIN)/python -m benchmarks.corpus --check --build --emulate
+
+RANDOM_PROGRAMS ?= 1000
+
+random-programs: $(READY)  ## search random programs as users write them; texts of what failed in runs/fuzz
+	$(BIN)/python -m benchmarks.fuzz_programs --count $(RANDOM_PROGRAMS) --check
 
 replay: $(READY)  ## search every example and compare what is found and printed with benchmarks/replay.sha256
 	$(BIN)/python -m benchmarks.replay

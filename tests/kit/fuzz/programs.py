@@ -9,6 +9,7 @@ numbers that are not large, nothing is computed in vain, and every input is read
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -23,6 +24,9 @@ Shape = tuple[int, ...]
 Maker = Callable[["Writer", str], None]
 
 LONGEST: Final = 300
+MOST_OPERATORS: Final = 12
+#: A call, a transposition, arithmetic, a slice or a sign.
+_OPERATOR: Final = re.compile(r"\.\w+\(|\.mT| (?:[-+*/@]|\*\*) |\w\[|^-")
 _MOST_ELEMENTS: Final = 1 << 16
 _LARGEST: Final = 1e4
 _USUAL: Final = (16, 32, 48, 64, 96, 128, 256)
@@ -60,6 +64,7 @@ class Writer:
         dtypes: Their element types.
         positive: Tensors that are above 0 whatever the inputs are.
         leaves: Results that nothing has read, in order.
+        operators: How many operators the lines have.
     """
 
     rng: random.Random
@@ -70,6 +75,7 @@ class Writer:
     dtypes: dict[str, str] = field(default_factory=dict)
     positive: set[str] = field(default_factory=set)
     leaves: list[str] = field(default_factory=list)
+    operators: int = 0
 
     def __post_init__(self) -> None:
         self.graph = NumpyGraph(iter(self.arrays))
@@ -110,6 +116,9 @@ class Writer:
 
     def result(self, expression: str, *read: str, positive: bool = False, dtype: str = "") -> None:
         """A line whose result is a new tensor, or several."""
+        operators = self.operators + len(_OPERATOR.findall(expression))
+        if operators > MOST_OPERATORS:
+            raise Misfit
         found: Any = eval(expression, {"graph": self.graph, "mf": mf}, dict(self.values))
         parts: list[Values] = found if isinstance(found, list) else [found]
         for part in parts:
@@ -118,6 +127,7 @@ class Writer:
                 raise Misfit
             if not np.isfinite(array).all() or np.abs(array).max() > _LARGEST:
                 raise Misfit
+        self.operators = operators
         names = [f"t{len(self.values) + i}" for i in range(len(parts))]
         self.lines.append(f"{', '.join(names)} = {expression}")
         for name, part in zip(names, parts, strict=True):
@@ -192,14 +202,14 @@ def program(seed: int) -> Written:
         writer = Writer(rng, dtype)
         with np.errstate(all="ignore"):
             writer.fresh(first_shape(rng), dtype)
-            _grow(writer, rng.randint(2, 12), makers, weights)
+            _grow(writer, rng.randint(2, MOST_OPERATORS), makers, weights)
         if (found := _finished(writer)) is not None:
             return found
 
 
 def _grow(writer: Writer, count: int, makers: tuple[Maker, ...], weights: tuple[float, ...]) -> None:
-    rng, made = writer.rng, 0
-    while made < count:
+    rng = writer.rng
+    while writer.operators < count:
         # Mostly what was made last; three outputs are all that may stay unread.
         waiting = writer.leaves or list(writer.values)
         name = waiting[-1] if rng.random() < 0.7 else rng.choice(waiting if len(waiting) > 2 else list(writer.values))
@@ -207,7 +217,6 @@ def _grow(writer: Writer, count: int, makers: tuple[Maker, ...], weights: tuple[
         try:
             (maker,) = rng.choices(makers, weights)
             maker(writer, name)
-            made += 1
         except Misfit:
             _undo(writer, *before)
 
