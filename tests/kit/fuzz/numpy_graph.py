@@ -1,12 +1,11 @@
-"""The front end's methods on NumPy arrays, as the manual of PyTorch says: a second meaning of a program's text.
+"""The front end's methods on NumPy arrays, as the manual of PyTorch says: a second meaning of a line of a program.
 
-A program that asks for ``new_kernel_graph`` gets a NumpyGraph, and computes numbers where the front end would
-write operators down. Nothing here knows how the front end composes its functions.
+Nothing here knows how the front end composes its functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import erf
 from typing import Any
 
@@ -121,23 +120,7 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 class NumpyGraph:
-    """What ``mirage_formal.new_kernel_graph`` makes, with numbers for its inputs.
-
-    Args:
-        arrays: The inputs, in the order in which the program makes them.
-    """
-
-    def __init__(self, arrays: Iterable[Array]) -> None:
-        self._arrays = iter(arrays)
-        self.outputs: list[Array] = []
-
-    def new_input(self, dims: Sequence[int], dtype: object = None, strides: object = None, name: str = "") -> Values:
-        array = np.asarray(next(self._arrays), np.float64)
-        assert array.shape == tuple(dims)
-        return Values(self, array)
-
-    def mark_output(self, a: Values) -> None:
-        self.outputs.append(a.array)
+    """Methods of ``mirage_formal.Graph``, on Values."""
 
     add = _function(np.add)
     sub = _function(np.subtract)

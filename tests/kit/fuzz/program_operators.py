@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isqrt
 from typing import Final
 
-from tests.kit.fuzz.programs import LONGEST, Maker, Misfit, Writer
+from tests.kit.fuzz.program_writer import LONGEST, Misfit, Writer
 
 _NUMBERS: Final = ("0.5", "2", "-1.5", "0.125", "3", "-0.1", "10")
 #: Functions of one element, with further arguments.
@@ -250,7 +251,7 @@ def cast(w: Writer, x: str) -> None:
     w.result(w.call("cast", x, f"mf.{other}"), x, dtype=other)
 
 
-OPERATORS: Final[tuple[tuple[Maker, float], ...]] = (
+OPERATORS: Final[tuple[tuple[Callable[[Writer, str], None], float], ...]] = (
     (function, 4),
     (exponential, 1),
     (of_positive, 1.5),
