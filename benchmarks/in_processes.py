@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 
 import msgspec
 
@@ -104,7 +104,7 @@ def run_tasks(
         limit_s: Seconds after which a process is killed, with all that it started.
         show: Is told how many are done, and each row.
     """
-    with _Running() as running, ThreadPoolExecutor(max(1, jobs)) as pool:
+    with _ended_by_terminate(), _Running() as running, ThreadPoolExecutor(max(1, jobs)) as pool:
         futures = [pool.submit(running.row, task, limit_s) for task in tasks]
         try:
             for done, future in enumerate(as_completed(futures), 1):
@@ -115,6 +115,20 @@ def run_tasks(
             running.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _ended_by_terminate() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, also where the shell has a process in the background ignore Ctrl-C."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Running:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +16,7 @@ import mirage_formal as mf
 from benchmarks import corpus, fuzz_programs, stages
 from benchmarks.in_processes import Ledger, Row, Task, run_tasks
 from tests.kit.corpus.programs import FILES
+from tests.kit.paths import REPOSITORY
 
 FOUND = Row(
     program="a",
@@ -68,6 +72,26 @@ def test_rows_come_from_processes_that_answer_crash_or_hang(tmp_path: Path) -> N
     assert rows["d"].kind == "crash"
     assert [done for done, _ in shown] == [1, 2, 3, 4]
     assert {program for _, program in shown} == set("abcd")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_stopped_leaves_no_process(number: int, tmp_path: Path) -> None:
+    text = f"""
+import sys
+from pathlib import Path
+from benchmarks.in_processes import Ledger, Task, run_tasks
+child = "import os, time; open({str(tmp_path / "pid")!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+run_tasks([Task("a", "search", (sys.executable, "-c", child))], Ledger(Path({str(tmp_path / "rows")!r})), jobs=1,
+          limit_s=100, show=print)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", text], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    parent.send_signal(number)
+    assert parent.wait(30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_later_call_does_what_is_missing(tmp_path: Path) -> None:
