@@ -13,6 +13,7 @@ Exit 1 if a program has no candidate, or a stage failed.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -142,10 +143,12 @@ def main() -> int:
     stages = ["search", *(stage for stage in ("check", "build", "emulate") if getattr(given, stage))]
     good = True
     for stage in stages:
-        # What was not found has no run to check, and no kernels.
-        usable = [p for p in paths if stage == "search" or ((row := ledger.rows.get((p.stem, "search"))) and row.ok)]
+        # What was not found has no run to check, and no kernels; the emulator searches for its own.
+        usable = [path for path in paths if stage not in ("check", "build") or ledger.rows[path.stem, "search"].ok]
         wanted = tasks(usable, stage, out, given.time_limit)
         todo = wanted if given.again else ledger.lacks(wanted)
+        for task in todo if stage == "emulate" else ():
+            shutil.rmtree(out / "small" / task.program, ignore_errors=True)
         show = partial(_show, len(todo))
         run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=show)
         good &= all(ledger.rows[task.program, task.stage].ok for task in wanted)
