@@ -95,7 +95,13 @@ def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph
     Returns:
         The program, and for each of its inputs the number of the given program's tensor.
     """
-    types, base = kernel_types(program), len(program.inputs)
+    return _extract(program, kernel_types(program), operators)
+
+
+def _extract(
+    program: KernelGraph, types: Sequence[DTensor], operators: Sequence[int]
+) -> tuple[KernelGraph, tuple[int, ...]]:
+    base = len(program.inputs)
     inside = {base + number for number in operators}
     used = (i for number in operators for i in program.ops[number].operands)
     reads = tuple(dict.fromkeys(i for i in used if i not in inside))
@@ -148,6 +154,7 @@ class _Choice:
 class _Cutter:
     def __init__(self, program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> None:
         self._program = program
+        self._types = kernel_types(program)
         self._target = target
         self._limits = limits
         self._price = price
@@ -162,7 +169,7 @@ class _Cutter:
         self._ends = self._post_dominators()
         self.limited: set[int] = set()
         self._best: dict[int, _Choice] = {}
-        self._judged: dict[KernelGraph, tuple[bool, float]] = {}
+        self._judged: dict[KernelGraph, tuple[bool, float | None]] = {}
 
     def parts(self) -> tuple[Part, ...]:
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
@@ -195,10 +202,10 @@ class _Cutter:
 
     def _choices(self, root: int) -> Iterator[_Choice]:
         for operators in self._sets(root):
-            graph, reads = extract(self._program, operators)
+            graph, reads = _extract(self._program, self._types, operators)
             view = len(operators) == 1 and is_view(self._program, self._base + root)
             searched, us = (False, 0.0) if view else self._judge(graph)
-            if not searched and len(operators) > 1:
+            if us is None:
                 continue
             inside = set(operators)
             roots = tuple(n for n, end in enumerate(self._ends) if end in inside and n not in inside)
@@ -228,12 +235,14 @@ class _Cutter:
         fit = [n for n in near - inside if n not in self._shown and inside.issuperset(self._readers[n])]
         return sorted(fit, reverse=True)
 
-    def _judge(self, graph: KernelGraph) -> tuple[bool, float]:
-        """Whether a part is searched, and its cost in microseconds."""
+    def _judge(self, graph: KernelGraph) -> tuple[bool, float | None]:
+        """Whether a part is searched, and its cost in microseconds; None for several operators that no search takes."""
         if graph not in self._judged:
-            price = self._price(graph)
-            us = estimate(graph, self._target).us if price is None else price
-            self._judged[graph] = (price is not None, us)
+            us = self._price(graph)
+            searched = us is not None
+            if us is None and len(graph.ops) == 1:
+                us = estimate(graph, self._target).us
+            self._judged[graph] = (searched, us)
         return self._judged[graph]
 
 
