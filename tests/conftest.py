@@ -1,8 +1,11 @@
-"""Hypothesis profile of the test suite."""
+"""What the whole test suite shares: Hypothesis's profile, options, and checks without a process of their own."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +19,22 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+#: A file system in memory, where there is one; and the bytes that it must have left. The suite needs about a quarter.
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary directories are in memory, where that is possible and nobody has said where they should be.
+
+    Tests write, sync and remove a hundred thousand small files; on a disk that takes a large part of their time.
+    """
+    # What a test builds there it may also load and run.
+    if os.access(MEMORY, os.W_OK | os.X_OK) and config.getoption("basetemp") is None:
+        found = os.statvfs(MEMORY)
+        if found.f_bavail * found.f_frsize > ROOM and not found.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this test suite."""
@@ -27,3 +46,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") is not None:
             item.add_marker("no_cover")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End the first of the two measurements that pytest-cov begins in a worker of pytest-xdist.
+
+    It goes on where the second one pauses, so that every test would be traced, those without coverage as well.
+    """
+    first = getattr(session.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+    if first is not None and hasattr(session.config, "workerinput"):
+        first.cov.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Nor is what a slow test makes before it begins; pytest-cov leaves out the test's own time only."""
+    measuring = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+    if measuring is None or not measuring.started or item.get_closest_marker("no_cover") is None:
+        return (yield)
+    measuring.pause()
+    try:
+        return (yield)
+    finally:
+        measuring.resume()
+
+
+@pytest.fixture
+def check_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ``check`` runs in this process; see ``InProcess``. Every module has checks in their own as well."""
+    from mirage_formal.derive import command
+    from tests.kit.runs.tampering import InProcess
+
+    monkeypatch.setattr(command, "Within", InProcess)
+
+
+@pytest.fixture
+def check_mostly_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many checks of one test: see ``MostlyInProcess``."""
+    from mirage_formal.derive import command
+    from tests.kit.runs.tampering import MostlyInProcess
+
+    monkeypatch.setattr(command, "Within", MostlyInProcess())

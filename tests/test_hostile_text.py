@@ -60,6 +60,8 @@ def strings(root: Path) -> list[tuple[Path, tuple[object, ...]]]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("check_mostly_here")
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), text=TEXTS)
 def test_no_field_of_a_record_writes_a_line_of_the_report(

@@ -296,6 +296,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_graph_is_one_screen(victim: Victim, capsys: pytest.CaptureFixture[str], name: str) -> None:
     change, what = HOSTILE[name]
@@ -313,6 +314,7 @@ def test_a_hostile_graph_is_one_screen(victim: Victim, capsys: pytest.CaptureFix
     assert len(errors.splitlines()) <= 20
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"schema":1,"schema":2}', b"null"])
 def test_a_file_that_is_no_graph_is_one_screen(victim: Victim, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
     root = victim.candidate("rms_norm")

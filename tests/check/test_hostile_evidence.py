@@ -72,6 +72,7 @@ def test_good_evidence_is_accepted(good: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -101,6 +102,7 @@ def test_hostile_graphs(
     assert all(word in errors for word in words)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", ["../../../../../etc/passwd", "/etc/passwd", "proof/../../../x"])
 def test_paths_that_leave_the_directory(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = first(copy) / "manifest.json"
@@ -120,6 +122,7 @@ def test_obligations_outside_the_directory(copy: Path, capsys: pytest.CaptureFix
     assert "Traceback" not in errors
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", ["summary.json", "run.json", "search.jsonl", "manifest.json", "proof.jsonl"])
 def test_what_an_earlier_version_wrote_says_so(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     root = copy if name in ("summary.json", "run.json", "search.jsonl") else first(copy)
@@ -143,6 +146,7 @@ def test_a_run_of_an_earlier_version_is_not_resumed(copy: Path) -> None:
         run(program(), settings, copy)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -183,6 +187,7 @@ def test_a_changed_byte_fails_the_check(copy: Path, capsys: pytest.CaptureFixtur
     assert "sha256" in errors
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("missing", ["mugraph.json", "proof.jsonl", "verification.json"])
 def test_missing_files(copy: Path, capsys: pytest.CaptureFixture[str], missing: str) -> None:
     (first(copy) / missing).unlink()

@@ -165,6 +165,7 @@ UNTRUTHS: dict[str, tuple[str, Change, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", UNTRUTHS)
 def test_an_untruth_is_refused(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     pattern, change, words = UNTRUTHS[name]
@@ -222,6 +223,7 @@ def read_again(root: Path, path: Path) -> None:
         read_run(root)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("place", [".", "candidates", "candidates/001-*", "candidates/001-*/proof", "kernels/001-*"])
 def test_an_empty_directory_is_refused(root: Path, capsys: pytest.CaptureFixture[str], place: str) -> None:
     (inside,) = root.glob(place) if place != "." else (root,)
@@ -231,6 +233,7 @@ def test_an_empty_directory_is_refused(root: Path, capsys: pytest.CaptureFixture
     assert "empty/below/ as well" in errors or "got empty" in errors
 
 
+@pytest.mark.usefixtures("check_here")
 def test_kernels_of_nobody_are_refused_even_if_empty(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "kernels" / "009-0123456789ab").mkdir()
     assert "kernels of a reported candidate only, got 009-0123456789ab/" in checked(root, capsys)[1]
@@ -265,6 +268,7 @@ def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, nam
         list_files(good)
 
 
+@pytest.mark.usefixtures("check_here")
 def test_a_directory_beyond_a_bound_is_not_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (root / "holes").open("wb") as file:
         file.truncate(limits.MAX_BYTES)  # it takes no room on the disk
@@ -285,6 +289,8 @@ def test_untouched_runs_are_established(tmp_path: Path, capsys: pytest.CaptureFi
     assert checked(tmp_path / "run", capsys)[0] == 0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("check_mostly_here")
 def test_edits_say_no_more_than_their_author_may(
     good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,8 @@ def refused(root: Path, what: str) -> CheckFailed:
     return failure
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("check_mostly_here")
 def test_every_changed_byte_is_caught(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(1)
     for number in range(EDITS):
@@ -113,6 +115,7 @@ def test_every_changed_byte_is_caught_after_signing_again(candidates: list[Path]
         caught += 1
 
 
+@pytest.mark.slow
 def test_every_edited_field_is_caught_after_signing_again(candidates: list[Path], tmp_path: Path) -> None:
     rng = random.Random(3)
     seen = set()
@@ -167,6 +170,7 @@ def test_an_edited_graph_is_never_accepted_unless_it_is_right(candidates: list[P
     assert accepted < EDITS // 10  # other threads of a block, another reduction_dimx that nothing uses
 
 
+@pytest.mark.slow
 def test_every_edited_place_of_a_proof_is_caught_after_signing_again(candidates: list[Path], tmp_path: Path) -> None:
     """Numbers, names and parts of the proof object: what the kernel still accepts must be a proof of the same."""
     rng = random.Random(7)

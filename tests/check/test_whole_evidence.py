@@ -211,6 +211,7 @@ def test_untouched_it_is_accepted(whole: Path, tmp_path: Path) -> None:
     assert main([str(root), "--jobs", "1"]) == 0
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
 def test_forged_and_signed_again(
     forge: Callable[[Record], None], whole: Path, tmp_path: Path, refused: Callable[[Path], str]
@@ -225,6 +226,7 @@ def test_forged_and_signed_again(
     assert "KeyError" not in said
 
 
+@pytest.mark.usefixtures("check_mostly_here")
 def test_flipped_bytes(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
     rng = random.Random(5)
     data = (whole / WHOLE_FILE).read_bytes()

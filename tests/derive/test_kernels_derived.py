@@ -186,6 +186,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
 }
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", EDITS)
 def test_what_is_not_derived_is_refused(attention: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     change, file, step = EDITS[name]
@@ -360,6 +361,7 @@ HOSTILE: dict[str, Edit] = {
 }
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_programs_are_refused(attention: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     directory = first(attention)

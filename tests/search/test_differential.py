@@ -114,6 +114,7 @@ def test_two_kernels(name: str) -> None:
         assert found.reasons[Reason.ONLY_COPIES] > 0, "copying kernels are in this space, so the predicate must fire"
 
 
+@pytest.mark.slow
 def test_without_pruning_every_further_candidate_has_a_reason() -> None:
     normalised = program((tensor("X", 2, 2),), op(K.RMS_NORM, 0, dim=1))
     found = compare(normalised, tiny(max_block_ops=4, griddims=[(1, 1, 1)]), prune=False)

@@ -97,6 +97,7 @@ def naive(program: KernelGraph, space: SearchSpace, kinds: tuple[OpKind, ...], m
     return found
 
 
+@pytest.mark.slow
 def test_every_block_graph_is_found_once_whatever_the_order_of_its_operators() -> None:
     kinds = (K.EXP, K.ADD, K.DIV, K.ACCUM_SUM)
     space = replace(tiny(max_block_ops=4, fmaps=[-1]), block_ops=kinds, kernel_ops=())
@@ -108,7 +109,9 @@ def test_every_block_graph_is_found_once_whatever_the_order_of_its_operators() -
     assert sum(r.stats.block_graphs for r in results) == len(wanted)
 
 
-@pytest.mark.parametrize("program", [MATMUL, RMS], ids=["matmul", "rms"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(MATMUL, id="matmul"), pytest.param(RMS, id="rms", marks=pytest.mark.slow)]
+)
 def test_candidates_are_canonical_well_formed_and_inside_the_space(program: KernelGraph) -> None:
     space = replace(tiny(max_kernel_ops=2, max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1]), max_graph_defined=2)
     found = graphs(search(program, space))

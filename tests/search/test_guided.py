@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -78,19 +80,21 @@ PROGRAMS: dict[str, Callable[[], KernelGraph]] = {
 }
 
 
+@cache
 def _search(
     program: KernelGraph, space: SearchSpace, *, best: int | None = 4, off: frozenset[str] = frozenset()
-) -> dict[str, KernelGraph]:
+) -> Mapping[str, KernelGraph]:
+    """What a search finds; it is a function of these arguments (``test_units_and_runs_are_deterministic``)."""
     engine = GuidedEngine(best)
     options = SearchOptions(off=off)
     found: dict[str, KernelGraph] = {}
     for unit in engine.units(program, space, options):
         for candidate in engine.run(program, space, options, unit).candidates:
             found[digest(candidate.graph)] = candidate.graph
-    return found
+    return MappingProxyType(found)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "attention")) for n in PROGRAMS])
 def test_candidates_are_well_formed_and_equal_to_the_program(name: str) -> None:
     program = PROGRAMS[name]()
     found = _search(program, load_space(name))
@@ -113,6 +117,7 @@ def test_switching_a_sharing_or_filter_off_changes_no_candidate(name: str, off: 
     assert _search(program, space, best=None, off=frozenset({off})).keys() == on.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", ["share", "filter"])
 def test_two_kernel_attention_is_the_same_with_a_sharing_or_filter_off(off: str) -> None:
     program = attention(2, 8, 4, 16)
@@ -127,6 +132,7 @@ def _kinds(graph: KernelGraph) -> list[set[OpKind]]:
     ]
 
 
+@pytest.mark.slow
 def test_attention_splits_keys_over_blocks_and_combines_them_in_a_second_kernel() -> None:
     program = attention(2, 8, 4, 16)
     found = _search(program, load_space("attention")).values()
@@ -174,6 +180,7 @@ def test_latent_attention_needs_neither_keys_nor_values_in_device_memory() -> No
         assert isinstance(prove(program, graph), Equivalent)
 
 
+@pytest.mark.slow
 def test_units_and_runs_are_deterministic() -> None:
     program, space, options = attention(2, 8, 4, 16), load_space("attention"), SearchOptions()
     engine = GuidedEngine()

@@ -118,6 +118,8 @@ def test_what_the_compiler_reported_is_in_the_plan(runs: dict[str, Path]) -> Non
                         resources(data, "another")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("check_mostly_here")
 def test_every_changed_byte_is_caught(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ from tests.kit.proofs.written_proofs import false_proofs, true_proofs
 EDITS = 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "real"])
 def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size: str) -> None:
     rng = random.Random(4)
@@ -85,6 +86,7 @@ def test_another_multiplier_is_accepted_if_it_is_of_divisors() -> None:
             assert kind(old, new) == "other multiplier"
 
 
+@pytest.mark.slow
 def test_no_edit_of_a_false_proof_is_accepted() -> None:
     """Edits upon edits, as long as the proof fails at nothing but the comparison of the outputs."""
     rng, refused, deep = random.Random(8), 0, 0
@@ -119,6 +121,7 @@ def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute() -> None:
     assert tried[False] >= 1000
 
 
+@pytest.mark.slow
 def test_a_proof_kept_for_a_changed_graph_is_refused_unless_the_change_computes_the_same() -> None:
     """Changed maps, extents, operators, operands and attributes, of the program or of the candidate."""
     rng = random.Random(10)

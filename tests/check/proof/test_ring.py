@@ -244,6 +244,7 @@ def test_what_is_put_in_is_not_captured() -> None:
     assert elsewhere.polynomial(mixed) == ring.mul(whole, one(element(ring, 0, 0, 0)))
 
 
+@pytest.mark.slow
 def test_hostile_growth_ends_soon() -> None:
     ring = Ring(EXTENTS)
     poly: Poly = {(): 1}

@@ -67,6 +67,7 @@ def _judged(name: str) -> list[tuple[str, KernelGraph, Decision]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bits", [20, 31])
 def test_no_wrong_graph_is_accepted_and_right_ones_are(name: str, bits: int) -> None:
@@ -107,6 +108,7 @@ def test_a_missing_accumulator_is_refused_before_any_draw() -> None:
     assert refused >= 10
 
 
+@pytest.mark.slow
 def test_most_wrong_graphs_are_refuted_outright() -> None:
     """Unknown is rare: it is no way out of a decision."""
     outcomes: Counter[type[Verdict]] = Counter()

@@ -146,6 +146,7 @@ def test_a_difference_of_a_sign_in_a_large_tensor_is_found() -> None:
     assert len(item.entries) <= 2
 
 
+@pytest.mark.slow
 def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_reference_confirms() -> None:
     """Extents of 4096 and more: what is evaluated are classes of equal elements, and the cone of one element."""
     for claim in load("refute"):

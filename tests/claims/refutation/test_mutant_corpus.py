@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, find
 from mirage_formal.graph.check import faults, kernel_types
@@ -53,6 +54,7 @@ def test_the_seed_decides() -> None:
     assert list(mutants(3, 40)) != list(mutants(4, 40))
 
 
+@pytest.mark.slow
 def test_wrong_mutants_have_confirmed_counterexamples_and_right_ones_none() -> None:
     changed = []
     for item, decision in _decided():

@@ -43,6 +43,7 @@ def judged() -> tuple[tuple[str, KernelGraph, KernelGraph, object], ...]:
     return tuple((label, program, graph, decide(program, graph)) for label, program, graph in items)
 
 
+@pytest.mark.slow
 def test_nearly_all_are_decided() -> None:
     kinds = Counter(type(verdict).__name__ for *_, verdict in judged())
     assert sum(kinds.values()) >= 10 * EACH

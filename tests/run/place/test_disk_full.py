@@ -123,6 +123,7 @@ def digests(report: Report) -> list[str]:
     return [item.digest for item in report.summary.candidates]
 
 
+@pytest.mark.usefixtures("check_mostly_here")
 @pytest.mark.slow
 def test_a_run_meets_a_full_disk_at_every_write(
     usual: Report,
