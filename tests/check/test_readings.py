@@ -115,6 +115,7 @@ def kinds_of(graph: KernelGraph) -> set[OpKind]:
 MOVERS = (OpKind.CONCAT, OpKind.CONCAT, OpKind.CONCAT, OpKind.MATMUL, OpKind.MATMUL, OpKind.ADD, OpKind.MUL)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(
     kernel_graphs(max_ops=7, kinds=FIELD_KINDS, block_kinds=FIELD_KINDS)
@@ -145,6 +146,7 @@ def test_abstract_expressions_agree_on_known_graphs(name: str) -> None:
         assert [mine[f"k{i}"] for i in range(len(trace.tensors))] == list(trace.tensors)
 
 
+@pytest.mark.slow
 def test_fingerprints_agree_on_random_graphs() -> None:
     """A graph against itself: digests, LAX class, bound and redraws, all from two readings."""
     seen: dict[str, int] = {}

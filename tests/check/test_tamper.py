@@ -98,6 +98,7 @@ def test_every_changed_byte_is_caught(runs: list[Path], tmp_path: Path, capsys: 
         assert len(errors.splitlines()) <= 20
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_caught_after_signing_again(candidates: list[Path], tmp_path: Path) -> None:
     rng = random.Random(2)
     caught = 0
@@ -139,6 +140,7 @@ def test_every_edited_field_is_caught_after_signing_again(candidates: list[Path]
     assert len(seen) >= 8  # different edits fail in different steps
 
 
+@pytest.mark.slow
 def test_an_edited_graph_is_never_accepted_unless_it_is_right(candidates: list[Path], tmp_path: Path) -> None:
     """The attacker recomputes the graph's digest everywhere: only graphs equal to the program may then pass.
 

@@ -54,6 +54,7 @@ def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size: str) -> 
     assert len(labels) >= 35
 
 
+@pytest.mark.slow
 def test_orders_do_not_change_the_normal_form_and_extents_do() -> None:
     accepted: Counter[Any] = Counter()
     for pair, written in true_proofs("small")[::3]:
@@ -106,6 +107,7 @@ def test_no_edit_of_a_false_proof_is_accepted() -> None:
     assert deep >= 30
 
 
+@pytest.mark.slow
 def test_a_proof_of_one_pair_is_none_of_a_pair_of_refute() -> None:
     """Proofs of prove/ for programs and candidates of refute/ that read inputs of the same shapes."""
     tried: Counter[bool] = Counter()

@@ -84,6 +84,7 @@ def _wide(first: int) -> Key:
     return frozenset((tuple(sorted(((f, 2), (g, 2)))), 1) for f in low for g in high)
 
 
+@pytest.mark.slow
 def test_work_is_bounded_and_equal_divisors_need_none() -> None:
     """Quotients by one large divisor, in another order: the numerators decide. Two such divisors are too large."""
     bodies = [_wide(100), _wide(300)]

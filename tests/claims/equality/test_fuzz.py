@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
+import pytest
+
 from mirage_formal.graph.check import faults, kernel_types
 from tests.kit.fuzz.fuzz import FuzzPair, Truth, pairs
 from tests.kit.fuzz.fuzz_faults import RIGHT, WRONG
@@ -18,6 +20,7 @@ def _pairs() -> tuple[FuzzPair, ...]:
     return tuple(pairs(2, COUNT))
 
 
+@pytest.mark.slow
 def test_pairs_are_well_formed_and_have_one_interface() -> None:
     for item in _pairs():
         assert faults(item.program) + faults(item.candidate) == [], item.name

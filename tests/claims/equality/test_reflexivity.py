@@ -202,6 +202,7 @@ def test_unequal_programs_are_not_proved(name: str) -> None:
     assert isinstance(prove(right, left), Unknown)
 
 
+@pytest.mark.slow
 def test_every_program_equals_itself_and_no_proof_is_refused_or_wrong() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
     for label, left, right in grown.pairs(20, 500):

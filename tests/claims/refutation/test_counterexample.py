@@ -58,6 +58,7 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
         assert (value.expected, value.got) == (item.expected, item.got)
 
 
+@pytest.mark.slow
 def test_right_pairs_have_none() -> None:
     for claim in load("prove"):
         assert find(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
@@ -123,6 +124,7 @@ def test_rounding_is_no_difference() -> None:
             assert find(*pair({"X": (3, 7)}, left, right), seed=seed) is None
 
 
+@pytest.mark.slow
 def test_what_every_float_type_loses_is_no_difference() -> None:
     """((x + c)^2 - (x - c)^2) / 4c is x; beside a large c, x is lost."""
 

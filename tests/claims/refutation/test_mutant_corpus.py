@@ -23,6 +23,7 @@ def _decided() -> tuple[tuple[Mutant, Decision], ...]:
     return tuple((item, differs(item.program, item.graph)) for item in mutants(1, COUNT))
 
 
+@pytest.mark.slow
 def test_candidates_of_every_example_are_right() -> None:
     seen: Counter[Any] = Counter()
     for name, program, graph in candidates():
@@ -32,6 +33,7 @@ def test_candidates_of_every_example_are_right() -> None:
     assert all(seen[name] >= 5 for name in SEARCHED), seen
 
 
+@pytest.mark.slow
 def test_mutants_are_well_formed_distinct_and_of_the_programs_interface() -> None:
     items = [item for item, _ in _decided()]
     assert len({(item.program, item.graph) for item in items}) == COUNT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ def program(body: tuple[Stmt, ...], *, first: bool = True) -> Program:
     return Program("order", params, BUFFERS, (1, 1, 1), THREADS, (*declared, *start, *body, last))
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(bodies(2, ()), st.booleans())
 def test_safe_exactly_where_nothing_goes_wrong(body: tuple[Stmt, ...], first: bool) -> None:
