@@ -7,7 +7,7 @@ totality test fails when a domain lacks a row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from fractions import Fraction
 from math import prod
@@ -107,7 +107,10 @@ class Family(Enum):
     ACCUMULATOR = "accumulator"
 
 
-@dataclass(frozen=True, slots=True)
+_ALWAYS_SHOWN: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Attrs:
     """Attributes of an operator; which are required is said by its OpSpec, all others are None.
 
@@ -129,6 +132,13 @@ class Attrs:
     stop: int | None = None
     before: int | None = None
     after: int | None = None
+
+    def __repr__(self) -> str:
+        # Canonical forms are ordered by this text, so attributes that came later stand in it only where they are set:
+        # the forms of graphs without them stay what they were.
+        shown = ((field.name, getattr(self, field.name)) for field in fields(self))
+        text = ", ".join(f"{name}={value!r}" for name, value in shown if name in _ALWAYS_SHOWN or value is not None)
+        return f"Attrs({text})"
 
 
 NO_ATTRS: Final = Attrs()
