@@ -216,11 +216,16 @@ def _check_summary(run: Run) -> None:
         for rejected in run.summary.rejected:
             if rejected.digest in reported or rejected.digest not in found:
                 raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
-        _check_none_lost(run, set(found) - reported - {item.digest for item in run.summary.rejected})
+        most = run.summary.most_us
+        for item in run.summary.candidates:
+            if most is not None and item.estimated_us > most:
+                raise FormatError(f"estimate of {item.id}: expected at most {most} us, got {item.estimated_us}")
+        worth = {name for name, one in found.items() if most is None or one.estimated_us <= most}
+        _check_none_lost(run, worth - reported - {item.digest for item in run.summary.rejected})
 
 
 def _check_none_lost(run: Run, missing: set[str]) -> None:
-    """A complete run that reports fewer candidates than it may keep says of each of the others why.
+    """A complete run that reports fewer candidates than it may keep says of each of the others worth it why.
 
     Unless so many were rejected that it gave up.
     """

@@ -383,6 +383,8 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         workers: Worker processes.
         candidates: The reported ones, best first.
         rejected: Proposed ones that are not reported because a check failed.
+        most_us: Proposed ones that are estimated above so many microseconds are no alternative and not reported; null
+            if every estimate is.
         manifest: Relative path to sha256, for every other file of the run but kernels, which have their own manifests.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
@@ -405,5 +407,6 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     workers: Positive
     candidates: tuple[CandidateRecord, ...]
     rejected: tuple[RejectedRecord, ...]
+    most_us: Figure | None = None
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL

@@ -37,7 +37,7 @@ from mirage_formal.run.executors import make_executor
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Progress, Watch, silent
-from mirage_formal.run.ranking import rank, worthwhile
+from mirage_formal.run.ranking import most_us, rank
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -237,6 +237,7 @@ class _Run:
         self.status: Status = "complete"
         self.units = 0
         self.unfused_us = estimate(job.program, job.target).us
+        self.most_us: float | None = None
         self._found: set[str] = {c.digest for record in store.units.values() for c in record.candidates}
 
     def report(self) -> Report:
@@ -247,7 +248,8 @@ class _Run:
         ranked = rank(self.store.units.values())
         found = len(ranked)
         if not self.settings.narrowed and self.settings.keep is None:
-            ranked = worthwhile(ranked, self.unfused_us)
+            self.most_us = most_us(ranked, self.unfused_us)
+            ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         evidence = Evidence(
             self.job, self.executor, self.settings.unit_limit_s, self._show, self.settings.proof_limit_s
         )
@@ -341,6 +343,7 @@ class _Run:
             workers=self.executor.workers,
             candidates=items,
             rejected=tuple(evidence.rejected.values()),
+            most_us=self.most_us,
             manifest={},
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]

@@ -21,15 +21,14 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
     return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
 
 
-def worthwhile(ranked: Sequence[FoundRecord], unfused_us: float) -> list[FoundRecord]:
-    """The candidates that are estimated at most at the operators one by one, and within a factor of the best.
+def most_us(ranked: Sequence[FoundRecord], unfused_us: float) -> float:
+    """The highest estimate of a candidate worth reporting: the operators one by one, and a factor of the best.
 
     Args:
         ranked: Candidates in the order of rank.
         unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
     """
-    most = min(unfused_us, _FACTOR * ranked[0].estimated_us) if ranked else 0.0
-    return [found for found in ranked if found.estimated_us <= most]
+    return min(unfused_us, _FACTOR * ranked[0].estimated_us) if ranked else unfused_us
 
 
 def select(
