@@ -15,7 +15,8 @@ from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive import block as block_module
-from mirage_formal.search.space import load_space
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.space import SearchSpace, load_space
 
 PROGRAM = rmsnorm(2, 4, 6)
 SPACE = load_space("tiny").with_overrides(max_block_ops=4)
@@ -46,6 +47,27 @@ def test_a_unit_ends_at_its_number_of_states(prune: bool) -> None:
     assert list(results(SearchOptions("exhaustive", max_states=30))) == list(
         results(SearchOptions("exhaustive", max_states=30))
     )
+
+
+def test_guided_search_ends_at_the_states_of_its_space_with_what_it_has_found() -> None:
+    def found(space: SearchSpace) -> tuple[UnitResult, ...]:
+        engine, options = GuidedEngine(), SearchOptions()
+        return tuple(engine.run(PROGRAM, space, options, unit) for unit in engine.units(PROGRAM, space, options))
+
+    free = found(SPACE)
+    assert found(SPACE.with_overrides(max_states=10**9)) == free
+    assert all(result.stats.cut == 0 for result in free)
+    (whole,) = free
+    assert whole.candidates
+    sizes = set()
+    for most in (1, whole.stats.states // 2, whole.stats.states - 1):
+        (part,) = found(SPACE.with_overrides(max_states=most))
+        assert part.stats.cut == 1
+        assert part.stats.states >= most
+        assert found(SPACE.with_overrides(max_states=most)) == (part,)
+        assert {one.graph for one in part.candidates} <= {one.graph for one in whole.candidates}
+        sizes.add(len(part.candidates))
+    assert min(sizes) < len(whole.candidates)
 
 
 def test_a_unit_ends_at_its_deadline() -> None:
