@@ -1,0 +1,188 @@
+"""The corpus's best candidates beside torch.compile on a GPU.
+
+    .venv/bin/python -m benchmarks.corpus_gpu build RUNS --out DIR    # where the solvers are: kernels for sm_90a
+    python3 -m benchmarks.corpus_gpu run DIR [--autotune] [--limit S]  # where the GPU is: torch, CuPy, NumPy, msgspec
+
+RUNS is what benchmarks.corpus has written (runs/corpus/runs). A program counts as right if its numerics are within
+tolerance at scales 0.1, 1 and 8; its peer is PyTorch on the same operators, eager and compiled, captured in a CUDA graph
+and timed by the same protocol. The ratio is the better of torch.compile's times over ours. Each program has a process
+of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ARCH = "sm_90a"
+#: Seconds after which one program's process is ended.
+_SILENCE_S = 240.0
+
+
+def build(runs: Path, out: Path) -> int:
+    """Build the best candidate of every run; print which are refused."""
+    from benchmarks.stages import best_of
+    from mirage_formal.errors import MirageError
+    from mirage_formal.kernels.executable import LAUNCH_FILE, save
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.run.built.build import build as build_kernels
+
+    refused = 0
+    for place in sorted(path for path in runs.iterdir() if path.is_dir()):
+        if (out / place.name / LAUNCH_FILE).is_file():
+            continue
+        try:
+            program, graph = best_of(place)
+            made = build_kernels(graph, program, load_target(DEFAULT_TARGET), (ARCH,))
+        except (MirageError, OSError, ValueError) as error:
+            refused += 1
+            print(f"{place.name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}", flush=True)
+            continue
+        save(made.executable, out / place.name)
+        print(f"{place.name}: built; {made.stable.note or 'stable'}", flush=True)
+    return 1 if refused else 0
+
+
+def one(directory: Path, *, autotune: bool) -> dict[str, Any]:
+    """Numerics and times of one program."""
+    import cupy
+    import torch
+
+    from benchmarks.torch_program import draw, torch_program
+    from mirage_formal.claims.numerics.numerics import Inputs, check
+    from mirage_formal.device.launch import Optimized
+    from mirage_formal.device.measure import TorchRecorder, measure
+    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.runtime import device_name
+    from mirage_formal.kernels.executable import load
+
+    executable = load(directory)
+    program = executable.program
+    found: dict[str, Any] = {"program": directory.name, "launches": len(executable.launches), "device": device_name()}
+    runs = DeviceRuns(executable)
+    record = check(
+        program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=Inputs(0, xp=cupy)
+    )
+    found["numerics"] = {str(one.scale): one.answer for one in record.scales}
+    cupy.get_default_memory_pool().free_all_blocks()
+    optimized = Optimized.of(executable)
+    size = sum(item.tensor.bytes for item in program.inputs)
+    recorder = TorchRecorder()
+    with torch.no_grad():
+        eager = torch_program(program)
+        outputs = [torch.empty_like(value).contiguous() for value in eager(*draw(program.inputs, 7))]
+        found["ours_us"] = measure(
+            lambda x: optimized(*x, out=outputs),
+            lambda seed: draw(program.inputs, seed),
+            size,
+            recorder,
+            outputs=outputs,
+        ).us
+        peers = {"eager": eager, "compile": torch.compile(eager)}
+        if autotune:
+            peers["max-autotune"] = torch.compile(eager, mode="max-autotune-no-cudagraphs")
+        for name, call in peers.items():
+            try:
+                call(*draw(program.inputs, 7))
+                timed = measure(lambda x, f=call: f(*x), lambda seed: draw(program.inputs, seed), size, recorder)  # type: ignore[misc]
+                found[f"{name}_us"] = timed.us
+            except Exception as error:
+                found[f"{name}_error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+    compiled = [found[f"{name}_us"] for name in ("compile", "max-autotune") if f"{name}_us" in found]
+    if compiled:
+        found["ratio"] = min(compiled) / found["ours_us"]
+    return found
+
+
+def run(directory: Path, out: Path, *, autotune: bool, limit: float) -> int:
+    """Every program in a process of its own; the table so far is written after each."""
+    begin, rows = time.monotonic(), list[dict[str, Any]]()
+    for place in sorted(path for path in directory.iterdir() if (path / "launch.json").is_file()):
+        if time.monotonic() - begin > limit:
+            break
+        command = [sys.executable, "-m", "benchmarks.corpus_gpu", "one", str(place)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        try:
+            done = subprocess.run(
+                [*command, *(["--autotune"] if autotune else [])],
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=_SILENCE_S,
+            )
+            last = (done.stdout.strip().splitlines() or [""])[-1]
+            row = json.loads(last) if done.returncode == 0 else {"error": done.stderr.strip().splitlines()[-1][:300]}
+        except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+            row = {"error": type(error).__name__}
+        rows.append({"program": place.name, **row})
+        print(_line(rows[-1]), flush=True)
+        (out / "corpus_gpu.json").write_text(json.dumps(rows, indent=1))
+    text = _table(rows)
+    (out / "corpus_gpu.md").write_text(text)
+    print(text)
+    return 0 if all("ratio" in row for row in rows) else 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['program']}: {row['error']}"
+    return (
+        f"{row['program']}: {row['ours_us']:.2f} us, compile {row.get('compile_us', math.nan):.2f}, "
+        f"eager {row.get('eager_us', math.nan):.2f}, ratio {row.get('ratio', math.nan):.2f}, {row['numerics']}"
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    good = [row for row in rows if "ratio" in row]
+    lines = [
+        "| program | launches | ours us | compile us | eager us | ratio | numerics |",
+        "|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        if "ratio" not in row:
+            lines.append(f"| {row['program']} | | | | | | {row.get('error', row.get('compile_error', ''))} |")
+            continue
+        answers = ", ".join(row["numerics"].values())
+        lines.append(
+            f"| {row['program']} | {row['launches']} | {row['ours_us']:.2f} | {row['compile_us']:.2f} "
+            f"| {row['eager_us']:.2f} | {row['ratio']:.2f} | {answers} |"
+        )
+    if good:
+        mean = math.exp(sum(math.log(row["ratio"]) for row in good) / len(good))
+        least = min(row["ratio"] for row in good)
+        lines += [
+            "",
+            f"{len(good)} of {len(rows)} programs; geometric mean of the ratios {mean:.2f}, least {least:.2f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["build", "run", "one"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
+    parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
+    parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which no program is begun")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.stage == "build":
+        return build(given.directory, given.out)
+    if given.stage == "one":
+        print(json.dumps(one(given.directory, autotune=given.autotune)))
+        return 0
+    return run(given.directory, given.out, autotune=given.autotune, limit=given.limit)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
