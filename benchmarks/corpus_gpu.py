@@ -3,10 +3,9 @@
     .venv/bin/python -m benchmarks.corpus_gpu build RUNS --out DIR    # where the solvers are: kernels for sm_90a
     python3 -m benchmarks.corpus_gpu run DIR [--autotune] [--limit S]  # where the GPU is: torch, CuPy, NumPy, msgspec
 
-RUNS is what benchmarks.corpus has written (runs/corpus/runs). A program counts as right if its numerics are within
-tolerance at scales 0.1, 1 and 8; its peer is PyTorch on the same operators, eager and compiled, captured in a CUDA graph
-and timed by the same protocol. The ratio is the better of torch.compile's times over ours. Each program has a process
-of its own.
+RUNS is what benchmarks.corpus has written (runs/corpus/runs). Numerics are compared at scales 0.1, 1 and 8. The peer is
+PyTorch on the same operators, eager and compiled, captured in a CUDA graph and timed by the same protocol. The ratio is
+the better of torch.compile's times over ours. Each program has a process of its own.
 """
 
 from __future__ import annotations
