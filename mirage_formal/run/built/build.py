@@ -19,7 +19,7 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode as graph_of
-from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.executable import Executable, kernel_launch
@@ -219,8 +219,14 @@ def _record(kernel: str, entry: Discharged, text: str) -> ObligationRecord:
 # --- candidates of a search ------------------------------------------------------------------------------------------
 
 
+#: Name of the program itself behind the candidates.
+UNFUSED: Final = "unfused"
+
+
 class Alternatives:
     """Candidates, the preferred one first, of which the first that has kernels is run.
+
+    Behind them stands the program itself, a kernel for each of its operators: what cannot be fused is still computed.
 
     Args:
         candidates: Name and encoded µGraph (graph/formats/json) of each.
@@ -229,7 +235,7 @@ class Alternatives:
     """
 
     def __init__(self, candidates: Sequence[tuple[str, bytes]], program: KernelGraph, target: Target) -> None:
-        self._candidates = candidates
+        self._candidates: tuple[tuple[str, bytes], ...] = (*candidates, (UNFUSED, encode(program)))
         self._program = program
         self._target = target
         self._built: dict[tuple[str, tuple[str, ...]], Built] = {}
@@ -239,7 +245,8 @@ class Alternatives:
 
     def first(self) -> Alternatives:
         """The first candidate without the others, and what is built of it."""
-        found = Alternatives(self._candidates[:1], self._program, self._target)
+        found = Alternatives((), self._program, self._target)
+        found._candidates = self._candidates[:1]
         with self._lock:
             found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
         return found

@@ -87,8 +87,10 @@ def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest
         built = both.built()
     assert built.executable.graph == good
     alone = Alternatives((("bad", encode(bad)),), w.ntrans(n=512), target)
+    with pytest.warns(KernelWarning, match="candidate bad is passed over"):
+        assert alone.built().executable.graph == w.ntrans(n=512)  # the program, a kernel for each of its operators
     with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match=r"candidate bad: .*obligation"):
-        alone.built()
+        alone.first().built()
     with pytest.raises(KernelRefused):
         both.own()
 
