@@ -38,7 +38,8 @@ class SearchOptions:
         off: Names of the sharings and filters of the guided engine that are switched off, for on/off tests.
         accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
             that passes the engine's own tests is.
-        max_states: A unit ends after so many states; the space may say so as well.
+        max_states: A unit of the exhaustive engine ends after so many states; one of the guided engine, after as many
+            as the space says.
         deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
             depends on the machine, so this is for measurements of searches that would not end.
     """

@@ -73,7 +73,7 @@ class GuidedEngine:
         """Run one share: canonical candidates, each once, in the order found."""
         share, shares = (int(n) for n in unit.payload.split("/"))
         space = options.bounded(space)
-        tally = Tally(options.max_states or space.max_states)
+        tally = Tally(space.max_states)
         axes = ProgramAxes(program)
         solver = KernelSolver(axes, space, options, tally)
         builder = _Builder(solver, space, self._best)
