@@ -38,7 +38,7 @@ SEARCHABLE: Final = frozenset(
     if spec.required <= {"dim", "factor", "shift"}
     and spec.outputs == 1
     and spec.lax is not Lax.NONE
-    and kind not in {OpKind.CONCAT, OpKind.LAYER_NORM, OpKind.ACCUM_CONCAT}
+    and kind not in {OpKind.CONCAT, OpKind.ACCUM_CONCAT}
 )
 
 #: User lists as Python writes them; -1 stands for "replicated" or "not split".

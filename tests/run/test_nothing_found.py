@@ -96,7 +96,7 @@ def reasons(graph: Any, **options: Any) -> tuple[Reason, ...]:
 
 def space_of(what: str) -> str:
     """The space that a reason names; where it names none, the default one."""
-    return next((name for name in ("norm", "mlp") if f"search space {name}," in what), "default")
+    return next((name for name in ("tiny", "mlp") if f"search space {name}," in what), "default")
 
 
 def command(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -114,7 +114,7 @@ CASES = [
     (GRAM, "operator", "own.py:5", "transpose of x is outside the search space default"),
     (WIDE, "reads", "", "12 inputs cannot be read by at most 3 kernels of at most 4 inputs each"),
     (UNLISTED, "operator", "own.py:7", "sub of y, made by -, is outside the search space mlp, which lists no sub"),
-    (NORMED, "operator", "own.py:5", "layer_norm of x is outside the search space norm, which lists no layer_norm"),
+    (NORMED, "operator", "own.py:5", "layer_norm of x is outside the search space tiny, which lists no layer_norm"),
 ]
 
 
@@ -327,7 +327,7 @@ def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_in_parts_names_the_part_and_the_line() -> None:
     text = "x = graph.new_input((4, 8))\ny = graph.layer_norm(x)\nz = graph.layer_norm(y)\ngraph.mark_output(z)\n"
-    first, second = reasons(built(text), out="out", config=None, max_kernel_ops=1, max_block_ops=1)
+    first, second = reasons(built(text), out="out", config="tiny", max_kernel_ops=1, max_block_ops=1)
     assert (first.cause, first.where, second.where) == ("operator", "own.py:5", "own.py:6")
     assert first.what.startswith("part 1: layer_norm")
     assert second.what.startswith("part 2: layer_norm")

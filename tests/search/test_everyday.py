@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -31,6 +32,29 @@ PROGRAMS: dict[str, tuple[KernelGraph, int]] = {
 def test_engines_agree(name: str) -> None:
     source, ops = PROGRAMS[name]
     found = compare(source, tiny(max_block_ops=ops))
+    assert any(len(graph.ops) == 1 and isinstance(graph.ops[0], GraphDefined) for graph in found.guided.values())
+    for graph in list(found.guided.values())[:5]:
+        assert isinstance(prove(source, graph), Equivalent)
+
+
+NORMED: dict[str, tuple[KernelGraph, int]] = {
+    "layer norm of a sum": (program(SMALL, op(K.ADD, 0, 1), op(K.LAYER_NORM, 2, dim=1, eps=Fraction(1, 100))), 3),
+    "layer norm before a product": (
+        program((tensor("X", 2, 4), tensor("W", 4, 2)), op(K.LAYER_NORM, 0, dim=1), op(K.MATMUL, 2, 1)),
+        3,
+    ),
+    "layer norm with a weight": (
+        program((tensor("X", 2, 4), tensor("W", 1, 4)), op(K.LAYER_NORM, 0, 1, dim=1)),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_a_layer_norm_is_fused_with_its_neighbours(name: str) -> None:
+    source, ops = NORMED[name]
+    space = tiny(max_block_ops=ops)
+    found = compare(source, replace(space, block_ops=(*space.block_ops, K.LAYER_NORM)))
     assert any(len(graph.ops) == 1 and isinstance(graph.ops[0], GraphDefined) for graph in found.guided.values())
     for graph in list(found.guided.values())[:5]:
         assert isinstance(prove(source, graph), Equivalent)

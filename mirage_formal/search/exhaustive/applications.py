@@ -71,8 +71,10 @@ class Tensors:
         return self.tensor(source.term, (), tuple(whole))
 
 
-#: Functions of one element and extremes; a search tries those that the program applies. (A square is a product.)
-_TRIED: Final = FUNCTIONS - {OpKind.SQUARE} | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM}
+#: Functions of one element, extremes and the layer norm; a search tries those that the program applies. (A square is a
+#: product.)
+_TRIED: Final = FUNCTIONS - {OpKind.SQUARE} | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM}
+_NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +92,13 @@ class Constants:
 
 
 def constants(program: KernelGraph) -> Constants:
-    """The scale factors, shifts, eps and functions of a program; eps is None where rms_norm is used without.
+    """The scale factors, shifts, eps and functions of a program; eps is None where a norm is used without.
 
     A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
     """
     ops = list(operators(program))
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
-    eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind is OpKind.RMS_NORM))
+    eps = tuple(dict.fromkeys(op.attrs.eps for op in ops if op.kind in _NORMS))
     kinds = {op.kind for op in ops}
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
@@ -230,7 +232,7 @@ class Applier:
         elif kind is OpKind.SHIFT:
             yield from (Attrs(shift=shift) for shift in self._fixed.shifts)
         elif "dim" in SPECS[kind].required:
-            epsilons = self._fixed.eps if kind is OpKind.RMS_NORM else (None,)
+            epsilons = self._fixed.eps if kind in _NORMS else (None,)
             yield from (Attrs(dim=dim, eps=eps) for dim, extent in enumerate(shape) if extent > 1 for eps in epsilons)
         elif kind not in _LAST or shape[-1] > 1:
             yield NO_ATTRS
