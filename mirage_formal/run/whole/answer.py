@@ -9,6 +9,7 @@ from typing import Unpack
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
+from mirage_formal.records import KERNELS
 from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.run.driver import About, Report, run, workers_of
 from mirage_formal.run.place.lock import writing
@@ -53,8 +54,8 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
             return run_whole(program, settings, out, **about)
         begin = time.monotonic()
         report = run(program, settings, out, **about)
-        if report.summary.status == "interrupted" or _good(report):
-            return report
+        if report.summary.status == "interrupted" or _good(report) or (out / KERNELS).exists():
+            return report  # kernels of a run that is resumed are not removed unasked
         # What lies there is the run that was just made.
         settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
         return run_whole(program, settings, out, tried=report.summary.status == "complete", **about)

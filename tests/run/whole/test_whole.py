@@ -30,7 +30,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.built.build import build
+from mirage_formal.run.built.build import build, build_run
 from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import Report
 from mirage_formal.run.progress import Phase, Progress
@@ -290,6 +290,19 @@ def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Pa
     assert found.result.cost < found.record.unfused_us == alone.unfused_us
     agree(program, found.result.graph)
     assert check([str(tmp_path / "cover"), "--jobs", "1"]) == 0
+
+
+def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the run's candidates are such that a cover would take its place."""
+    program, _ = _attention()
+    first = run_any(program, Settings(workers=1), tmp_path / "run")
+    assert isinstance(first, Report)
+    (outcome,) = build_run(tmp_path / "run", 1, ())
+    assert outcome[1].startswith("built")
+    monkeypatch.setattr("mirage_formal.run.whole.answer._good", lambda report: False)
+    again = run_any(program, Settings(workers=1, resume=True), tmp_path / "run")
+    assert isinstance(again, Report)
+    assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))
 
 
 def test_candidates_that_are_no_alternative_are_left_out(tmp_path: Path) -> None:
