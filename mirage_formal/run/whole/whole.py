@@ -208,6 +208,7 @@ class _Whole:
         self.identity = identity(job)
         self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
         self.known: dict[KernelGraph, float | None] = {}  # what the searches have brought parts to
+        self.floors: dict[KernelGraph, float | None] = {}  # the least that searches of other parts could find
         self.limited = 0
         self.settings = settings
         self.root = root
@@ -256,9 +257,12 @@ class _Whole:
         """What a part costs: what its search has found, or the least that it could find."""
         if part in self.known:
             return self.known[part]
-        if (self.tried and len(part.ops) == len(self.program.ops)) or not takes(part, self.job, self.settings):
-            return None
-        return floor_us(part, self.target, self.job.space.max_block_inputs)
+        if part not in self.floors:  # the same sets of operators are looked at in every round
+            whole = self.tried and len(part.ops) == len(self.program.ops)
+            searched = not whole and takes(part, self.job, self.settings)
+            most = self.job.space.max_block_inputs
+            self.floors[part] = floor_us(part, self.target, most) if searched else None
+        return self.floors[part]
 
     def _brought(self, part: Part, report: Report) -> float | None:
         """What a search has brought a part to; None if it came to its end and its operators are better.
