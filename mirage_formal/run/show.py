@@ -21,6 +21,8 @@ from mirage_formal.run.progress import Progress
 from mirage_formal.run.settings import display_path
 from mirage_formal.terminal import plain
 
+#: What the conditions of a proof are about.
+CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what is not above 0"
 _PLAIN_EVERY_S: Final = 10.0
 #: Characters of a line under a table.
 _LONG: Final = 1200
@@ -151,7 +153,7 @@ def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
     if proved:
         where = ""
         if any(verdict.conditions for verdict in proved):
-            where = " on which the conditions in its proof.jsonl hold (no divisor is 0, no radicand negative)"
+            where = f" on which the conditions in its proof.jsonl hold ({CONDITIONS})"
         said.append(f"verdict equivalent: proved equal to the program over the reals, for all inputs{where}")
         if more := [len(verdict.added) for verdict in proved if verdict.added]:
             said.append(

@@ -298,7 +298,9 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
         reason = plain(row.reason, _CELL)
         if row.verdict == "equivalent" and reason:
             count = len(row.conditions)
-            reason = f"where no divisor is 0 and no radicand negative ({count} places; --json lists them)"
+            logarithms = any("argument of log" in one for one in row.conditions)
+            logs = ", and no logarithm of what is not above 0" if logarithms else ""
+            reason = f"where no divisor is 0 and no radicand negative{logs} ({count} places; --json lists them)"
             if row.added:
                 reason += f"; ADDED, for the program does not need it: {plain('; '.join(row.added), _CELL)}"
         table.add_row(str(row.index), row.verdict, Text(reason), f"{row.seconds:.3f}")

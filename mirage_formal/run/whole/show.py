@@ -18,7 +18,7 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.records.whole import WholeRecord
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import display_path
-from mirage_formal.run.show import form, print_nothing, print_report, warnings
+from mirage_formal.run.show import CONDITIONS, form, print_nothing, print_report, warnings
 from mirage_formal.run.whole.whole import WholePart, WholeReport
 from mirage_formal.terminal import json_text, plain
 
@@ -87,7 +87,7 @@ def notes(report: WholeReport) -> list[str]:
         moves = sum(kernel_count(one.graph) for one in parts if not one.view and _only_moves(one))
         lines += [
             "verdict equivalent: the whole is proved equal to the program over the reals, part by part, for all inputs "
-            f"on which its {len(record.conditions)} conditions hold (no divisor is 0, no radicand negative)",
+            f"on which its {len(record.conditions)} conditions hold ({CONDITIONS})",
             f"conditions that the program's own operators do not have: {'; '.join(record.added) or 'none'}",
             f"kernels: {record.kernels} instead of {record.unfused_kernels}, of which {moves} only copy; est. us: "
             f"{record.estimated_us:.1f} instead of {record.unfused_us:.1f}",
