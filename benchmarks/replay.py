@@ -45,7 +45,7 @@ def made(out: Path, only: list[str]) -> dict[str, str]:
         if only and example.stem not in only:
             continue
         print(example.stem, flush=True)
-        command = [sys.executable, "-m", "mirage_formal.search", str(example), "--seed", "0", "--out"]
+        command = [sys.executable, "-m", "mirage_formal.search", str(example), "--seed", "0", "--no-cache", "--out"]
         command.append(str(out / example.stem))
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})

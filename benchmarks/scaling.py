@@ -163,7 +163,7 @@ def measure(path: Path, wanted: str | None, chosen: dict[str, Any]) -> Measured:
     name = wanted or next(iter(programs))
     said = ", ".join(f"{field} {value}" for field, value in chosen.items()) or "defaults"
     with Recorder() as recorder, tempfile.TemporaryDirectory() as folder:
-        run(programs[name], Settings(**chosen), Path(folder) / "run", executor=recorder)
+        run(programs[name], Settings(cache=False, **chosen), Path(folder) / "run", executor=recorder)
         return Measured(f"{path.stem}/{name} ({said})", tuple(recorder.phases), recorder.rest())
 
 

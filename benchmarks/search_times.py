@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
     """Seconds of one search as a whole process, and the summaries that it wrote."""
-    command = [sys.executable, "-m", "mirage_formal.search", f"examples/{example}.py"]
+    command = [sys.executable, "-m", "mirage_formal.search", f"examples/{example}.py", "--no-cache"]
     begin = time.perf_counter()
     subprocess.run(
         [*command, "--workers", str(workers), "--out", str(out)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL

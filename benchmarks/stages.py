@@ -72,7 +72,7 @@ def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool 
     shutil.rmtree(place, ignore_errors=True)
     begin = time.perf_counter()
     try:
-        best = mf.superoptimize(graph, out=place, time_limit=time_limit)[0]
+        best = mf.superoptimize(graph, out=place, time_limit=time_limit, cache=False)[0]
     except mf.NothingFoundError as error:
         reasons = "; ".join(f"{one.cause}: {one.what}" for one in error.reasons)
         return replace_row(row, kind="nothing", reason=reasons or str(error), seconds=time.perf_counter() - begin)

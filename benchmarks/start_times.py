@@ -82,6 +82,7 @@ def run(checkout: Path, program: Path, workers: int) -> dict[str, tuple[float, f
         (hooks / "sitecustomize.py").write_text(HOOK)
         first, out = Path(folder) / "first", Path(folder) / "run"
         environment = {**os.environ, "PYTHONPATH": f"{hooks}:{checkout}", "FIRST_STATE": str(first)}
+        environment["MIRAGE_FORMAL_NO_CACHE"] = "1"  # an option would be unknown to older checkouts
         command = [sys.executable, "-m", "mirage_formal.search", str(program), "--out", str(out)]
         begin = time.monotonic()
         process = subprocess.Popen(

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests see searches, not what earlier ones have found; and nothing is left in the cache of whoever runs them.
+os.environ["MIRAGE_FORMAL_NO_CACHE"] = "1"
+
 settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

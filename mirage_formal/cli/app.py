@@ -69,6 +69,7 @@ _TimeLimit = Annotated[float | None, measured("--time-limit", "SECONDS", "When t
 _ProofLimit = Annotated[float, measured("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
 _Resume = Annotated[bool, switch("--resume", "Continue the run in the output directory.")]
 _Force = Annotated[bool, switch("--force", "Replace the run in the output directory.")]
+_NoCache = Annotated[bool, switch("--no-cache", "Search again what was searched before, and keep nothing.")]
 _Json = Annotated[bool, switch("--json", "Print the summaries as JSON instead of tables.")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
@@ -132,6 +133,7 @@ def search_command(
     proof_limit: _ProofLimit = 300.0,
     resume: _Resume = False,
     force: _Force = False,
+    no_cache: _NoCache = False,
     json: _Json = False,
 ) -> None:
     """Search every module-level kernel graph of FILE that has a marked output."""
@@ -155,6 +157,7 @@ def search_command(
         proof_limit_s=proof_limit,
         resume=resume,
         force=force,
+        cache=not no_cache,
         extents=extents,
         griddims=None if griddim is None else [_triple(text) for text in griddim],
         max_kernel_ops=max_kernel_ops,

@@ -380,6 +380,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         found: Candidates that the engine proposed, distinct by digest.
         fingerprint_tests: Fingerprints computed, in the search and at the end.
         wall_s: Seconds of the session that wrote this.
+        recalled: Whether it found search and evidence in the user's cache.
         workers: Worker processes.
         candidates: The reported ones, best first.
         rejected: Proposed ones that are not reported because a check failed.
@@ -404,6 +405,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     found: Count
     fingerprint_tests: Count
     wall_s: Figure
+    recalled: bool
     workers: Positive
     candidates: tuple[CandidateRecord, ...]
     rejected: tuple[RejectedRecord, ...]

@@ -80,7 +80,7 @@ def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: 
                 clock = Clock(show, label)
                 folder = out / "runs" / f"{label}-{key[:12]}"
                 # A row that is not finished has no times: its search starts again.
-                settings = Settings(config=preset, workers=workers, force=True)
+                settings = Settings(config=preset, workers=workers, force=True, cache=False)
                 report = run(program, settings, folder, name=label, watch=clock)
                 if report.summary.status == "interrupted":
                     raise KeyboardInterrupt

@@ -34,6 +34,7 @@ from mirage_formal.records import (
 from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import Evidence, Verified
 from mirage_formal.run.executors import make_executor
+from mirage_formal.run.place.kept import Kept, keep, recalled
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Progress, Watch, silent
@@ -241,8 +242,9 @@ class _Run:
         self._found: set[str] = {c.digest for record in store.units.values() for c in record.candidates}
 
     def report(self) -> Report:
+        kept = recalled(self.job) if self.settings.cache and not self.store.units else None
         try:
-            self._search()
+            self._search() if kept is None else self._recall(kept)
         except KeyboardInterrupt:
             self.status = "interrupted"
         ranked = rank(self.store.units.values())
@@ -253,12 +255,30 @@ class _Run:
         evidence = Evidence(
             self.job, self.executor, self.settings.unit_limit_s, self._show, self.settings.proof_limit_s
         )
+        if kept is not None:
+            evidence.recall(kept.verified, kept.rejected, kept.tests)
         try:
             verified = evidence.choose(ranked)
         except KeyboardInterrupt:
             self.status = "interrupted"
             verified = evidence.chosen(ranked)
-        return self._write(verified, evidence, found)
+        if kept is None and self.settings.cache and self.status == "complete" and not evidence.lost:
+            self._keep(verified, evidence)
+        return self._write(verified, evidence, found, recalled=kept is not None)
+
+    def _recall(self, kept: Kept) -> None:
+        """Take over what an earlier run of the same job has found."""
+        self.units = kept.planned
+        for record in kept.units:
+            self.store.append(record)
+        self.remarks.append("searched before: recalled from the user's cache; --no-cache searches again")
+
+    def _keep(self, verified: Sequence[Verified], evidence: Evidence) -> None:
+        """Keep what was found, so that this job is not searched again, unless a unit was given up."""
+        units = tuple(self.store.units.values())
+        if len(units) == self.units and all(record.status == "done" for record in units):
+            rejected = tuple(evidence.rejected.values())
+            keep(self.job, Kept(self.units, units, tuple(verified), rejected, evidence.tests))
 
     def _search(self) -> None:
         self._show(Phase.PLAN, 0, 0)
@@ -320,7 +340,7 @@ class _Run:
             )
         )
 
-    def _write(self, verified: Sequence[Verified], evidence: Evidence, found: int) -> Report:
+    def _write(self, verified: Sequence[Verified], evidence: Evidence, found: int, *, recalled: bool) -> Report:
         self._show(Phase.WRITE, 0, len(verified))
         records = [self.store.units[index] for index in sorted(self.store.units)]
         failed = tuple(r for r in records if r.status == "failed")
@@ -340,6 +360,7 @@ class _Run:
             found=found,
             fingerprint_tests=sum(r.fingerprint_tests for r in records) + evidence.tests,
             wall_s=round(time.monotonic() - self.begin, 3),
+            recalled=recalled,
             workers=self.executor.workers,
             candidates=items,
             rejected=tuple(evidence.rejected.values()),

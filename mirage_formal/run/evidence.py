@@ -70,6 +70,7 @@ class Evidence:
     Attributes:
         rejected: Candidates that failed, by digest, in the order of their ranks.
         tests: Final fingerprints computed.
+        lost: Whether a task was given up, by its time limit or because its worker died.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Evidence:
     ) -> None:
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
+        self.lost = False
         self._job = job
         self._pool = pool
         self._limit_s = limit_s
@@ -91,6 +93,12 @@ class Evidence:
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = msgspec.Raw(to_json(job.program).strip().encode())
         self._program_digest = digest(job.program)
+
+    def recall(self, verified: Iterable[Verified], rejected: Iterable[RejectedRecord], tests: int) -> None:
+        """Take over what an earlier run of the same job has verified; see ``place.kept``."""
+        self._verified = {one.found.digest: one for one in verified}
+        self.rejected = {one.digest: one for one in rejected}
+        self.tests = tests
 
     def choose(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
         """The candidates to report, verified, best first.
@@ -159,6 +167,7 @@ class Evidence:
                 case Done(index, value):
                     yield index, value
                 case Failed(index):
+                    self.lost = True
                     yield index, outcome
                 case Slow() | None:
                     done -= 1

@@ -52,7 +52,7 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "time_limit_s": options.optional(options.amount),
     "unit_limit_s": options.amount,
     "proof_limit_s": options.amount,
-    **dict.fromkeys(("resume", "force"), options.switch),
+    **dict.fromkeys(("resume", "force", "cache"), options.switch),
     "extents": options.optional(partial(options.word, allowed=EXTENTS)),
     **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
     "fmaps": options.optional(partial(options.listed, what="dims")),
@@ -98,6 +98,8 @@ class Settings:
         proof_limit_s: Seconds after which the proof of one candidate is given up; it is then not reported.
         resume: Continue the run that is in the output directory.
         force: Replace the run that is in the output directory; without either, one that is there is left alone.
+        cache: Whether a finished search of the same program and options is recalled from the user's cache, and this one
+            is kept there.
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
         max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
@@ -118,6 +120,7 @@ class Settings:
     proof_limit_s: float = 300.0
     resume: bool = False
     force: bool = False
+    cache: bool = True
     extents: str | None = None
     griddims: IntTriples | None = None
     blockdims: IntTriples | None = None
