@@ -168,7 +168,10 @@ def _list(items: list[Any], rng: random.Random) -> str:
 
 
 def _other(proof: Proof, role: Role, old: Any, rng: random.Random) -> Any:
-    """Something else of the same role, or out of its range."""
+    """Something else of the same role, or out of its range.
+
+    An edit before this one may have put something of another kind there: then a number takes its place.
+    """
     sizes = {R.DIGIT: "digits", R.FACTOR: "factors", R.STEP: "steps"}
     if role in sizes:
         table = proof[sizes[role]]
@@ -180,7 +183,8 @@ def _other(proof: Proof, role: Role, old: Any, rng: random.Random) -> Any:
         value = Fraction(old)
         value = rng.choice((value + 1, value - 1, -value, 2 * value, 1 / value if value else value + 2))
         return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
-    assert type(old) is int
+    if type(old) is not int:
+        return rng.randrange(3)
     return rng.choice((old + 1, old - 1, -old, 2 * old, old // 2, old + 2, 1))
 
 
