@@ -38,6 +38,7 @@ from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, Verdict
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
+from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.search.engine import Engine, Unit
 from mirage_formal.search.thread import fuse_threads
@@ -45,6 +46,9 @@ from mirage_formal.search.thread import fuse_threads
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
 FINAL_PRIME_BITS: Final = 31
+#: Multiplications of the final fingerprint where a proof is asked for: then it is a second witness, no part of the
+#: verdict, and not worth minutes.
+FINAL_PRODUCTS: Final = 1 << 30
 
 
 def load_engine(name: str) -> Engine:
@@ -215,7 +219,10 @@ def _proof(judged: Verified[Replayed]) -> Proof | None:
 
 @lru_cache(maxsize=2)
 def _session(job: Job) -> FingerprintSession:
-    settings = FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True)
+    most = FINAL_PRODUCTS if job.accept is Policy.EQUIVALENT else None
+    settings = FingerprintSettings(
+        seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True, max_products=most
+    )
     return FingerprintSession(job.program, settings)
 
 

@@ -21,7 +21,7 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
-from mirage_formal.meaning.tape import NotLax, Part
+from mirage_formal.meaning.tape import Matmul, NotLax, Part, Tape
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
 
 
@@ -37,6 +37,8 @@ class FingerprintSettings:
         confirm_fields: Ask galois to confirm the fields (about a second per process).
         max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
             256 MiB, and a product of two such holds about ten at a time.
+        max_products: Most multiplications of elements by one evaluation of either side; beyond it the answer is
+            Unknown. None is no bound. 2^30 take about two seconds.
     """
 
     seed: int = 0
@@ -45,6 +47,7 @@ class FingerprintSettings:
     attempts: int = 128
     confirm_fields: bool = False
     max_elements: int = 1 << 25
+    max_products: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("rounds", 1), ("attempts", 0)):
@@ -65,6 +68,12 @@ _NAMES: Final[Mapping[type[Verdict], Literal["probable", "different", "unknown"]
     Different: "different",
     Unknown: "unknown",
 }
+
+
+def _products(tape: Tape) -> int:
+    """Multiplications of elements by the matrix products of a tape."""
+    shapes = [step.shape for step in tape.steps]
+    return sum(prod(step.shape) * shapes[step.a][-1] for step in tape.steps if isinstance(step, Matmul))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,10 @@ class FingerprintSession:
         largest = max(prod(step.shape) for side in (self._lax, other) for step in side.tape.steps)
         if largest > self.settings.max_elements:
             reason = f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
+            return self._result(Unknown(reason), "none", Bound(None, ""), ())
+        products, most = max(_products(side.tape) for side in (self._lax, other)), self.settings.max_products
+        if most is not None and products > most:
+            reason = f"{products:,} multiplications are more than the {most:,} that are made beside a proof"
             return self._result(Unknown(reason), "none", Bound(None, ""), ())
         lax = max(self._lax.lax, other.lax, key=list(Lax).index)
         bound = error_bound(self._lax.growth, other.growth, self.pair, self.settings.rounds)

@@ -334,3 +334,12 @@ def test_tensors_that_are_too_large_are_not_evaluated() -> None:
     assert isinstance(result.verdict, Unknown)
     assert "16 elements" in result.verdict.reason
     assert isinstance(fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_elements=16)).verdict, Probable)
+
+
+def test_more_multiplications_than_are_wanted_are_not_made() -> None:
+    for rows, kind in ((3, Probable), (4, Unknown)):  # 2 * rows * 4 * 5 multiplications
+        graph = program(((2, rows, 4), (2, 4, 5)), w.op(K.MATMUL, 0, 1))
+        result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_products=120))
+        assert isinstance(result.verdict, kind)
+    assert result.record.draws == ()
+    assert "160 multiplications" in result.record.reason
