@@ -101,6 +101,7 @@ class _Files:
     manifest: ManifestRecord
     graph: KernelGraph
     program: KernelGraph
+    sought: KernelGraph
     proof: tuple[ProofRecord, ...]
     verification: VerificationRecord
     fingerprint: FingerprintRecord
@@ -172,6 +173,8 @@ def _read(root: Path) -> _Files:
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
         verification = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
         program = from_json(bytes(verification.program), "program")
+        seen = bytes(verification.sought)
+        sought = program if seen == b"null" else from_json(seen, "sought")
         log = bytes(verification.fingerprint)
         fingerprint = decode(log, FingerprintRecord, "fingerprint")
     obligations: dict[str, str] = {}
@@ -186,7 +189,7 @@ def _read(root: Path) -> _Files:
                     obligations[name] = read(confined(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
-    return _Files(manifest, graph, program, proof, verification, fingerprint, obligations, equivalence)
+    return _Files(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
 
 
 def _check_digests(root: Path, files: _Files) -> None:
@@ -214,6 +217,10 @@ def _check_graphs(root: Path, files: _Files) -> None:
                 raise FormatError("; ".join(found)[:600])
         with step(root / name, "digest of the graph"):
             expect("digest", digest(graph), code)
+    with step(root / VERIFICATION_FILE, "what was sought"):
+        if found := faults(files.sought):
+            raise FormatError("; ".join(found)[:600])
+        expect("inputs", files.program.inputs, files.sought.inputs)
     with step(root / GRAPH_FILE, "same inputs and outputs as the program"):
         expect("inputs", files.program.inputs, files.graph.inputs)
         here, there = (kernel_types(graph) for graph in (files.graph, files.program))
@@ -229,7 +236,7 @@ def _check_proof(root: Path, files: _Files) -> None:
     """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers."""
     path = root / PROOF_FILE
     with step(path, "abstract expressions"):
-        found, goals = expressions(files.graph), targets(files.program)
+        found, goals = expressions(files.graph), targets(files.sought)
     with step(path, "complete proof log"):
         claims, proved = files.certificates, files.equivalences
         expect("tensors with a certificate", list(_tensors(files.graph)), [record.tensor for record in claims])

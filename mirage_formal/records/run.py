@@ -286,6 +286,8 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
         candidate: Digest of the graph in mugraph.json.
         program_digest: Digest of ``program``.
         program: The program as a µGraph, so that a candidate's directory can be checked alone.
+        sought: The program as the search saw it, without maxima that do not matter, whose outputs the certificates in
+            proof.jsonl name; null where that is ``program``.
         verdict: The verdict.
         fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md. Its verdict is "probable";
             of an equivalent candidate it may be "unknown", with the reason why there is no answer.
@@ -295,6 +297,7 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
     candidate: Sha256
     program_digest: Sha256
     program: msgspec.Raw
+    sought: msgspec.Raw
     verdict: VerdictRecord
     fingerprint: msgspec.Raw
 

@@ -92,6 +92,8 @@ class Evidence:
         self._verified: dict[str, Verified] = {}
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = msgspec.Raw(to_json(job.program).strip().encode())
+        plain = job.sought != job.program
+        self._sought = msgspec.Raw(to_json(job.sought).strip().encode() if plain else b"null")
         self._program_digest = digest(job.program)
 
     def recall(self, verified: Iterable[Verified], rejected: Iterable[RejectedRecord], tests: int) -> None:
@@ -269,6 +271,7 @@ class Evidence:
             candidate=found.digest,
             program_digest=self._program_digest,
             program=self._program,
+            sought=self._sought,
             verdict=result.verdict,
             fingerprint=msgspec.Raw(result.fingerprint),
         )

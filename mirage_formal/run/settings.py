@@ -27,6 +27,7 @@ from mirage_formal.resources import data_dir
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.sought import sought
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.pool import default_workers
 
@@ -150,9 +151,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program with everything that decides what is found for it; a value that workers receive."""
+    """A program with everything that decides what is found for it; a value that workers receive.
+
+    ``sought`` is the program as its search sees it; candidates are proved equal to ``program``.
+    """
 
     program: KernelGraph
+    sought: KernelGraph
     config: str
     space: SearchSpace
     target: Target
@@ -176,7 +181,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
-    config = settings.config or choose_config(program)
+    plain = sought(program)
+    config = settings.config or choose_config(plain)
     space = load_space(config).with_overrides(
         extents=settings.extents,
         griddims=settings.griddims,
@@ -198,7 +204,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         seed=settings.seed,
     )
     target = load_target(settings.target)
-    return Job(program, readable(config), space, target, settings.engine, how, Policy(settings.accept))
+    return Job(program, plain, readable(config), space, target, settings.engine, how, Policy(settings.accept))
 
 
 def check_limits(settings: Settings) -> None:

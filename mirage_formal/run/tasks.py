@@ -76,15 +76,15 @@ def load_engine(name: str) -> Engine:
 
 def plan(job: Job) -> list[Unit]:
     """The units of a job."""
-    return load_engine(job.engine).units(job.program, job.space, job.options)
+    return load_engine(job.engine).units(job.sought, job.space, job.options)
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
     """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
     begin = perf_counter()
     job = task.job
-    gate = Gate(job.program, job.options.seed)
-    result = load_engine(job.engine).run(job.program, job.space, replace(job.options, accept=gate), task.unit)
+    gate = Gate(job.sought, job.options.seed)
+    result = load_engine(job.engine).run(job.sought, job.space, replace(job.options, accept=gate), task.unit)
     found = {record.digest: record for record in (_found(job, candidate) for candidate in result.candidates)}
     stats = msgspec.structs.asdict(result.stats)
     pruned = stats.pop("pruned")
@@ -155,8 +155,8 @@ def certify(task: CandidateTask) -> list[Claim | Uncertified]:
 
 @lru_cache(maxsize=4)
 def _oracle(job: Job) -> tuple[tuple[Expr, ...], NormalFormOracle]:
-    trace = expressions(job.program)
-    targets = tuple(trace.tensors[i] for i in job.program.outputs)
+    trace = expressions(job.sought)
+    targets = tuple(trace.tensors[i] for i in job.sought.outputs)
     return targets, NormalFormOracle(targets)
 
 

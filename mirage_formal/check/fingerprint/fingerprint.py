@@ -19,8 +19,9 @@ from mirage_formal.check.fingerprint.bound import check_bound
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import OPAQUE, SPECS, Lax, OpKind
+from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
@@ -28,6 +29,8 @@ MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller o
 MAX_BITS: Final = 31
 #: A tensor of more elements may be why there is no answer (docs/fingerprint.md).
 MAX_ANSWERED: Final = 1 << 25
+#: And so may more multiplications in matrix products.
+MAX_PRODUCTS: Final = 1 << 30
 #: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
@@ -90,9 +93,11 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
             field.needs(graph)
         except FormatError:
             return
-    if (largest := max(map(_largest, (program, candidate)))) <= MAX_ANSWERED:
-        what = f"expected a fingerprint: every operator has a picture and {largest} elements are few, got none"
-        raise FormatError(what)
+    sizes = [_sizes(graph) for graph in (program, candidate)]
+    largest, products = max(one for one, _ in sizes), max(one for _, one in sizes)
+    if largest <= MAX_ANSWERED and products <= MAX_PRODUCTS:
+        few = f"{largest} elements and {products} multiplications are few"
+        raise FormatError(f"expected a fingerprint: every operator has a picture and {few}, got none")
 
 
 def _check_no_point(
@@ -113,15 +118,25 @@ def _check_no_point(
         raise FormatError(f"round {number}: expected a fingerprint, got none although {fault}")
 
 
-def _largest(graph: KernelGraph) -> int:
-    """At least the elements of the largest tensor, those of blocks and iterations put together."""
+def _sizes(graph: KernelGraph) -> tuple[int, int]:
+    """At least the elements of the largest tensor, and the multiplications in products, of all blocks together."""
     types = kernel_types(graph)
     found = [tensor.elements for tensor in types]
+    products = sum(_products(op, first, types) for first, op in numbered(len(graph.inputs), graph.ops))
     for op in graph.ops:
         if isinstance(op, GraphDefined):
-            tiles = block_types(op.graph, tuple(types[i] for i in op.operands))
-            found += [tile.elements * op.graph.blocks * op.graph.forloop_range for tile in tiles]
-    return max(found)
+            block, times = op.graph, op.graph.blocks * op.graph.forloop_range
+            tiles = block_types(block, tuple(types[i] for i in op.operands))
+            found += [tile.elements * times for tile in tiles]
+            products += times * sum(_products(op, first, tiles) for first, op in numbered(len(block.inputs), block.ops))
+    return max(found), products
+
+
+def _products(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor] | Sequence[STensor]) -> int:
+    """Multiplications of elements by an operator whose first result is given; thread graphs have no products."""
+    if isinstance(op, Op) and op.kind is OpKind.MATMUL:
+        return types[first].elements * types[op.operands[0]].shape[-1]
+    return 0
 
 
 def _expect(what: str, expected: object, got: object) -> None:

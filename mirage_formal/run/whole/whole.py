@@ -42,6 +42,7 @@ from mirage_formal.run.settings import Job, Settings, choose_config, identity, m
 from mirage_formal.run.whole.partition import Part, Partition, PartLimits, Price, floor_us, partition
 from mirage_formal.run.whole.stitch import stitched
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
+from mirage_formal.search.sought import sought
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.dispatch import Executor
 
@@ -148,7 +149,8 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
 
     Sound: a part that is refused stays as it is.
     """
-    kinds = _kinds(part)
+    plain = sought(part)
+    kinds = _kinds(plain)
     listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
     if job.engine == "exhaustive" and not kinds <= listed:
         return False
@@ -158,7 +160,7 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
         if job.engine == "guided":
             from mirage_formal.search.guided.axes import require_normal_form
 
-            require_normal_form(part)
+            require_normal_form(plain)
         digest(part)
     except UnsupportedError:
         return False
@@ -171,10 +173,10 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
     the smaller one, unless that lacks an operator of theirs.
     """
-    config = settings.config or choose_config(part)
+    config = settings.config or choose_config(sought(part))
     if config != "default" or settings.config is not None:
         return config
-    return "default" if _kinds(part) & (_listed("default") - _listed("mlp")) else "mlp"
+    return "default" if _kinds(sought(part)) & (_listed("default") - _listed("mlp")) else "mlp"
 
 
 def _kinds(part: KernelGraph) -> set[OpKind]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import nullcontext
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.claims.fields import draw
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
 from mirage_formal.claims.fields.primes import field_pair
-from mirage_formal.errors import GraphError, UnsupportedError
+from mirage_formal.errors import FormatError, GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -343,3 +345,11 @@ def test_more_multiplications_than_are_wanted_are_not_made() -> None:
         assert isinstance(result.verdict, kind)
     assert result.record.draws == ()
     assert "160 multiplications" in result.record.reason
+
+
+def test_check_lets_a_fingerprint_that_was_not_made_through_only_where_it_counts_as_many() -> None:
+    for rows, enough in ((32, False), (64, True)):  # 2^30 and 2^31 multiplications
+        graph = program(((rows, 4096), (4096, 8192)), w.op(K.MATMUL, 0, 1))
+        record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_products=1000)).record
+        with nullcontext() if enough else pytest.raises(FormatError, match="multiplications are few"):
+            check_fingerprint(graph, graph, record)
