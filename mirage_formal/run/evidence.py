@@ -92,8 +92,8 @@ class Evidence:
         self._verified: dict[str, Verified] = {}
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = msgspec.Raw(to_json(job.program).strip().encode())
-        plain = job.sought != job.program
-        self._sought = msgspec.Raw(to_json(job.sought).strip().encode() if plain else b"null")
+        seen = job.sought.whole
+        self._sought = msgspec.Raw(b"null" if seen == job.program else to_json(seen).strip().encode())
         self._program_digest = digest(job.program)
 
     def recall(self, verified: Iterable[Verified], rejected: Iterable[RejectedRecord], tests: int) -> None:

@@ -27,7 +27,7 @@ from mirage_formal.resources import data_dir
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.sought import sought
+from mirage_formal.search.sought import Sought, sought
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.pool import default_workers
 
@@ -157,7 +157,7 @@ class Job:
     """
 
     program: KernelGraph
-    sought: KernelGraph
+    sought: Sought
     config: str
     space: SearchSpace
     target: Target
@@ -182,7 +182,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
     plain = sought(program)
-    config = settings.config or choose_config(plain)
+    config = settings.config or choose_config(plain.program)
     space = load_space(config).with_overrides(
         extents=settings.extents,
         griddims=settings.griddims,

@@ -76,16 +76,16 @@ def load_engine(name: str) -> Engine:
 
 def plan(job: Job) -> list[Unit]:
     """The units of a job."""
-    return load_engine(job.engine).units(job.sought, job.space, job.options)
+    return load_engine(job.engine).units(job.sought.program, job.space, job.options)
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
     """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
     begin = perf_counter()
     job = task.job
-    gate = Gate(job.sought, job.options.seed)
-    result = load_engine(job.engine).run(job.sought, job.space, replace(job.options, accept=gate), task.unit)
-    found = {record.digest: record for record in (_found(job, candidate) for candidate in result.candidates)}
+    gate = Gate(job.sought.program, job.options.seed)
+    result = load_engine(job.engine).run(job.sought.program, job.space, replace(job.options, accept=gate), task.unit)
+    found = {record.digest: record for record in (_found(job, candidate.graph) for candidate in result.candidates)}
     stats = msgspec.structs.asdict(result.stats)
     pruned = stats.pop("pruned")
     return UnitRecord(
@@ -102,8 +102,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
     )
 
 
-def _found(job: Job, candidate: Candidate) -> FoundRecord:
-    graph = canonical(fuse_threads(candidate.graph))
+def _found(job: Job, found: KernelGraph) -> FoundRecord:
+    graph = canonical(job.sought.wrapped(fuse_threads(found)))
     cost = estimate(graph, job.target)
     return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 
@@ -155,8 +155,8 @@ def certify(task: CandidateTask) -> list[Claim | Uncertified]:
 
 @lru_cache(maxsize=4)
 def _oracle(job: Job) -> tuple[tuple[Expr, ...], NormalFormOracle]:
-    trace = expressions(job.sought)
-    targets = tuple(trace.tensors[i] for i in job.sought.outputs)
+    trace = expressions(job.sought.whole)
+    targets = tuple(trace.tensors[i] for i in job.sought.whole.outputs)
     return targets, NormalFormOracle(targets)
 
 

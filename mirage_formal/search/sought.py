@@ -1,40 +1,88 @@
-"""What a search looks for: the program without the maxima that its results do not depend on.
+"""What a search looks for: the program without what would only stand in its way.
 
-Programs subtract the largest element of a row before they take exponentials, so that these stay in range:
-softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m), for m = max x as
-for any other number. A search would have to find the same maximum in every candidate; without it, it finds the kernels
-of the plain form, for which a running maximum is derived again when they are generated (``kernels.stable``).
+Maxima that do not matter. Programs subtract the largest element of a row before they take exponentials, so that these
+stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
+for m = max x as for any other number. A search would have to find the same maximum in every candidate; without it, it
+finds the kernels of the plain form, for which a running maximum is derived again when they are generated
+(``kernels.stable``).
+
+Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its result
+as an input. Where views stand in between, the program is written anew first (``search.normal``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.edit import pruned, renumbered
-from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.tails.apart import Wrapping
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import places
+from mirage_formal.search.normal import normal
 
 #: Operators of one operand that turn zeros into zeros.
 _OF_ZERO = frozenset(
     {OpKind.MAX, OpKind.SUM, OpKind.MEAN, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SCALE, OpKind.SLICE}
 )
+#: Larger programs are not searched as one, and proofs about them take long: they are left as they are.
+_MOST_OPERATORS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A program as its search sees it.
+
+    Attributes:
+        program: What is searched.
+        inputs: The inputs of the program as it was given.
+        wrapping: The views of these that are the inputs of ``program``, and those of its results; None if there are
+            none.
+    """
+
+    program: KernelGraph
+    inputs: tuple[Input, ...]
+    wrapping: Wrapping | None
+
+    def wrapped(self, candidate: KernelGraph) -> KernelGraph:
+        """A candidate for the program as it was given, from one for what is searched."""
+        return candidate if self.wrapping is None else self.wrapping.around(self.inputs, candidate)
+
+    @property
+    def whole(self) -> KernelGraph:
+        """What is searched, on the inputs of the program as it was given."""
+        return self.wrapped(self.program)
 
 
 @lru_cache(maxsize=4096)
-def sought(program: KernelGraph) -> KernelGraph:
-    """The program with each maximum that can be 0 as well left out; the program itself if there is none.
+def sought(program: KernelGraph) -> Sought:
+    """The program without maxima that may be 0 as well, and without views of its inputs and of its results.
 
     Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
-    was given. Left out is what the prover has shown not to matter, so that the search is not in vain.
+    was given. What is written anew is what the prover has shown to be equal, so that the search is not in vain.
     """
+    plain = program
+    if len(program.ops) <= _MOST_OPERATORS:
+        plain = _without_maxima(program)
+        anew = normal(plain)
+        if anew is not None and isinstance(prove(program, anew), Equivalent):
+            plain = anew
+    return _peeled(plain) or Sought(plain, program.inputs, None)
+
+
+# --- maxima ------------------------------------------------------------------------------------------------------------
+
+
+def _without_maxima(program: KernelGraph) -> KernelGraph:
     for position, op in enumerate(program.ops):
         plain = _without(program, position) if isinstance(op, Op) and op.kind is OpKind.MAX else None
         if plain is not None and isinstance(prove(program, plain), Equivalent):
-            return sought(plain)
+            return _without_maxima(plain)
     return program
 
 
@@ -78,4 +126,58 @@ def _other(op: Op, zeros: set[int]) -> int | None:
             return None
 
 
-__all__ = ["sought"]
+# --- views -------------------------------------------------------------------------------------------------------------
+
+
+def _peeled(program: KernelGraph) -> Sought | None:
+    """The program between views of its inputs and reshapes of its results; None if there are none of them."""
+    count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
+    types, known = kernel_types(program), places(program)
+    front = [first for first in makers if known[first].base < count]
+    back = _reshaped(program, makers)
+    core = {first: op for first, op in makers.items() if first not in front and first not in back}
+    ends = tuple(makers[n].operands[0] if n in back else n for n in program.outputs)
+    if not (front or back) or not core or len(set(ends)) < len(ends) or any(n < count for n in ends):
+        return None
+    read = {n for op in core.values() for n in op.operands}
+    reads = [n for n in range(count) if n in read] + [n for n in front if n in read]
+    before = {n: i for i, n in enumerate((*range(count), *front))}
+    after = {n: i for i, n in enumerate((*ends, *sorted(back)))}
+    wrapping = Wrapping(
+        tuple(_op(makers[n], before) for n in front),
+        tuple(before[n] for n in reads),
+        tuple(_op(makers[n], after) for n in sorted(back)),
+        tuple(after[n] for n in program.outputs),
+    )
+    number = {n: i for i, n in enumerate(reads)}
+    ops: list[KernelOp] = []
+    for first, op in core.items():
+        ops.append(renumbered(op, number))
+        number |= {first + i: len(reads) + _results(ops[:-1]) + i for i in range(op.results)}
+    inputs = tuple(
+        program.inputs[n] if n < count else Input(f"view{i}", types[n], known[n].strides) for i, n in enumerate(reads)
+    )
+    inner = KernelGraph(inputs, tuple(ops), tuple(number[n] for n in ends))
+    return None if faults(inner) else Sought(inner, program.inputs, wrapping)
+
+
+def _reshaped(program: KernelGraph, makers: Mapping[int, KernelOp]) -> set[int]:
+    """Outputs that are nothing but another shape of a result that is no output."""
+    return {
+        n
+        for n in program.outputs
+        if n in makers
+        and isinstance(op := makers[n], Op)
+        and op.kind is OpKind.RESHAPE
+        and op.operands[0] >= len(program.inputs)
+        and op.operands[0] not in program.outputs
+        and not any(n in other.operands for other in makers.values())
+    }
+
+
+def _op(op: KernelOp, number: Mapping[int, int]) -> Op:
+    assert isinstance(op, Op)
+    return renumbered(op, number)
+
+
+__all__ = ["Sought", "sought"]

@@ -149,7 +149,7 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
 
     Sound: a part that is refused stays as it is.
     """
-    plain = sought(part)
+    plain = sought(part).program
     kinds = _kinds(plain)
     listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
     if job.engine == "exhaustive" and not kinds <= listed:
@@ -173,10 +173,10 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
     the smaller one, unless that lacks an operator of theirs.
     """
-    config = settings.config or choose_config(sought(part))
+    config = settings.config or choose_config(sought(part).program)
     if config != "default" or settings.config is not None:
         return config
-    return "default" if _kinds(sought(part)) & (_listed("default") - _listed("mlp")) else "mlp"
+    return "default" if _kinds(sought(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
 
 
 def _kinds(part: KernelGraph) -> set[OpKind]:

@@ -1,0 +1,1 @@
+"""Candidates whose tiles overhang their tensors: pads and slices around kernels."""

@@ -1,0 +1,109 @@
+"""A graph taken apart: pads of inputs, what is between, slices of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import row_major
+
+_AnyOp = TypeVar("_AnyOp", Op, KernelOp)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """Pads of inputs and slices of results, around a graph whose inputs are the padded ones.
+
+    Attributes:
+        front: Pads, over the inputs of the whole and each other's results.
+        reads: For each input of the graph in between, the tensor that it is.
+        back: Slices; their operands are counted from 0, the graph's outputs first.
+        outputs: What of those the outputs of the whole are.
+    """
+
+    front: tuple[Op, ...]
+    reads: tuple[int, ...]
+    back: tuple[Op, ...]
+    outputs: tuple[int, ...]
+
+    def around(self, inputs: tuple[Input, ...], graph: KernelGraph) -> KernelGraph:
+        """The whole: pads, the graph's operators, slices.
+
+        Args:
+            inputs: The inputs of the whole.
+            graph: What stands between; its inputs are of the padded shapes.
+        """
+        count = len(inputs) + len(self.front)
+        number = list(self.reads)
+        for op in graph.ops:
+            number += range(count, count + op.results)
+            count += op.results
+        last = [number[n] for n in graph.outputs]
+        last += range(count, count + len(self.back))
+        ops = (
+            *self.front,
+            *(_renumbered(op, number) for op in graph.ops),
+            *(_renumbered(op, last) for op in self.back),
+        )
+        return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
+
+
+def apart(graph: KernelGraph) -> tuple[Wrapping, KernelGraph] | None:
+    """The pads and slices around a graph, and what is between; None if there are none, or an input is read in two ways.
+
+    Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
+    ``Wrapping.around`` puts what is in between back where it was, with each operator on the tensors that it had.
+    """
+    count, types = len(graph.inputs), kernel_types(graph)
+    makers = dict(numbered(count, graph.ops))
+    source = {n: n for n in range(count)}  # of inputs and padded ones
+    for first, op in makers.items():
+        if isinstance(op, Op) and op.kind is OpKind.PAD and op.operands[0] in source:
+            source[first] = source[op.operands[0]]
+    behind: set[int] = set()
+    for first, op in reversed(makers.items()):
+        readers = {reader for reader, other in makers.items() if first in other.operands}
+        read = first in graph.outputs or bool(readers)
+        if isinstance(op, Op) and op.kind is OpKind.SLICE and read and readers <= behind and first not in source:
+            behind.add(first)
+    between = {first: op for first, op in makers.items() if first not in source and first not in behind}
+    if len(between) == len(makers) or not between:
+        return None
+    entries = {n for op in between.values() for n in op.operands if n in source}
+    ends = [n for n in graph.outputs if n not in behind]
+    ends += [n for first in sorted(behind) for n in makers[first].operands if n not in behind]
+    ends = list(dict.fromkeys(ends))
+    reads = [next((n for n in sorted(entries) if source[n] == i), i) for i in range(count)]
+    if len(entries) > len({source[n] for n in entries}) or any(n in source for n in ends):
+        return None
+    front, back = sorted(n for n in source if n >= count), sorted(behind)
+    before = {n: i for i, n in enumerate((*range(count), *front))}
+    after = {n: i for i, n in enumerate((*ends, *back))}
+    wrapping = Wrapping(
+        tuple(op for n in front if isinstance(op := _renumbered(makers[n], before), Op)),
+        tuple(before[n] for n in reads),
+        tuple(op for n in back if isinstance(op := _renumbered(makers[n], after), Op)),
+        tuple(after[n] for n in graph.outputs),
+    )
+    number = {n: i for i, n in enumerate(reads)}
+    ops: list[KernelOp] = []
+    for first, op in between.items():
+        ops.append(_renumbered(op, number))
+        for r in range(op.results):
+            number[first + r] = len(number)
+    inputs = tuple(
+        Input(item.name, types[n], item.strides if n < count else row_major(types[n].shape))
+        for item, n in zip(graph.inputs, reads, strict=True)
+    )
+    return wrapping, KernelGraph(inputs, tuple(ops), tuple(number[n] for n in ends))
+
+
+def _renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
+    return replace(op, operands=tuple(number[n] for n in op.operands))
+
+
+__all__ = ["Wrapping", "apart"]

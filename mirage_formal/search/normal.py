@@ -1,0 +1,258 @@
+"""Programs with their slices as far up, and their merged leading dims as far down, as they go.
+
+Users cut a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides give.
+Both put a copy between operators that one kernel could compute. The same program can cut what the product reads,
+x (W[:, :n]), and keep groups and heads as two dims up to its result: then slices and reshapes stand at inputs and
+outputs, where they are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.views import is_view
+
+_ALONG = (Family.REDUCTION, Family.NORM)
+
+#: For each dim of a tensor, the extents of the neighbouring dims that it merges; one for a dim that merges none.
+_Split = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A tensor of the program: one of the new graph under another shape.
+
+    Attributes:
+        tensor: Number in the new graph; its shape is the split's extents one after another.
+        split: What each of the program's dims is there.
+    """
+
+    tensor: int
+    split: _Split
+
+    @property
+    def shape(self) -> Shape:
+        """The shape in the program."""
+        return tuple(prod(extents) for extents in self.split)
+
+
+class _Stuck(Exception):
+    """An operator cannot be written for these operands."""
+
+
+def normal(program: KernelGraph) -> KernelGraph | None:
+    """The program with slices moved to inputs and merged dims to outputs; None where that changes nothing.
+
+    The result computes what the program does; whoever relies on it proves that.
+    """
+    made = _Maker(program)
+    try:
+        outputs = made.outputs()
+    except _Stuck:
+        return None
+    found = KernelGraph(program.inputs, tuple(made.ops), outputs)
+    if len(set(outputs)) < len(outputs) or faults(found):
+        return None
+    found = pruned(found)
+    return None if found == pruned(program) else found
+
+
+class _Maker:
+    """A new graph, operator by operator; equal operators are one."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.ops: list[Op] = []
+        self._program = program
+        self._types = list(kernel_types(program)[: len(program.inputs)])
+        self._known: dict[Op, int] = {}
+
+    def outputs(self) -> tuple[int, ...]:
+        """The outputs, after all operators were written."""
+        values = [_plain(i, tensor.shape) for i, tensor in enumerate(self._types)]
+        for first, op in numbered(len(self._program.inputs), self._program.ops):
+            if not isinstance(op, Op):
+                raise _Stuck
+            values.append(self._operator(op, [values[i] for i in op.operands], view=is_view(self._program, first)))
+        return tuple(self._whole(values[i]) for i in self._program.outputs)
+
+    def _add(self, kind: OpKind, operands: Sequence[int], attrs: Attrs = NO_ATTRS) -> int:
+        op = Op(kind, tuple(operands), attrs)
+        if op not in self._known:
+            types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
+            if isinstance(types, str) or len(types) != 1:
+                raise _Stuck
+            self.ops.append(op)
+            self._types += types
+            self._known[op] = len(self._types) - 1
+        return self._known[op]
+
+    def _shaped(self, tensor: int, shape: Shape) -> int:
+        """A tensor under another shape."""
+        if self._types[tensor].shape == shape:
+            return tensor
+        return self._add(OpKind.RESHAPE, (tensor,), Attrs(shape=shape))
+
+    def _whole(self, value: _Value) -> int:
+        """The tensor of a value, under the program's shape."""
+        return self._shaped(value.tensor, value.shape)
+
+    def _operator(self, op: Op, values: list[_Value], *, view: bool) -> _Value:
+        family, rank = SPECS[op.kind].family, len(values[0].split)
+        match op.kind:
+            case OpKind.RESHAPE:
+                return self._reshape(op, values[0], view=view)
+            case OpKind.TRANSPOSE:
+                assert op.attrs.perm is not None
+                split = tuple(values[0].split[i] for i in op.attrs.perm)
+                if _single(split, rank - 2) and _single(split, rank - 1):
+                    return self._transpose(values[0], op.attrs.perm, split)
+            case OpKind.SLICE:
+                assert op.attrs.dim is not None
+                if _single(values[0].split, op.attrs.dim):
+                    return self._slice(values[0], op.attrs)
+            case OpKind.MATMUL:
+                if (found := self._product(values)) is not None:
+                    return found
+            case _ if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim is not None):
+                if (found := self._along(op, values)) is not None:
+                    return found
+        return self._plainly(op, values)
+
+    def _plainly(self, op: Op, values: Sequence[_Value]) -> _Value:
+        tensor = self._add(op.kind, [self._whole(value) for value in values], op.attrs)
+        return _plain(tensor, self._types[tensor].shape)
+
+    def _reshape(self, op: Op, value: _Value, *, view: bool) -> _Value:
+        """A reshape that would be a copy and only merges leading dims waits until something needs it."""
+        assert op.attrs.shape is not None
+        split = None if view else _merged(self._types[value.tensor].shape, op.attrs.shape)
+        return self._plainly(op, [value]) if split is None else _Value(value.tensor, split)
+
+    def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
+        starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
+        moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
+        return _Value(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
+
+    def _slice(self, value: _Value, attrs: Attrs) -> _Value:
+        assert attrs.dim is not None
+        assert attrs.start is not None
+        assert attrs.stop is not None
+        tensor = self._sliced(value.tensor, _place(value.split, attrs.dim), attrs.start, attrs.stop)
+        split = (*value.split[: attrs.dim], (attrs.stop - attrs.start,), *value.split[attrs.dim + 1 :])
+        return _Value(tensor, split)
+
+    def _product(self, values: list[_Value]) -> _Value | None:
+        rank = len(values[0].split)
+        split = _common([value.split[:-2] for value in values])
+        if split is None or not all(_single(v.split, i) for v in values for i in (rank - 2, rank - 1)):
+            return None
+        a, b = (self._at(value, (*split, *value.split[-2:])) for value in values)
+        return _Value(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
+
+    def _along(self, op: Op, values: list[_Value]) -> _Value | None:
+        """An operator of elements, or one along a dim that merges none."""
+        split, attrs = _common([value.split for value in values]), op.attrs
+        if split is None or (attrs.dim is not None and not _single(split, attrs.dim)):
+            return None
+        found = [self._at(value, _broadcast(value.shape, split)) for value in values]
+        if attrs.dim is not None:
+            attrs = replace(attrs, dim=_place(split, attrs.dim))
+        tensor = self._add(op.kind, found, attrs)
+        if SPECS[op.kind].family is Family.REDUCTION:
+            assert op.attrs.dim is not None
+            split = (*split[: op.attrs.dim], (1,), *split[op.attrs.dim + 1 :])
+        return _Value(tensor, split)
+
+    def _at(self, value: _Value, split: _Split) -> int:
+        """A value's tensor with its dims split as wanted."""
+        return value.tensor if value.split == split else self._shaped(self._whole(value), _flat(split))
+
+    def _sliced(self, tensor: int, dim: int, start: int, stop: int) -> int:
+        """The slice of a tensor: of what its operator reads, where that is as good."""
+        shape = self._types[tensor].shape
+        if stop - start == shape[dim]:
+            return tensor
+        number = tensor - len(self._program.inputs)
+        op = self.ops[number] if number >= 0 else None
+        if op is not None and (found := self._passed(op, shape, dim, start, stop)) is not None:
+            return found
+        return self._add(OpKind.SLICE, (tensor,), Attrs(dim=dim, start=start, stop=stop))
+
+    def _passed(self, op: Op, shape: Shape, dim: int, start: int, stop: int) -> int | None:
+        """The operator on slices of its operands; None if the slice of its result is not one of them."""
+
+        def part(operand: int, at: int = dim) -> int:
+            return self._sliced(operand, at, start, stop)
+
+        family, rank = SPECS[op.kind].family, len(shape)
+        if op.kind is OpKind.MATMUL:
+            a, b = op.operands
+            mine, theirs = (part(a) if dim != rank - 1 else a), (part(b) if dim != rank - 2 else b)
+            return self._add(op.kind, (mine, theirs))
+        if op.kind is OpKind.TRANSPOSE:
+            assert op.attrs.perm is not None
+            return self._add(op.kind, (part(op.operands[0], op.attrs.perm[dim]),), op.attrs)
+        if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim not in (None, dim)):
+            whole = [i if self._types[i].shape[dim] == 1 else part(i) for i in op.operands]
+            return self._add(op.kind, whole, op.attrs)
+        return None
+
+
+def _plain(tensor: int, shape: Shape) -> _Value:
+    return _Value(tensor, tuple((extent,) for extent in shape))
+
+
+def _single(split: _Split, dim: int) -> bool:
+    return len(split[dim]) == 1
+
+
+def _place(split: _Split, dim: int) -> int:
+    """Where a dim that merges none stands among the split dims."""
+    return sum(len(extents) for extents in split[:dim])
+
+
+def _flat(split: _Split) -> Shape:
+    return tuple(extent for extents in split for extent in extents)
+
+
+def _merged(shape: Shape, wanted: Shape) -> _Split | None:
+    """The split of a shape whose dims are those wanted, merged ones before the last two; None if there is none."""
+    split: list[tuple[int, ...]] = []
+    left = list(shape)
+    for extent in wanted:
+        group: list[int] = []
+        while left and (not group or prod(group) < extent):
+            group.append(left.pop(0))
+        if prod(group) != extent or not group:
+            return None
+        split.append(tuple(group))
+    return None if left or any(len(group) > 1 for group in split[-2:]) else tuple(split)
+
+
+def _common(splits: Sequence[_Split]) -> _Split | None:
+    """One split of dims for operands that are broadcast to each other; None if they are split in different ways."""
+    found: list[tuple[int, ...]] = []
+    for choices in zip(*splits, strict=True):
+        longest = max((prod(extents) for extents in choices), default=1)
+        finer = {extents for extents in choices if len(extents) > 1 and prod(extents) == longest}
+        if len(finer) > 1 or any(len(extents) > 1 and prod(extents) != longest for extents in choices):
+            return None
+        found.append(finer.pop() if finer else (longest,))
+    return tuple(found)
+
+
+def _broadcast(shape: Shape, split: _Split) -> _Split:
+    """The split of an operand of this shape beside one of the given split."""
+    pairs = zip(shape, split, strict=True)
+    return tuple((1,) * len(extents) if extent == 1 and prod(extents) > 1 else extents for extent, extents in pairs)
+
+
+__all__ = ["normal"]
