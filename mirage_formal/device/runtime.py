@@ -150,7 +150,13 @@ class Loaded:
         values = self.executable.values
         numbers = tuple(self.executable.base(value) for value in (launch.a, launch.b, launch.result))
         strides = (self.executable.strides(launch.a), self.executable.strides(launch.b))
-        calls = products.calls(values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]))
+        starts = [
+            self.executable.place(value).offset * values[value].dtype.bytes
+            for value in (launch.a, launch.b, launch.result)
+        ]
+        calls = products.calls(
+            values[launch.a], values[launch.b], strides, lambda i: int(self._table[numbers[i]]) + starts[i]
+        )
 
         def run(stream: int) -> None:
             products.on(stream)

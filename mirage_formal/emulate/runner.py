@@ -66,7 +66,8 @@ class Emulated:
         """A value, which may be a view, as an array of its shape."""
         executable, memory = self.made.executable, self._memory(number, values)
         steps = [step * memory.itemsize for step in executable.strides(number)]
-        return np.lib.stride_tricks.as_strided(memory, executable.values[number].shape, steps)
+        first = memory[executable.place(number).offset :]
+        return np.lib.stride_tricks.as_strided(first, executable.values[number].shape, steps)
 
     def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
         executable = self.made.executable
@@ -80,7 +81,8 @@ class Emulated:
         text = executable.files[launch.source].decode()
         found = emulate.run_source(program, text, given, sanitize=self.sanitize)
         for number, array in zip(written, found, strict=True):
-            values[number] = array.reshape(types[number].shape)
+            base = executable.base(number)
+            values[base] = array.reshape(types[base].shape)
 
 
 def spread(array: Any, strides: Sequence[int]) -> Any:

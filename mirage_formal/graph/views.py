@@ -1,21 +1,31 @@
-"""Kernel-level tensors that lie in the memory of another one: transposes, reshapes and repeats that nothing computes.
+"""Kernel-level tensors that lie in the memory of another one: no kernel is launched for them.
 
-Such a result is a view: whoever reads it reads the other tensor's elements through other strides, so no kernel is
-launched for it. A result is no view but a copy if it is an output of the graph, if no strides give its elements, or if
-a reader could not address them (``addressable``).
+Results of transposes, reshapes, repeats and slices are views: whoever reads one reads the other tensor's elements, from
+an offset on and through other strides. A result is no view but a copy if it is an output of the graph, if no strides
+give its elements, or if a reader could not address them (``addressable``).
+
+Two forms let the tiles of a graph-defined kernel overhang a tensor, so that grids and loops divide extents that the
+tensor has not:
+
+- A pad behind the end that only graph-defined kernels read is never stored. It lies in its operand's memory; elements
+  outside ``Place.extents`` are zeros that the reader puts in their place.
+- A result of a graph-defined kernel that is read only by a slice from the start is never stored whole. It lies in the
+  memory of the slice, and elements outside ``Place.extents`` are not written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape, row_major
 
-_VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT})
+_VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
+_MOVED = _VIEWS | {OpKind.PAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +33,28 @@ class Place:
     """Where the elements of a tensor lie.
 
     Attributes:
-        base: Number of the tensor in whose memory they lie: its own, unless it is a view.
-        strides: In elements; element (i, j, ...) lies at the sum of index times stride from the base's first element.
+        base: Number of the tensor in whose memory they lie: its own, unless it is a view. The base of what is stored
+            only in part is the slice that reads it.
+        strides: In elements; element (i, j, ...) lies at ``offset`` plus the sum of index times stride, counted from
+            the base's first element.
+        offset: In elements.
+        extents: Where only elements with indices below these lie in memory; others are 0 where they are read, and are
+            not written. None: all do.
     """
 
     base: int
     strides: tuple[int, ...]
+    offset: int = 0
+    extents: Shape | None = None
+
+    def span(self, shape: Shape) -> int:
+        """Elements of the base up to the last one that belongs to a tensor of this shape."""
+        inside = self.extents or shape
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(inside, self.strides, strict=True))
+
+    def share(self, shape: Shape) -> float:
+        """The part of a tensor of this shape that lies in memory, from above 0 to 1."""
+        return 1.0 if self.extents is None else prod(self.extents) / prod(shape)
 
 
 @lru_cache(maxsize=256)
@@ -37,15 +63,67 @@ def places(graph: KernelGraph) -> tuple[Place, ...]:
     count = len(graph.inputs)
     found = [Place(number, item.strides) for number, item in enumerate(graph.inputs)]
     types = kernel_types(graph)
+    ends, padded = _sliced(graph), _padded(graph)
     for first, op in numbered(count, graph.ops):
         for number in range(first, first + op.results):
-            found.append(Place(number, row_major(types[number].shape)))
-        if isinstance(op, Op) and op.kind in _VIEWS and first not in graph.outputs:
-            operand, shape = op.operands[0], types[first].shape
-            strides = _strides(op, types[operand].shape, found[operand].strides, shape)
+            end = ends.get(number, number)
+            extents = None if end == number else types[end].shape
+            found.append(Place(end, row_major(types[end].shape), extents=extents))
+        if not isinstance(op, Op) or first in ends or first in ends.values() or first in graph.outputs:
+            continue
+        place, shape = found[op.operands[0]], types[first].shape
+        if first in padded:
+            inside = place.extents or types[op.operands[0]].shape
+            found[first] = replace(place, extents=inside)
+        elif op.kind in _VIEWS and place.extents is None:
+            strides = _strides(op, types[op.operands[0]].shape, place.strides, shape)
             if strides is not None and addressable(shape, strides):
-                found[first] = Place(found[operand].base, strides)
+                found[first] = Place(place.base, strides, place.offset + _start(op, place.strides))
     return tuple(found)
+
+
+def _sliced(graph: KernelGraph) -> dict[int, int]:
+    """Results that are stored only as far as a slice reads them, and slices between: the last slice of each."""
+    readers = _readers(graph)
+    makers = dict(numbered(len(graph.inputs), graph.ops))
+
+    def following(tensor: int) -> int | None:
+        """The slice from the start that alone reads a tensor."""
+        if tensor in graph.outputs or len(readers.get(tensor, ())) != 1:
+            return None
+        op = makers[readers[tensor][0]]
+        return readers[tensor][0] if isinstance(op, Op) and op.kind is OpKind.SLICE and op.attrs.start == 0 else None
+
+    ends: dict[int, int] = {}
+    for first, op in makers.items():
+        for number in range(first, first + op.results) if isinstance(op, GraphDefined) else ():
+            chain, after = [number], following(number)
+            while after is not None:
+                chain.append(after)
+                after = following(after)
+            ends.update(dict.fromkeys(chain[:-1], chain[-1]))
+    return ends
+
+
+def _padded(graph: KernelGraph) -> frozenset[int]:
+    """Results of pads behind the end that only graph-defined kernels read, through other such pads too."""
+    readers, makers = _readers(graph), dict(numbered(len(graph.inputs), graph.ops))
+    found: set[int] = set()
+    for first, op in reversed(makers.items()):
+        if not (isinstance(op, Op) and op.kind is OpKind.PAD) or op.attrs.before or first in graph.outputs:
+            continue
+        if all(isinstance(makers[reader], GraphDefined) or reader in found for reader in readers.get(first, ())):
+            found.add(first)
+    return frozenset(found)
+
+
+def _readers(graph: KernelGraph) -> dict[int, list[int]]:
+    """For each tensor the first results of the operators that read it."""
+    found: dict[int, list[int]] = {}
+    for first, op in numbered(len(graph.inputs), graph.ops):
+        for operand in op.operands:
+            found.setdefault(operand, []).append(first)
+    return found
 
 
 def is_view(graph: KernelGraph, tensor: int) -> bool:
@@ -54,11 +132,15 @@ def is_view(graph: KernelGraph, tensor: int) -> bool:
 
 
 def launched(graph: KernelGraph) -> tuple[int, ...]:
-    """Numbers of the operators for which a kernel is launched: all but those whose result is a view."""
-    if not any(isinstance(op, Op) and op.kind in _VIEWS for op in graph.ops):
+    """Numbers of the operators for which a kernel is launched: all but those whose result lies where it was made."""
+    if not any(isinstance(op, Op) and op.kind in _MOVED for op in graph.ops):
         return tuple(range(len(graph.ops)))
-    firsts = [first for first, _ in numbered(len(graph.inputs), graph.ops)]
-    return tuple(position for position, first in enumerate(firsts) if not is_view(graph, first))
+    known, found = places(graph), []
+    for position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+        stored = known[first].base == first and all(known[operand].base != first for operand in op.operands)
+        if isinstance(op, GraphDefined) or stored:
+            found.append(position)
+    return tuple(found)
 
 
 def kernel_count(graph: KernelGraph) -> int:
@@ -82,11 +164,22 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
         case OpKind.TRANSPOSE:
             assert op.attrs.perm is not None
             return tuple(strides[axis] for axis in op.attrs.perm)
+        case OpKind.SLICE:
+            return strides
         case OpKind.REPEAT:
             assert op.attrs.dim is not None
             return (*strides[: op.attrs.dim], 0, *strides[op.attrs.dim + 1 :])
         case _:
             return _reshaped(given, strides, shape)
+
+
+def _start(op: Op, strides: tuple[int, ...]) -> int:
+    """Where the first element of the operator's result lies behind that of its operand."""
+    if op.kind is not OpKind.SLICE:
+        return 0
+    assert op.attrs.dim is not None
+    assert op.attrs.start is not None
+    return op.attrs.start * strides[op.attrs.dim]
 
 
 def _reshaped(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:

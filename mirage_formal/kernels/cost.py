@@ -10,7 +10,8 @@ A graph-defined kernel takes ``launch + latency + max(throughput, path)`` micros
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
   it). A result of an earlier kernel that fits half the L2 is not read from device memory at all. Outputs are written
-  once. Replicated reads go through L2 at its own bandwidth.
+  once. Replicated reads go through L2 at its own bandwidth. What a tile has beyond a tensor's end (``graph.views``) is
+  arithmetic and shared memory, and no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile; exponentials, roots and quotients on the special
@@ -36,7 +37,7 @@ from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
-from mirage_formal.graph.views import launched
+from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.target import Target
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
@@ -125,7 +126,7 @@ class _Work:
         self.shapes: list[Shape] = []
         self.widths: list[int] = []
         self.times: list[int] = []
-        self.loads: list[tuple[int, int]] = []
+        self.loads: list[tuple[float, float]] = []
         self.stage = 0
 
 
@@ -139,14 +140,22 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     cold = len(tensors)
     costs: list[KernelCost] = []
     needed = set(launched(graph))
+    known = places(graph) if len(needed) < len(graph.ops) else None
     for position, op in enumerate(graph.ops):
         operands = [tensors[i] for i in op.operands]
         if position not in needed:
             tensors.append(kernel_types(graph)[len(tensors)])
             continue
-        warm = [i >= cold and 2 * tensors[i].bytes <= target.l2_bytes for i in op.operands]
+        bases = [i if known is None else known[i].base for i in op.operands]
+        warm = [
+            base >= cold and 2 * tensors[i].bytes <= target.l2_bytes for i, base in zip(op.operands, bases, strict=True)
+        ]
         if isinstance(op, GraphDefined):
-            cost, results = block_cost(op.graph, operands, target, warm)
+            shares: list[float] = []
+            if known is not None:
+                own = (*op.operands, *range(len(tensors), len(tensors) + op.results))
+                shares = [known[i].share(kernel_types(graph)[i].shape) for i in own]
+            cost, results = block_cost(op.graph, operands, target, warm, shares)
         else:
             cost, results = _predefined(op, operands, target, warm)
         costs.append(cost)
@@ -155,7 +164,11 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
 
 
 def block_cost(
-    block: BlockGraph, operands: Sequence[DTensor], target: Target, warm: Sequence[bool] = ()
+    block: BlockGraph,
+    operands: Sequence[DTensor],
+    target: Target,
+    warm: Sequence[bool] = (),
+    shares: Sequence[float] = (),
 ) -> tuple[KernelCost, list[DTensor]]:
     """Cost and results of one graph-defined kernel.
 
@@ -164,6 +177,7 @@ def block_cost(
         operands: Types of what its input iterators read.
         target: The GPU.
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
+        shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
     """
     grid, loop = block.grid, block.forloop_range
     work = _Work()
@@ -182,7 +196,8 @@ def block_cost(
         shapes.append(tuple(shape))
         widths.append(width)
         times.append(repeat)
-        loads.append((tensor.bytes, tile * repeat))
+        stored = shares[len(loads)] if shares else 1.0
+        loads.append((tensor.bytes * stored, tile * repeat * stored))
         work.shared += tile
         work.traffic += tile * repeat
         work.stage += tile if repeat == loop else 0
@@ -198,7 +213,9 @@ def block_cost(
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
         results.append(DTensor(tuple(shape), operands[0].dtype if width == 2 else DType.FLOAT32))
-    return _kernel(block, work, results, target, warm), results
+    parts = shares[len(operands) :] or [1.0] * len(results)
+    written = sum([tensor.bytes * share for tensor, share in zip(results, parts, strict=True)])
+    return _kernel(block, work, written, target, warm), results
 
 
 def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -> None:
@@ -285,7 +302,7 @@ def _arithmetic(
         work.special += elements * repeat * _SPECIAL.get(kind, 0)
 
 
-def _kernel(block: BlockGraph, work: _Work, results: list[DTensor], target: Target, warm: Sequence[bool]) -> KernelCost:
+def _kernel(block: BlockGraph, work: _Work, written: float, target: Target, warm: Sequence[bool]) -> KernelCost:
     limits, model, loads, stage = target.limits, target.model, work.loads, work.stage
     blocks = block.grid[0] * block.grid[1] * block.grid[2]
     per_sm = -(-blocks // target.sms)
@@ -300,8 +317,7 @@ def _kernel(block: BlockGraph, work: _Work, results: list[DTensor], target: Targ
     )
     waves = -(-per_sm // resident)
     at_once = min(resident, per_sm)
-    written = sum([tensor.bytes for tensor in results])
-    read = 0
+    read = 0.0
     for index, (size, mine) in enumerate(loads):
         if not (warm and warm[index]):
             read += size if 2 * size <= target.l2_bytes else min(size * waves, mine * blocks)

@@ -21,7 +21,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.graph.views import places
+from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -89,13 +89,20 @@ class Executable:
 
     def strides(self, value: int) -> tuple[int, ...]:
         """The strides of a value in elements: an input's own, a view's in its base, row-major for all others."""
-        known = places(self.graph)
-        return known[value].strides if value < len(known) else row_major(self.values[value].shape)
+        return self.place(value).strides
 
     def base(self, value: int) -> int:
         """The value in whose memory a value lies: itself, unless it is a view."""
+        return self.place(value).base
+
+    def place(self, value: int) -> Place:
+        """Where the elements of a value lie; copies of outputs are row-major."""
         known = places(self.graph)
-        return known[value].base if value < len(known) else value
+        return known[value] if value < len(known) else Place(value, row_major(self.values[value].shape))
+
+    def span(self, value: int) -> int:
+        """Elements of the base of a value up to the last one that belongs to it."""
+        return self.place(value).span(self.values[value].shape)
 
     def _kernels(self) -> Iterator[KernelLaunch]:
         return (launch for launch in self.launches if isinstance(launch, KernelLaunch))
@@ -220,9 +227,10 @@ def _check(executable: Executable, where: str) -> None:
             refuse(f"launch {number}: expected values below {len(values)}, got {[*reads, *writes]}")
         if missing := sorted({executable.base(value) for value in reads} - known):
             refuse(f"launch {number}: reads value {missing[0]}, which nothing has written")
-        if again := sorted(set(writes) & known):
+        bases = {executable.base(value) for value in writes}
+        if again := sorted(bases & known):
             refuse(f"launch {number}: writes value {again[0]} a second time")
-        known |= set(writes)
+        known |= bases
         if isinstance(launch, KernelLaunch):
             _check_kernel(executable, launch, number, refuse)
     if missing := sorted(set(executable.outputs) - known):
@@ -236,8 +244,7 @@ def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, ref
     ):
         refuse(f"launch {number}: expected launch dimensions that a GPU has, got {launch.grid} x {launch.threads}")
     for argument in launch.arguments:
-        tensor = executable.values[argument.value]
-        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, executable.strides(argument.value), strict=True))
+        span = executable.span(argument.value)
         if argument.elements != span or argument.align not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             got = f"{argument.elements} aligned to {argument.align}"
             refuse(f"launch {number}: expected {span} elements of value {argument.value}, got {got}")

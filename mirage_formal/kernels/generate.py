@@ -16,7 +16,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import launched, places
+from mirage_formal.graph.views import Place, launched, places
 from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
@@ -68,7 +68,7 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
     """
     steps: list[Kernel | ProductLaunch] = []
     types = kernel_types(graph)
-    strides = [place.strides for place in places(graph)]
+    known = places(graph)
     number = len(graph.inputs)
     needed = set(launched(graph))
     for position, op in enumerate(graph.ops):
@@ -77,11 +77,11 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
         if position not in needed:
             continue
         try:
-            steps.append(_lowered(graph, position, (*op.operands, *results), types, strides, target))
+            steps.append(_lowered(graph, position, (*op.operands, *results), types, known, target))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
-    outputs = _outputs(graph, types, strides, steps)
+    outputs = _outputs(graph, types, known, steps)
     return Generated(tuple(steps), tuple(outputs))
 
 
@@ -96,7 +96,7 @@ def _lowered(
     position: int,
     values: tuple[int, ...],
     types: Sequence[DTensor],
-    strides: Sequence[tuple[int, ...]],
+    known: Sequence[Place],
     target: Target,
 ) -> Kernel | ProductLaunch:
     """The kernel of one operator; ``values`` are the numbers of its operands and results."""
@@ -109,10 +109,10 @@ def _lowered(
         return Kernel(position, values, lower(plan), plan)
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
-        side(types[a].shape, strides[a])
-        side(types[b].shape, strides[b])
+        side(types[a].shape, known[a].strides)
+        side(types[b].shape, known[b].strides)
         return ProductLaunch(position, a, b, values[-1])
-    operands = tuple((types[i], strides[i]) for i in op.operands)
+    operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]])
     return Kernel(position, values, made)
 
@@ -120,7 +120,7 @@ def _lowered(
 def _outputs(
     graph: KernelGraph,
     types: Sequence[Any],
-    strides: Sequence[tuple[int, ...]],
+    known: Sequence[Place],
     steps: list[Kernel | ProductLaunch],
 ) -> list[int]:
     """The value of each output; inputs and repeated outputs are copied to values of their own."""
@@ -130,7 +130,7 @@ def _outputs(
         if tensor >= len(graph.inputs) and tensor not in outputs:
             outputs.append(tensor)
             continue
-        copy = copy_program(f"copy{len(outputs)}", (types[tensor], strides[tensor]))
+        copy = copy_program(f"copy{len(outputs)}", (types[tensor], known[tensor].strides, known[tensor].offset))
         steps.append(Kernel(-1, (tensor, extra), copy))
         outputs.append(extra)
         extra += 1

@@ -37,7 +37,7 @@ POSITIVE = {K.LOG, K.RECIPROCAL}
 def test_kernels_of_their_own(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ...]) -> None:
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(tuple(w.tensor(f"x{i}", *shape) for i, shape in enumerate(shapes)), (op,), (len(shapes),))
-    operands = tuple((item.tensor, row_major(item.tensor.shape)) for item in graph.inputs)
+    operands = tuple((item.tensor, row_major(item.tensor.shape), 0) for item in graph.inputs)
     program = operator_program("op0", op, operands, kernel_types(graph)[-1])
     assert isinstance(discharge_safety(program).verdict, Safe)
     arrays = inputs_for(graph, scale=1.0, low=0.05 if kind in POSITIVE else None)

@@ -33,7 +33,11 @@ def moved(seed: int) -> KernelGraph:
     graph = mf.new_kernel_graph()
     tensor = graph.new_input(dims=tuple(shape), strides=tuple(strides), name="x")
     for _ in range(draw.randint(1, 4)):
-        match draw.choice(["transpose", "reshape", "repeat"]):
+        match draw.choice(["transpose", "reshape", "repeat", "slice"]):
+            case "slice":
+                dim = draw.randrange(len(tensor.shape))
+                start = draw.randrange(tensor.shape[dim])
+                tensor = graph.slice(tensor, dim, start, draw.randint(start + 1, tensor.shape[dim]))
             case "transpose":
                 tensor = graph.transpose(tensor, perm=draw.sample(range(len(tensor.shape)), len(tensor.shape)))
             case "reshape":
@@ -63,7 +67,8 @@ def test_a_view_has_the_elements_of_the_result(seed: int) -> None:
 
     def seen(tensor: int, shape: tuple[int, ...]) -> np.ndarray:
         steps = tuple(8 * step for step in known[tensor].strides)
-        return np.lib.stride_tricks.as_strided(memory, shape, steps)
+        assert known[tensor].span(shape) <= span
+        return np.lib.stride_tricks.as_strided(memory[known[tensor].offset :], shape, steps)
 
     values = [seen(0, given.tensor.shape)]
     for position in range(len(program.ops) - 1):  # all but the square
@@ -90,6 +95,21 @@ def test_reshapes_that_numpy_views_are_views() -> None:
     program = graph.freeze()
     assert [place.base for place in places(program)] == [0, 0, 0, 0, 4, 4, 6]
     assert kernel_count(program) == len(estimate(program, H200).kernels) == 2
+
+
+def test_slices_are_views_with_an_offset() -> None:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6, 8), name="x")
+    a = graph.slice(x, 1, 2, 5)  # [4, 3, 8] from element 16 on
+    b = graph.slice(graph.transpose(a, 1, 2), 1, 3, 7)  # [4, 4, 3]
+    graph.mark_output(graph.square(b))
+    graph.mark_output(graph.slice(x, 0, 1, 2))  # an output is a copy
+    known = places(graph.freeze())
+    assert (known[1].base, known[1].strides, known[1].offset) == (0, (48, 8, 1), 16)
+    assert (known[3].base, known[3].strides, known[3].offset) == (0, (48, 1, 8), 19)
+    assert known[3].span((4, 4, 3)) == 19 + 144 + 3 + 16 + 1
+    assert known[5].base == 5
+    assert kernel_count(graph.freeze()) == 2
 
 
 def test_an_output_is_no_view() -> None:

@@ -12,7 +12,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import launched, places
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -38,9 +38,9 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
     """The launches compute the operators of the µGraph, as far as their arguments show it.
 
     Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
-    unless its result is a view (``graph.views``), whose elements lie in its operand; a graph-defined one has the grid
-    of its block graph; copies make the outputs that nothing else makes. What a kernel
-    does with its arguments is not established here.
+    unless its result lies in another tensor (``graph.views``), which has all of its elements; a graph-defined one has
+    the grid of its block graph; copies make the outputs that nothing else makes. What a kernel does with its arguments
+    is not established here.
 
     Raises:
         CheckFailed: Names the file and step.
@@ -119,8 +119,7 @@ def _check_launch(
     for argument in launch.arguments:
         tensor = values[argument.value]
         known = places(graph)
-        strides = known[argument.value].strides if argument.value < len(known) else row_major(tensor.shape)
-        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
+        span = known[argument.value].span(tensor.shape) if argument.value < len(known) else tensor.elements
         expect(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):
             raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
 from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
-from mirage_formal.kernels.program.access import GRID, Access, Branch, Listing, Loop, Node
-from mirage_formal.kernels.program.integers import conjuncts, variables
+from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
+from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
 #: More points than this are not looked at in one question.
@@ -85,17 +85,37 @@ def count(guards: Iterable[IntExpr], extents: Extents) -> int | None:
             members += group[1]
         groups.append((names, members))
     total = prod(extent for name, extent in extents if not any(name in names for names, _ in groups))
-    try:
-        for names, members in groups:
-            used = [(name, extent) for name, extent in extents if name in names]
-            at = axes(used)
-            shape = tuple(extent for _, extent in used)
-            met = np.ones(shape, dtype=bool)
-            for guard in members:
-                met &= np.broadcast_to(values(guard, at) != 0, shape)
-            total *= int(met.sum())
-    except _TooManyError:
+    for names, members in groups:
+        found = _met(members, [(name, extent) for name, extent in extents if name in names])
+        if found is None:
+            return None
+        total *= found
+    return total
+
+
+def _met(guards: Sequence[IntExpr], extents: Extents) -> int | None:
+    """How many points meet conditions on these variables; None if there are too many to look at.
+
+    Sound: the points of all values of one variable together are all points, each once.
+    """
+    if prod(extent for _, extent in extents) <= MAX_POINTS:
+        at, shape = axes(extents), tuple(extent for _, extent in extents)
+        met = np.ones(shape, dtype=bool)
+        for guard in guards:
+            met &= np.broadcast_to(values(guard, at) != 0, shape)
+        return int(met.sum())
+    # A variable that conditions have in common, at each of its values: they may have none in common then.
+    shared = set.intersection(*(set(variables(guard)) for guard in guards))
+    own = [(extent, name) for name, extent in extents if name in shared and 1 < extent <= MAX_THREADS]
+    if not own:
         return None
+    size, chosen = max(own)
+    rest, total = [item for item in extents if item[0] != chosen], 0
+    for value in range(size):
+        found = count([fold(guard, {chosen: Int(value)}) for guard in guards], rest)
+        if found is None:
+            return None
+        total += found
     return total
 
 

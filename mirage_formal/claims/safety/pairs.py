@@ -126,7 +126,7 @@ class Pairs:
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
-        if separate(x, y, width):
+        if separate(x, y, width, given, other):
             return Held(Means.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS

@@ -308,8 +308,42 @@ def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: 
     return True
 
 
-def separate(x: Linear, y: Linear, width: int) -> bool:
+def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
     """Whether two accesses never meet because their constants differ at places that no atom reaches.
+
+    Sound: see ``_constants_differ``. Where what lies below a place S is at most S - width in both, as their conditions
+    (``given`` and ``other``) may say, two accesses meet only if their multiples of S are equal and the rests meet: a
+    difference of S less what the rests differ by is at least the width. So it is enough that one of the two differs.
+    """
+    if _constants_differ(x, y, width):
+        return True
+    for place in {c for c, _ in x.terms if c > 1}:
+        (high, low), (above, below) = _halves(x, place), _halves(y, place)
+        if low.constant + _most(low, given) > place - width or below.constant + _most(below, other) > place - width:
+            continue
+        if _constants_differ(high, above, 1) or _constants_differ(low, below, width):
+            return True
+    return False
+
+
+def _halves(x: Linear, place: int) -> tuple[Linear, Linear]:
+    """(high, low) with x = high * place + low, where no term of low is a multiple of the place."""
+    high = tuple((c // place, atom) for c, atom in x.terms if c % place == 0)
+    low = tuple((c, atom) for c, atom in x.terms if c % place)
+    return Linear(x.constant // place, high), Linear(x.constant % place, low)
+
+
+def _most(x: Linear, given: Facts) -> int:
+    """A bound on the sum of the terms, as ``decodes`` has it."""
+    below = [0]
+    for position, (c, atom) in enumerate(x.terms):
+        bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]
+        below.append(min([below[-1] + c * given.most(atom), *bounds]))
+    return below[-1]
+
+
+def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
+    """Whether the constants differ at places that no atom reaches.
 
     Sound: both have the same coefficients and sizes of atoms, each place a multiple of the one below; then value plus
     offset is written uniquely as atoms, offset and the places between, and the constants' difference sits between.

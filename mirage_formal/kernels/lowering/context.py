@@ -20,6 +20,7 @@ from mirage_formal.kernels.program.program import (
     Int,
     IntExpr,
     Real,
+    Select,
     SharedRead,
     Stmt,
     UnaryFn,
@@ -63,7 +64,24 @@ class Context:
         strides = self.plan.params[tile.param].strides
         step = self.iteration if iteration is None else iteration
         out = [self.tile_base(tile, dim, shape[dim], strides[dim], step) for dim in range(len(shape))]
-        return self.ix.add(*out, *(self.ix.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))
+        offset = Int(self.plan.params[tile.param].place.offset)
+        return self.ix.add(*out, *(self.ix.mul(c, s) for c, s in zip(coordinates, strides, strict=True)), offset)
+
+    def in_memory(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
+        """Whether an element of a block's tile lies in memory; the constant 1 where all of them do."""
+        param, shape = self.plan.params[tile.param], self.tensor(tile.tensor).shape
+        step = self.iteration if iteration is None else iteration
+        return self.ix.both(
+            self.ix.less(self.ix.add(self.tile_base(tile, dim, shape[dim], 1, step), coordinates[dim]), extent)
+            for dim, extent in enumerate(param.place.extents or ())
+            if extent < param.shape[dim]
+        )
+
+    def device_element(self, tile: Tile, coordinates: Sequence[IntExpr]) -> Value:
+        """One element of a parameter; 0 for one that does not lie in memory."""
+        value = GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
+        inside = self.in_memory(tile, coordinates)
+        return value if inside == ONE else Select(inside, value, Real(0.0))
 
     def tile_base(self, tile: Tile, dim: int, extent: int, stride: int, iteration: IntExpr) -> IntExpr:
         """Where the tile begins along one dim: the block's slab first, the loop chunk inside it."""
@@ -126,8 +144,7 @@ class Context:
             row, col = self.matrix_position(tensor.shape, coordinates)
             return SharedRead(placement.shared.buffer, self.shared_index(placement.shared, row, col))
         if placement.device:
-            tile = self.input_tile(number)
-            return GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
+            return self.device_element(self.input_tile(number), coordinates)
         op = self.definitions[number]
         match op:
             case Elementwise():

@@ -6,13 +6,11 @@ from mirage_formal.kernels.lowering.context import TID, Context, loop, when
 from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
     CopyAsync,
-    GlobalRead,
     IntExpr,
     Real,
     Select,
     SharedWrite,
     Stmt,
-    Value,
 )
 
 _CHUNK_BYTES = 16
@@ -21,7 +19,7 @@ _UNROLL = 32
 
 
 def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
-    """Starts the copies of an input's tile of one iteration; columns beyond the tile become zeros."""
+    """Starts the copies of an input's tile of one iteration; what lies beyond the tile or the tensor becomes 0."""
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement = tensor.placement.shared
     assert placement is not None
@@ -32,6 +30,7 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
     row, col = (second, first) if placement.transposed else (first, second)
     inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
     at = cx.coordinates(tensor.shape, row, col)
+    inside = ix.both((inside, cx.in_memory(tile, at, iteration)))
     copy = CopyAsync(
         placement.buffer,
         cx.shared_index(placement, row, col, iteration),
@@ -76,7 +75,7 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
     row, col = (second, first) if placement.transposed else (first, second)
     inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
     at = cx.coordinates(tensor.shape, row, col)
-    value: Value = GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
+    value = cx.device_element(tile, at)
     if inside != ONE:
         value = Select(inside, value, Real(0.0))
     write = SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,))

@@ -93,10 +93,12 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
 def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
     """Writes a result to device memory."""
     param = cx.plan.params[tile.param].name
-    shape = cx.tensor(tile.tensor).shape
-    return over_elements(
-        cx, shape, lambda at: (GlobalWrite(param, cx.device_index(tile, at, ZERO), (cx.element(tile.tensor, at),)),)
-    )
+
+    def body(at: tuple[IntExpr, ...]) -> tuple[Stmt, ...]:
+        item = GlobalWrite(param, cx.device_index(tile, at, ZERO), (cx.element(tile.tensor, at),))
+        return when(cx.in_memory(tile, at, ZERO), (item,))
+
+    return over_elements(cx, cx.tensor(tile.tensor).shape, body)
 
 
 def _operand(cx: Context, number: int, at: Sequence[IntExpr]) -> Value:

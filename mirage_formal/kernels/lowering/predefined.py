@@ -54,8 +54,8 @@ SUPPORTED: Final = frozenset(
     kind for kind, row in SPECS.items() if Level.KERNEL in row.levels and row.family is not Family.PRODUCT
 )
 
-#: An operand: its type and its strides in elements.
-Operand = tuple[DTensor, tuple[int, ...]]
+#: An operand: its type, its strides and where its first element lies, both in elements.
+Operand = tuple[DTensor, tuple[int, ...], int]
 
 
 def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor) -> Program:
@@ -67,8 +67,8 @@ def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: D
     if op.kind not in SUPPORTED:
         raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
     params = [
-        Param(f"In{i}", tensor.dtype, _span(tensor.shape, strides), False, tensor.dtype.bytes)
-        for i, (tensor, strides) in enumerate(operands)
+        Param(f"In{i}", tensor.dtype, offset + _span(tensor.shape, strides), False, tensor.dtype.bytes)
+        for i, (tensor, strides, offset) in enumerate(operands)
     ]
     params.append(Param("Out", result.dtype, result.elements, True, result.dtype.bytes))
     if any(param.elements > _MAX_INDEX for param in params):
@@ -80,7 +80,7 @@ def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: D
 
 def copy_program(name: str, operand: Operand) -> Program:
     """The kernel that copies a tensor to a row-major one."""
-    tensor, _ = operand
+    tensor, _, _ = operand
     op = Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape))
     return operator_program(name, op, (operand,), tensor)
 
@@ -127,6 +127,12 @@ def _offset(coordinates: list[IntExpr], shape: Shape, strides: tuple[int, ...]) 
     return total
 
 
+def _read(number: int, operand: Operand, coordinates: list[IntExpr]) -> Value:
+    """An element of an operand."""
+    tensor, strides, first = operand
+    return GlobalRead(f"In{number}", _bin(IntOp.ADD, _offset(coordinates, tensor.shape, strides), first))
+
+
 # --- one thread per element ------------------------------------------------------------------------------------------
 
 
@@ -149,8 +155,7 @@ def _element(op: Op, operands: tuple[Operand, ...], result: DTensor, linear: Int
     at = _coordinates(linear, result.shape)
 
     def read(i: int, coordinates: list[IntExpr]) -> Value:
-        tensor, strides = operands[i]
-        return GlobalRead(f"In{i}", _offset(coordinates, tensor.shape, strides))
+        return _read(i, operands[i], coordinates)
 
     if op.kind in FUNCTIONS:
         return Apply(UnaryFn(op.kind.value), read(0, at))
@@ -220,9 +225,8 @@ class _Fibre:
         self.threads = min(_THREADS, -(-self.extent // _WARP) * _WARP)
 
     def element(self, operand: int, along: IntExpr) -> Value:
-        tensor, strides = self.operands[operand]
         at = [*self.fibre[: self.dim], along, *self.fibre[self.dim + 1 :]]
-        return GlobalRead(f"In{operand}", _offset(at, tensor.shape, strides))
+        return _read(operand, self.operands[operand], at)
 
     def each(self, var: str, body: Callable[[IntExpr], Stmt]) -> Stmt:
         """A statement for every element, dealt out to the threads."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_formal.kernels.lowering.context import TID, Context, apply, loop
+from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, when
 from mirage_formal.kernels.program.distribution import reads
 from mirage_formal.kernels.program.flat import Elementwise, Repeat
-from mirage_formal.kernels.program.integers import ZERO
-from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanTensor
+from mirage_formal.kernels.program.integers import ONE, ZERO
+from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanParam, PlanTensor
 from mirage_formal.kernels.program.program import (
-    GlobalRead,
     GlobalVector,
     Int,
     IntExpr,
+    Real,
     Reg,
     Registers,
     SetReg,
@@ -146,9 +146,7 @@ def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
     if tensor.placement.shared is not None:
         return SharedRead(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col))
     assert tensor.placement.device, f"tensor {number} cannot be read here"
-    tile = cx.input_tile(number)
-    at = cx.coordinates(tensor.shape, row, col)
-    return GlobalRead(cx.plan.params[tile.param].name, cx.device_index(tile, at))
+    return cx.device_element(cx.input_tile(number), cx.coordinates(tensor.shape, row, col))
 
 
 def vector_width(cx: Context, number: int, run: int) -> int:
@@ -164,12 +162,17 @@ def vector_width(cx: Context, number: int, run: int) -> int:
     else:
         tile = cx.input_tile(number)
         param = cx.plan.params[tile.param]
-        size = param.dtype.bytes
-        if param.strides[-1] != 1:
-            return 1
-        aligned = [*param.strides[:-1], tensor.cols]
+        return device_width(param, tensor, width)
     width = min(width, 16 // size)
     while width > 1 and any(extent % width for extent in aligned):
+        width //= 2
+    return width
+
+
+def device_width(param: PlanParam, tensor: PlanTensor, run: int) -> int:
+    """Elements of one vector access to a run of columns of a tile in device memory; 1 if there is none."""
+    width = min(run, 16 // param.dtype.bytes) if param.strides[-1] == 1 else 1
+    while width > 1 and not (tensor.cols % width == 0 and param.aligned(width, len(param.shape) - 1)):
         width //= 2
     return width
 
@@ -198,8 +201,12 @@ def vector_load(cx: Context, number: int, to: tuple[str, IntExpr], at: tuple[Int
             out.append(SharedVector(array, register, placement.buffer, cx.shared_index(placement, row, column), width))
         else:
             tile = cx.input_tile(number)
-            source = cx.device_index(tile, cx.coordinates(tensor.shape, row, column))
-            out.append(GlobalVector(array, register, cx.plan.params[tile.param].name, source, width))
+            place = cx.coordinates(tensor.shape, row, column)
+            load = GlobalVector(array, register, cx.plan.params[tile.param].name, cx.device_index(tile, place), width)
+            inside = cx.in_memory(tile, place)
+            if inside != ONE:
+                out += [SetReg(array, cx.ix.add(register, Int(i)), Real(0.0)) for i in range(width)]
+            out += when(inside, (load,))
     return out
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mirage_formal.kernels.lowering.context import TID, Context, when
 from mirage_formal.kernels.lowering.registers import (
     Vars,
+    device_width,
     index,
     name,
     over_slots,
@@ -41,7 +42,7 @@ def _stored(
     number: int,
     over: Distribution,
     width: int,
-    write: Callable[[IntExpr, IntExpr, tuple[Value, ...]], Stmt],
+    write: Callable[[IntExpr, IntExpr, tuple[Value, ...]], tuple[Stmt, ...]],
 ) -> tuple[Stmt, ...]:
     """Writes a tensor in registers, ``width`` columns at a time."""
     tensor = cx.tensor(number)
@@ -54,7 +55,7 @@ def _stored(
             row, col = place(cx, over, Axis.ROW, full), place(cx, over, Axis.COL, full)
             first = index(cx, over, full)
             values = tuple(Reg(name(number), cx.ix.add(first, Int(i))) for i in range(width))
-            out += when(_inside(cx, tensor, over, full), (write(row, col, values),))
+            out += when(_inside(cx, tensor, over, full), write(row, col, values))
         return tuple(out)
 
     return over_slots(cx, over, body, inner=1 if run > 1 else 0)
@@ -67,8 +68,8 @@ def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
     assert over is not None and placement is not None
     width = vector_width(cx, number, run_length(over))
 
-    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> Stmt:
-        return SharedWrite(placement.buffer, cx.shared_index(placement, row, col), values)
+    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> tuple[Stmt, ...]:
+        return (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), values),)
 
     return _stored(cx, number, over, width, write)
 
@@ -79,13 +80,11 @@ def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
     over = tensor.placement.registers
     assert over is not None
     param = cx.plan.params[tile.param]
-    width = min(run_length(over), 16 // param.dtype.bytes)
-    aligned = [*param.strides[:-1], tensor.cols]
-    while width > 1 and (param.strides[-1] != 1 or any(extent % width for extent in aligned)):
-        width //= 2
+    width = device_width(param, tensor, run_length(over))
 
-    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> Stmt:
-        at = cx.device_index(tile, cx.coordinates(tensor.shape, row, col), ZERO)
-        return GlobalWrite(param.name, at, values)
+    def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> tuple[Stmt, ...]:
+        at = cx.coordinates(tensor.shape, row, col)
+        item = GlobalWrite(param.name, cx.device_index(tile, at, ZERO), values)
+        return when(cx.in_memory(tile, at, ZERO), (item,))
 
     return _stored(cx, tile.tensor, over, width, write)

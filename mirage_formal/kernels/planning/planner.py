@@ -8,7 +8,6 @@ from typing import Final
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
-from mirage_formal.graph.types import row_major
 from mirage_formal.graph.views import places
 from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
@@ -83,13 +82,11 @@ def _interface(
     for position, number in enumerate(op.operands):
         source = graph.inputs[number] if number < len(graph.inputs) else None
         name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
-        strides = places(graph)[number].strides
-        params.append(PlanParam(name, types[number].shape, types[number].dtype, strides, written=False))
+        params.append(PlanParam(name, types[number].shape, types[number].dtype, False, places(graph)[number]))
     first = [number for number, _ in numbered(len(graph.inputs), graph.ops)][op_index]
     for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):
-        params.append(
-            PlanParam(f"out{position}_d{first + position}", tensor.shape, tensor.dtype, row_major(tensor.shape), True)
-        )
+        number = first + position
+        params.append(PlanParam(f"out{position}_d{number}", tensor.shape, tensor.dtype, True, places(graph)[number]))
     block = op.graph
     inputs = tuple(
         Tile(i, i, iterator.imap, iterator.fmap if block.forloop_range > 1 else None)
@@ -108,8 +105,7 @@ def _source(param: PlanParam, tile: Tile, flat: Flat) -> Source:
     dense = rank - 2 if transposed else rank - 1
     if rank == 0 or param.strides[dense] != 1 or tensor.shape[dense] % width:
         return Source(transposed, chunks=False)
-    others = (s for d, s in enumerate(param.strides) if d != dense and param.shape[d] > 1)
-    return Source(transposed, chunks=all(stride % width == 0 for stride in others))
+    return Source(transposed, chunks=param.aligned(width, dense))
 
 
 @dataclass(frozen=True, slots=True)

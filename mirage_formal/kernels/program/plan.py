@@ -15,6 +15,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.graph.views import Place
 from mirage_formal.kernels.program.flat import FlatOp
 from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
 
@@ -259,18 +260,44 @@ Step = Compute | Fetch | Load | Save | Prefetch | Barrier | WaitGroups | Commit
 
 @dataclass(frozen=True, slots=True)
 class PlanParam:
-    """A device tensor that the kernel reads or writes, with its strides in elements."""
+    """A device tensor that the kernel reads or writes.
+
+    Attributes:
+        name: Its name in the kernel.
+        shape: Its shape.
+        dtype: Its element type.
+        written: Whether it is written.
+        place: Where its elements lie, see ``graph.views``: behind which offset, through which strides, and which of
+            them lie in memory at all.
+    """
 
     name: str
     shape: Shape
     dtype: DType
-    strides: tuple[int, ...]
     written: bool
+    place: Place
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return self.place.strides
 
     @property
     def elements(self) -> int:
-        """Elements from the first to the last, both included."""
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        """Elements from the one that the parameter points to up to the last one that is read or written."""
+        return self.place.span(self.shape)
+
+    def aligned(self, width: int, dense: int) -> bool:
+        """Whether runs of ``width`` elements along a dim start at multiples of it, and lie in memory wholly or not.
+
+        Args:
+            width: Elements of a run; runs start at multiples of it along the dim.
+            dense: The dim, along which neighbours are neighbours in memory.
+        """
+        extents = self.place.extents or self.shape
+        others = (s for d, s in enumerate(self.strides) if d != dense and extents[d] > 1)
+        whole = self.place.extents is None or self.place.extents[dense] % width == 0
+        return whole and self.place.offset % width == 0 and all(stride % width == 0 for stride in others)
 
 
 @dataclass(frozen=True, slots=True)
