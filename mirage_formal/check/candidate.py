@@ -19,6 +19,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.tails.extents import matched
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, children, head, postorder, to_text
@@ -233,13 +234,18 @@ def _check_graphs(root: Path, files: _Files) -> None:
 
 
 def _check_proof(root: Path, files: _Files) -> None:
-    """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers."""
+    """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers.
+
+    Where the candidate has tails, these are the tensors between its pads and slices, of the program's operators at the
+    padded extents (``graph.tails``).
+    """
     path = root / PROOF_FILE
     with step(path, "abstract expressions"):
-        found, goals = expressions(files.graph), targets(files.sought)
+        program, graph = matched(files.sought, files.graph)
+        found, goals = expressions(graph), targets(program)
     with step(path, "complete proof log"):
         claims, proved = files.certificates, files.equivalences
-        expect("tensors with a certificate", list(_tensors(files.graph)), [record.tensor for record in claims])
+        expect("tensors with a certificate", list(_tensors(graph)), [record.tensor for record in claims])
         used = {record.file for record in claims}
         closing = ClosingRecord(
             certificates=len(claims),

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.check.proof.added_conditions import split
+from mirage_formal.check.composed import Composed, replay
+from mirage_formal.check.proof.added_conditions import split, split_of_both
 from mirage_formal.check.proof.digits import obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.replay import Theorem, replay
+from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.second import Answer, second_opinion
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
@@ -64,14 +65,23 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
 
 
 def described(theorem: Theorem) -> Replayed:
-    """What a theorem of the kernel needs of the solvers, and what its conditions say."""
+    """What a theorem of the kernel needs of the solvers, and what its conditions say.
+
+    Raises:
+        ProofError: A condition beyond the end of a padded input does not follow from the others.
+    """
     texts: list[Obligation] = []
     for extents in sorted(theorem.digit_facts):
         halves = obligations(extents)
         texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
-    found = split(theorem)
-    return Replayed(theorem, theorem.conditions, found.added, bool(found.doubtful), tuple(texts))
+    conditions = theorem.conditions
+    if isinstance(theorem, Composed):
+        found = split_of_both(theorem.kernels, theorem.padding, theorem.own)
+        conditions = tuple(dict.fromkeys((*theorem.padding.read[0][0].conditions, *theorem.own)))
+    else:
+        found = split(theorem)
+    return Replayed(theorem, conditions, found.added, bool(found.doubtful), tuple(texts))
 
 
 def own_conditions(program: KernelGraph) -> tuple[str, ...]:

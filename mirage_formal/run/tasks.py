@@ -26,6 +26,7 @@ from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.tails.extents import matched
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
@@ -41,6 +42,7 @@ from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.search.engine import Engine, Unit
+from mirage_formal.search.tails import rounded
 from mirage_formal.search.thread import fuse_threads
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
@@ -49,6 +51,8 @@ FINAL_PRIME_BITS: Final = 31
 #: Multiplications of the final fingerprint where a proof is asked for: then it is a second witness, no part of the
 #: verdict, and not worth minutes.
 FINAL_PRODUCTS: Final = 1 << 30
+#: What labels of units at rounded extents begin with.
+PADDED: Final = "padded: "
 
 
 def load_engine(name: str) -> Engine:
@@ -75,17 +79,26 @@ def load_engine(name: str) -> Engine:
 
 
 def plan(job: Job) -> list[Unit]:
-    """The units of a job."""
-    return load_engine(job.engine).units(job.sought.program, job.space, job.options)
+    """The units of a job; behind them those of its program at rounded extents, if it has awkward ones."""
+    engine, program = load_engine(job.engine), job.sought.program
+    units = engine.units(program, job.space, job.options)
+    if (longer := rounded(program)) is not None:
+        for unit in engine.units(longer.program, job.space, job.options):
+            units.append(Unit(len(units), f"{PADDED}{unit.label}", unit.payload))
+    return units
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
     """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
     begin = perf_counter()
     job = task.job
-    gate = Gate(job.sought.program, job.options.seed)
-    result = load_engine(job.engine).run(job.sought.program, job.space, replace(job.options, accept=gate), task.unit)
-    found = {record.digest: record for record in (_found(job, candidate.graph) for candidate in result.candidates)}
+    longer = rounded(job.sought.program) if task.unit.label.startswith(PADDED) else None
+    program = job.sought.program if longer is None else longer.program
+    gate = Gate(program, job.options.seed)
+    result = load_engine(job.engine).run(program, job.space, replace(job.options, accept=gate), task.unit)
+    graphs = (fuse_threads(candidate.graph) for candidate in result.candidates)
+    records = (_found(job, graph if longer is None else longer.wrapped(graph)) for graph in graphs)
+    found = {record.digest: record for record in records}
     stats = msgspec.structs.asdict(result.stats)
     pruned = stats.pop("pruned")
     return UnitRecord(
@@ -102,8 +115,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
     )
 
 
-def _found(job: Job, found: KernelGraph) -> FoundRecord:
-    graph = canonical(job.sought.wrapped(fuse_threads(found)))
+def _found(job: Job, graph: KernelGraph) -> FoundRecord:
+    graph = canonical(job.sought.wrapped(graph))
     cost = estimate(graph, job.target)
     return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 
@@ -148,15 +161,19 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
-    """For every tensor of a candidate, in the order of proof.jsonl, why its expression is part of an output's."""
-    targets, oracle = _oracle(task.job)
-    return [_claim(tensor, e, targets, oracle) for tensor, e in _tensors(decode(task.graph))]
+    """For every tensor of a candidate, in the order of proof.jsonl, why its expression is part of an output's.
+
+    Of a candidate with tails these are the tensors between its pads and slices, see ``graph.tails``.
+    """
+    program, graph = matched(task.job.sought.whole, decode(task.graph))
+    targets, oracle = _oracle(program)
+    return [_claim(tensor, e, targets, oracle) for tensor, e in _tensors(graph)]
 
 
 @lru_cache(maxsize=4)
-def _oracle(job: Job) -> tuple[tuple[Expr, ...], NormalFormOracle]:
-    trace = expressions(job.sought.whole)
-    targets = tuple(trace.tensors[i] for i in job.sought.whole.outputs)
+def _oracle(program: KernelGraph) -> tuple[tuple[Expr, ...], NormalFormOracle]:
+    trace = expressions(program)
+    targets = tuple(trace.tensors[i] for i in program.outputs)
     return targets, NormalFormOracle(targets)
 
 

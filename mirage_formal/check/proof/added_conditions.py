@@ -6,7 +6,7 @@ No part of a proof: the equality holds where all conditions of both graphs hold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -63,6 +63,33 @@ def split(theorem: Theorem) -> Split:
     added = dict.fromkeys(need[0] for need in candidate if not had(need))
     doubtful = dict.fromkeys(need[0] for need in (*program, *candidate) if not certain(need))
     return Split(tuple(added), tuple(doubtful))
+
+
+def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Split:
+    """The conditions of a candidate with tails, sorted, where they and the program's are all that is needed.
+
+    Sound: a condition of P' at padded inputs is one of the program's unless the second proof adds it, and the
+    candidate's unless C' lacks it; what holds by its form holds at all inputs. One of which nothing of this is known is
+    refused. Where some rest on the candidate's alone, all of the candidate's are added that do not hold by their form.
+
+    Args:
+        kernels: P' = C', see ``check.composed``.
+        padding: slices(P'(pads)) = P.
+        own: The candidate's conditions, in the order in which C' has them.
+
+    Raises:
+        ProofError: A condition of the program's operators beyond the end of its inputs does not follow from any other.
+    """
+    (outer, inner), (first, second) = padding.read[0], kernels.read[0]
+    there, back = split(kernels), split(replace(kernels, read=([second, first], kernels.read[1])))
+    names = dict(zip(inner.conditions, first.conditions, strict=True))
+    beyond = {names[one] for one in split(padding).added} & set(there.doubtful)
+    if unknown := sorted(beyond & set(back.added)):
+        raise ProofError(f"expected pads that add no condition, got {unknown[0]} beyond the end", "padding")
+    mine = dict(zip(second.conditions, own, strict=True))
+    added = (text for one, text in mine.items() if one in there.added or (beyond and one in there.doubtful))
+    doubtful = [*there.doubtful, *(one for one in split(padding).doubtful if one in outer.conditions)]
+    return Split(tuple(dict.fromkeys(added)), tuple(doubtful))
 
 
 def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:

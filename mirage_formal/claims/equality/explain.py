@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from mirage_formal.claims.equality.formulas import LATEX, TEXT, Writer
 from mirage_formal.claims.equality.polynomials import Monomial, Polynomial
-from mirage_formal.claims.equality.prove import Derivation, derived
+from mirage_formal.claims.equality.prove import Derivation, derived, halves, prove
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.verdict import Unknown
+from mirage_formal.graph.verdict import Equivalent, Unknown
 
 _LAWS: Final = {
     "sum": "sum: nested sums joined, independent factors taken out, digits regrouped",
@@ -27,6 +27,14 @@ def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
+    found = prove(program, candidate)
+    if isinstance(found, Equivalent) and found.proof.startswith(b"["):
+        parts = halves(program, candidate)
+        return "\n".join(f"Of {name}:\n\n{_explained(mine, theirs, latex)}" for name, mine, theirs in parts)
+    return _explained(program, candidate, latex)
+
+
+def _explained(program: KernelGraph, candidate: KernelGraph, latex: bool) -> str:
     derivation, verdict = derived(program, candidate)
     if isinstance(verdict, Unknown) and any(c.program is None or c.candidate is None for c in derivation.closings):
         return f"unknown: {verdict.reason}\n"

@@ -7,6 +7,7 @@ evaluated, so the answer holds for all inputs on which the side conditions hold.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +20,9 @@ from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, operators
+from mirage_formal.graph.tails.extents import tails
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
 #: How often roots are written anew.
@@ -86,12 +89,46 @@ def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
     """Prove that a candidate computes what the program computes, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
-    zero after multiplication with divisors. Whatever stops the procedure gives Unknown with the reason.
+    zero after multiplication with divisors; or when that holds of the two halves of ``graph.tails``, which together
+    say it. Whatever stops the procedure gives Unknown with the reason.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
-    return derived(program, candidate)[1]
+    _same_interface(program, candidate)
+    # First, because it tells that what the kernels need beyond the end of an input holds there.
+    found = _composed(program, candidate)
+    return derived(program, candidate)[1] if found is None else found
+
+
+#: Half of a proof: what it is about, a program and a candidate.
+Half = tuple[str, KernelGraph, KernelGraph]
+
+
+def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
+    """What has to be proved of a candidate with tails, see ``graph.tails``; nothing, if it has none."""
+    found = tails(program, candidate)
+    if found is None:
+        return ()
+    return (
+        ("the kernels, at the padded extents", found.program, found.candidate),
+        ("the program's operators at the padded extents, between pads and slices", program, found.padded),
+    )
+
+
+def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
+    """A proof in two halves; None if there is none."""
+    parts = halves(program, candidate)
+    proofs: list[str] = []
+    for _, mine, theirs in parts:
+        try:
+            found = derived(mine, theirs)[1]
+        except GraphError:  # extents that do not fit
+            return None
+        if isinstance(found, Unknown):
+            return None
+        proofs.append(found.proof.decode())
+    return Equivalent(json.dumps([to_json(parts[0][1]), *proofs]).encode()) if parts else None
 
 
 def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:

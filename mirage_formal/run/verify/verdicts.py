@@ -373,18 +373,16 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
     """
     if not isinstance(verdict, Equivalent):
         return verdict
-    from mirage_formal.check.proof.added_conditions import split
-    from mirage_formal.check.proof.replay import replay
+    from mirage_formal.check import equivalence
     from mirage_formal.check.proof.ring import ProofError
     from mirage_formal.claims.refutation.witness import unmet
 
     try:
-        theorem = replay(program, graph, verdict.proof)
+        held = equivalence.replayed(program, graph, verdict.proof)
     except ProofError as error:
         return Unknown(f"the checker refuses the proof, which is a bug of the prover: {error.what}")
-    found = split(theorem)
-    never = unmet(program, graph, bool(found.doubtful), seed=seed)
-    return Equivalent(verdict.proof, theorem.conditions, found.added) if never is None else never
+    never = unmet(program, graph, held.doubtful, seed=seed)
+    return Equivalent(verdict.proof, held.conditions, held.added) if never is None else never
 
 
 def explanations(

@@ -66,7 +66,7 @@ def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
     assert total(names)[0] <= 3000
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
-    own = {"check.equal", "errors", "files", "limits", "strict_json", "terminal"}
+    own = {"check.composed", "check.equal", "errors", "files", "limits", "strict_json", "terminal"}
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
 
 

@@ -1,0 +1,191 @@
+"""Programs with extents that no tile divides, searched at rounded extents.
+
+A grid and a loop divide extents, so a program over 197 tokens or 50,257 columns has no kernels to speak of. It is
+searched as P', the same operators at extents rounded up, and every candidate for P' is wrapped: zeros behind the ends
+of the inputs, slices of the outputs (``graph.tails``). What is padded and what is cut is no memory traffic and no
+kernel (``graph.views``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.tails.apart import Wrapping
+from mirage_formal.graph.tails.extents import resized, same_dims
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verdict import Equivalent
+
+#: Extents up to this are one tile, whatever they are.
+_ONE_TILE: Final = 16
+#: Extents that are multiples of this have tiles enough.
+_MULTIPLE: Final = 8
+#: What extents are rounded up to multiples of: the first of which the last multiple adds an eighth at most.
+_GRANULES: Final = (128, 64, 32, 16)
+_WASTE: Final = 8
+
+#: A dim of a tensor of the program.
+_Dim = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A program at rounded extents.
+
+    Attributes:
+        program: Its operators on longer inputs.
+        wrapping: The pads and slices that make a candidate for the program of one for those.
+        original: The program at its own extents.
+    """
+
+    program: KernelGraph
+    wrapping: Wrapping
+    original: KernelGraph
+
+    def wrapped(self, candidate: KernelGraph) -> KernelGraph:
+        """A candidate for the program, from one for its operators at the rounded extents."""
+        return self.wrapping.around(self.original.inputs, candidate)
+
+
+@lru_cache(maxsize=32)
+def rounded(program: KernelGraph) -> Rounded | None:
+    """The program at rounded extents; None if none of its extents is awkward, or no zeros behind its inputs keep it.
+
+    Dims that the operators' shape rules tie have one extent. Which of the ties are rounded is decided by the prover,
+    one after another: a sum over zeros is what it was, a softmax over them is not. Extents on which an operator's
+    meaning depends on (a mean's divisor, what a reshape joins or a slice cuts) stay as they are.
+
+    Sound: nothing is pruned or accepted here. Candidates for the result are wrapped, and meet the verification that all
+    candidates meet.
+    """
+    ties = _Ties(program)
+    types = kernel_types(program)
+    found: Rounded | None = None
+    chosen: dict[_Dim, int] = {}
+    for tie in ties.awkward():
+        tensor, dim = tie
+        tried = {**chosen, tie: _up(types[tensor].shape[dim])}
+        made = _at(program, ties, tried)
+        if made is not None and isinstance(prove(program, made.wrapped(made.program)), Equivalent):
+            found, chosen = made, tried
+    return found
+
+
+def _up(extent: int) -> int:
+    """An extent rounded up."""
+    found = (-(-extent // granule) * granule for granule in _GRANULES)
+    return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
+
+
+def _at(program: KernelGraph, ties: _Ties, extents: dict[_Dim, int]) -> Rounded | None:
+    """The program with these extents of ties; None if it does not fit them."""
+    types = kernel_types(program)
+
+    def shape(tensor: int) -> Shape:
+        return tuple(extents.get(ties.root((tensor, dim)), n) for dim, n in enumerate(types[tensor].shape))
+
+    count = len(program.inputs)
+    try:
+        larger = resized(program, [shape(i) for i in range(count)])
+    except GraphError:
+        return None
+    if larger is None or [kernel_types(larger)[n].shape for n in larger.outputs] != [shape(n) for n in program.outputs]:
+        return None
+    front: list[Op] = []
+    reads = list(range(count))
+    for i in range(count):
+        for dim, (have, want) in enumerate(zip(types[i].shape, shape(i), strict=True)):
+            if want > have:
+                front.append(Op(OpKind.PAD, (reads[i],), Attrs(dim=dim, before=0, after=want - have)))
+                reads[i] = count + len(front) - 1
+    back: list[Op] = []
+    outputs = list(range(len(program.outputs)))
+    for i, n in enumerate(program.outputs):
+        for dim, (want, have) in enumerate(zip(types[n].shape, shape(n), strict=True)):
+            if want < have:
+                back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
+                outputs[i] = len(program.outputs) + len(back) - 1
+    return Rounded(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
+
+
+class _Ties:
+    """Dims of a program's tensors that have one extent by the shape rules of its operators."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self._parent: dict[_Dim, _Dim] = {}
+        self._fixed: set[_Dim] = set()
+        self._shapes = [tensor.shape for tensor in kernel_types(program)]
+        for first, op in numbered(len(program.inputs), program.ops):
+            if isinstance(op, Op):
+                self._operator(op, first)
+
+    def root(self, dim: _Dim) -> _Dim:
+        """The dim that stands for all that are tied to one."""
+        while dim in self._parent:
+            dim = self._parent[dim]
+        return dim
+
+    def awkward(self) -> list[_Dim]:
+        """Ties whose extent no tile divides, the longest first; those that may change."""
+        fixed = {self.root(dim) for dim in self._fixed}
+        every = {self.root((t, d)) for t, shape in enumerate(self._shapes) for d in range(len(shape))}
+        found = [tie for tie in every - fixed if self._extent(tie) > _ONE_TILE and self._extent(tie) % _MULTIPLE]
+        return sorted(found, key=lambda tie: (-self._extent(tie), tie))
+
+    def _extent(self, dim: _Dim) -> int:
+        return self._shapes[dim[0]][dim[1]]
+
+    def _tie(self, a: _Dim, b: _Dim) -> None:
+        """Tie two dims; a dim of extent 1 beside a longer one is broadcast, and stays."""
+        if self._extent(a) != self._extent(b):
+            return
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self._parent[max(a, b)] = min(a, b)
+
+    def _others(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
+        """Tie the dims of all operands to those of the result, but for some."""
+        for operand in op.operands:
+            for dim in range(len(self._shapes[first])):
+                if dim not in but:
+                    self._tie((operand, dim), (first, dim))
+
+    def _operator(self, op: Op, first: int) -> None:
+        attrs, last = op.attrs, len(self._shapes[first]) - 1
+        dims = (*op.operands, first)
+        match op.kind:
+            case OpKind.MATMUL:
+                a, b = op.operands
+                self._tie((a, last), (b, last - 1))
+                self._tie((a, last - 1), (first, last - 1))
+                self._tie((b, last), (first, last))
+                for dim in range(last - 1):
+                    # A grid takes such a dim whole, one product to a block.
+                    self._fixed.update((n, dim) for n in dims)
+            case OpKind.TRANSPOSE:
+                for new, old in enumerate(attrs.perm or ()):
+                    self._tie((op.operands[0], old), (first, new))
+            case OpKind.RESHAPE:
+                pairs = same_dims(self._shapes[op.operands[0]], self._shapes[first])
+                for old, new in pairs:
+                    self._tie((op.operands[0], old), (first, new))
+                olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
+                self._fixed.update(
+                    (op.operands[0], d) for d in range(len(self._shapes[op.operands[0]])) if d not in olds
+                )
+                self._fixed.update((first, d) for d in range(last + 1) if d not in news)
+            case _:
+                along = () if attrs.dim is None else (attrs.dim,)
+                self._others(op, first, along)
+                if op.kind is not OpKind.SUM:
+                    self._fixed.update((n, dim) for n in dims for dim in along)
+
+
+__all__ = ["Rounded", "rounded"]

@@ -1,0 +1,195 @@
+"""Proofs of candidates with tails: accepted where they hold, refused where any part of them is another."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.check.equivalence import opinions, replayed
+from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.claims.equality.explain import explain
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.refutation.witness import unmet
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.tails.extents import resized
+from mirage_formal.graph.verdict import Equivalent, Unknown
+from tests.kit.kernels.tails import Wrapped, chain, product
+
+K = OpKind
+SHAPE, WANTED = (5, 37), (8, 48)
+
+
+def proof_of(program: KernelGraph, graph: KernelGraph) -> bytes:
+    found = prove(program, graph)
+    assert isinstance(found, Equivalent)
+    return found.proof
+
+
+def by_blocks(build: Any, *ops: Op, inputs: int = 1, keeps: bool = True) -> tuple[KernelGraph, KernelGraph]:
+    """A program of one operator or more over padded inputs, and the same operators in blocks of rows."""
+    g = mf.new_kernel_graph()
+    given = [g.new_input(dims=SHAPE, name=name) for name in "xy"[:inputs]]
+    g.mark_output(build(g, *given))
+    program = g.freeze()
+    made = Wrapped(program)
+    padded = tuple(made.padded(i, SHAPE, WANTED) for i in range(inputs))
+    count = inputs + len(ops)
+    block = BlockGraph(
+        (2, 1, 1),
+        (128, 1, 1),
+        1,
+        1,
+        (InputIterator((0, None, None), None),) * inputs,
+        (*ops, Op(K.ACCUM_SUM, (count - 1,))),
+        (OutputSaver(count, (0, None, None)),),
+    )
+    result = made.add(GraphDefined(padded, block))
+    whole, wanted = (WANTED, SHAPE) if keeps else ((8, 1), (5, 1))
+    return program, made.graph(made.cut(result, whole, wanted))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        product(19, 37, 45, (16, 16, 16)),
+        product(197, 257, 50257, (16, 64, 32)),
+        product(19, 37, 45, (16, 16, 16), K.SILU),
+        product(1, 17, 16, (16, 16, 16), K.EXP),
+        chain((5, 197), (8, 256), (2, 4)),
+    ],
+    ids=lambda pair: str([item.tensor.shape for item in pair[0].inputs]),
+)
+def test_tails_are_proved_and_the_checker_agrees(pair: list[KernelGraph]) -> None:
+    program, graph = pair
+    found = replayed(program, graph, proof_of(program, graph))
+    assert found.added == ()
+    assert not any("padded program" in text for text in found.conditions)
+    assert opinions(found).confirmed == len(found.theorem.closings) == 2
+    assert {ob.lemma for ob in found.obligations} == {"injective", "onto"}
+
+
+def test_a_sum_over_zeros_is_the_sum() -> None:
+    program, graph = by_blocks(lambda g, x: g.sum(x, 1), Op(K.SUM, (0,), Attrs(dim=1)), keeps=False)
+    assert replayed(program, graph, proof_of(program, graph)).conditions == ()
+
+
+@pytest.mark.parametrize(
+    ("build", "ops", "keeps"),
+    [
+        (lambda g, x: g.sum(g.exp(x), 1), (Op(K.EXP, (0,)), Op(K.SUM, (1,), Attrs(dim=1))), False),
+        (lambda g, x: g.mean(x, 1), (Op(K.MEAN, (0,), Attrs(dim=1)),), False),
+        (lambda g, x: g.max(x, 1), (Op(K.MAX, (0,), Attrs(dim=1)),), False),
+        (lambda g, x: g.rms_norm(x, (37,)), (Op(K.RMS_NORM, (0,), Attrs(dim=1)),), True),
+        (
+            lambda g, x: g.softmax(x, 1),
+            (Op(K.EXP, (0,)), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2))),
+            True,
+        ),
+    ],
+    ids=["sum of exponentials", "mean", "max", "rms_norm", "softmax"],
+)
+def test_zeros_that_are_not_neutral_are_not_proved(build: Any, ops: tuple[Op, ...], keeps: bool) -> None:
+    program, graph = by_blocks(build, *ops, keeps=keeps)
+    assert isinstance(prove(program, graph), Unknown)
+
+
+def test_conditions_beyond_the_end() -> None:
+    """y is 0 there, so a divisor is; that nothing is divided by 0 is then a condition that no input meets."""
+    program, graph = by_blocks(lambda g, x, y: g.div(x, y), Op(K.DIV, (0, 1)), inputs=2)
+    found = replayed(program, graph, proof_of(program, graph))
+    assert found.added == ("candidate, kernel operator 4, block operator 0: divisor nonzero",)
+    assert found.doubtful
+    assert unmet(program, graph, found.doubtful) is not None
+    program, graph = by_blocks(lambda g, x, y: g.div(x, g.exp(y)), Op(K.EXP, (1,)), Op(K.DIV, (0, 2)), inputs=2)
+    found = replayed(program, graph, proof_of(program, graph))
+    assert found.added == ()
+
+
+def test_a_condition_that_only_the_program_has_beyond_the_end_is_refused() -> None:
+    """P' divides by zeros, C' does not divide: at padded inputs nothing says what P' computes there."""
+    program, graph = by_blocks(
+        lambda g, x, y: g.mul(g.div(x, y), y), Op(K.SCALE, (1,), Attrs(factor=Fraction(0))), Op(K.ADD, (0, 2)), inputs=2
+    )
+    found = prove(program, graph)
+    assert isinstance(found, Equivalent)
+    with pytest.raises(ProofError, match="beyond the end"):
+        replayed(program, graph, found.proof)
+
+
+def parts(proof: bytes) -> list[str]:
+    found = json.loads(proof)
+    assert isinstance(found, list)
+    assert len(found) == 3
+    return found
+
+
+def test_proofs_of_other_graphs_are_refused() -> None:
+    program, graph = product(19, 37, 45, (16, 16, 16))
+    middle, kernels, padding = parts(proof_of(program, graph))
+    other = parts(proof_of(*product(19, 37, 45, (16, 16, 16), K.EXP)))
+    longer = resized(program, [(48, 48), (48, 48)])
+    assert longer is not None
+    for wrong in (
+        [middle, padding, kernels],
+        [middle, kernels, kernels],
+        [other[0], kernels, padding],
+        [middle, other[1], padding],
+        [middle, kernels, other[2]],
+        [to_json(longer), kernels, padding],
+        [to_json(program), kernels, padding],
+        [middle, kernels],
+        [middle, kernels, padding, padding],
+        ["{}", kernels, padding],
+        [middle, kernels, None],
+        [middle, kernels, padding[:-1]],
+    ):
+        with pytest.raises(ProofError):
+            replayed(program, graph, json.dumps(wrong).encode())
+    assert replayed(program, graph, json.dumps([middle, kernels, padding]).encode()).conditions == ()
+
+
+def test_other_pads_and_slices_are_refused() -> None:
+    """The proof of a candidate says nothing about one whose pads or slices lie elsewhere."""
+    program, graph = product(19, 37, 45, (16, 16, 16))
+    proof = proof_of(program, graph)
+    for position, op in enumerate(graph.ops):
+        if not isinstance(op, Op):
+            continue
+        dim = op.attrs.dim
+        assert dim is not None
+        if op.kind is K.PAD:
+            assert op.attrs.after is not None
+            changed = Op(K.PAD, op.operands, Attrs(dim=dim, before=op.attrs.after, after=0))
+        else:
+            assert op.attrs.stop is not None
+            changed = Op(K.SLICE, op.operands, Attrs(dim=dim, start=1, stop=op.attrs.stop + 1))
+        moved = KernelGraph(graph.inputs, (*graph.ops[:position], changed, *graph.ops[position + 1 :]), graph.outputs)
+        with pytest.raises(ProofError):
+            replayed(program, moved, proof)
+        assert isinstance(prove(program, moved), Unknown), position
+
+
+def test_a_list_for_a_candidate_without_tails_is_refused() -> None:
+    program, graph = product(16, 32, 16, (16, 16, 16))
+    proof = proof_of(program, graph)
+    assert proof.startswith(b"{")
+    with pytest.raises(ProofError, match="pads"):
+        replayed(program, graph, json.dumps([to_json(program), proof.decode(), proof.decode()]).encode())
+    for text in (b"[", b"[[[[", b"[" * 100_000, b"[]", b'["", "", ""]', b"[1, 2, 3]"):
+        with pytest.raises(ProofError):
+            replayed(program, graph, text)
+
+
+def test_both_halves_are_explained() -> None:
+    program, graph = product(19, 37, 45, (16, 16, 16), K.SILU)
+    text = explain(program, graph)
+    assert text.count("Program") == 2
+    assert "Of the kernels, at the padded extents" in text
+    assert "between pads and slices" in text
+    assert "unknown" not in text

@@ -1,0 +1,124 @@
+"""Candidates with tails taken apart, and programs at other extents, against the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.graph.canonical import canonical
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.tails.apart import apart
+from mirage_formal.graph.tails.extents import matched, resized, tails
+from mirage_formal.meaning import reference
+from tests.kit.kernels.tails import Wrapped, chain, product
+
+K = OpKind
+
+
+@pytest.mark.parametrize("order", ["written", "canonical"])
+@pytest.mark.parametrize("pair", [product(19, 37, 45, (16, 16, 16), K.SILU), chain((5, 9), (8, 16), (2, 2))], ids=str)
+def test_what_is_taken_apart_is_put_together_again(pair: list[KernelGraph], order: str) -> None:
+    program, graph = pair
+    graph = canonical(graph) if order == "canonical" else graph
+    found = apart(graph)
+    assert found is not None
+    wrapping, inner = found
+    assert all(isinstance(op, GraphDefined) for op in inner.ops)
+    assert {op.kind for op in (*wrapping.front, *wrapping.back)} == {K.PAD, K.SLICE}
+    again = wrapping.around(graph.inputs, inner)
+    assert faults(again) == []
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=item.tensor.shape) for item in program.inputs]
+    for mine, theirs in zip(reference.run(again, arrays), reference.run(graph, arrays), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_program_between_the_pads() -> None:
+    program, graph = product(19, 37, 45, (16, 16, 16), K.SILU)
+    found = tails(program, graph)
+    assert found is not None
+    assert [item.tensor.shape for item in found.program.inputs] == [(32, 48), (48, 48)]
+    assert [op.kind for op in found.program.ops if isinstance(op, Op)] == [K.MATMUL, K.SILU]
+    assert matched(program, graph) == (found.program, found.candidate)
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=item.tensor.shape) for item in program.inputs]
+    for mine, theirs in zip(reference.run(found.padded, arrays), reference.run(program, arrays), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_graphs_without_pads_and_slices_are_left_alone() -> None:
+    program, graph = chain((8, 16), (8, 16), (2, 2))
+    assert apart(graph) is None
+    assert matched(program, graph) == (program, graph)
+    assert matched(program, program) == (program, program)
+
+
+def test_an_input_that_is_read_in_two_ways_is_not_taken_apart() -> None:
+    """Padded once and as it is once: no graph over padded inputs alone is between."""
+    g = mf.new_kernel_graph()
+    x, w = g.new_input(dims=(8, 12), name="x"), g.new_input(dims=(16, 12), name="w")
+    g.mark_output(g.matmul(g.pad(x, 1, 0, 4), g.matmul(w, g.transpose(x))))
+    assert apart(g.freeze()) is None
+
+
+def test_pads_that_are_outputs_and_slices_that_kernels_read_stay() -> None:
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(8, 12), name="x")
+    padded = g.pad(x, 1, 0, 4)
+    g.mark_output(padded)
+    g.mark_output(g.exp(padded))
+    assert apart(g.freeze()) is None
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(8, 12), name="x")
+    g.mark_output(g.square(g.slice(g.exp(x), 1, 0, 7)))
+    assert apart(g.freeze()) is None
+
+
+def test_a_program_with_pads_of_its_own_is_compared_as_it_is() -> None:
+    """Its candidate has the program's pads; the program's operators on padded inputs would pad twice."""
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(8, 12), name="x")
+    g.mark_output(g.softmax(g.pad(x, 1, 0, 4), 1))
+    program = g.freeze()
+    assert matched(program, program) == (program, program)
+
+
+def test_two_slices_of_one_result() -> None:
+    """Outputs that are slices of one kernel's result, and one that is the result itself."""
+    program, graph = chain((5, 9), (8, 16), (2, 2))
+    made = Wrapped(program)
+    made.ops, made.count = list(graph.ops[:5]), 7
+    a = made.add(Op(K.SLICE, (6,), Attrs(dim=0, start=0, stop=5)))
+    b = made.add(Op(K.SLICE, (a,), Attrs(dim=1, start=2, stop=9)))
+    both = made.graph(a, b, 6)
+    found = apart(both)
+    assert found is not None
+    wrapping, inner = found
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(5, 9)) for _ in range(2)]
+    again = wrapping.around(both.inputs, inner)
+    for mine, theirs in zip(reference.run(again, arrays), reference.run(both, arrays), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_programs_at_other_extents() -> None:
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(197, 768), name="x")
+    g.mark_output(g.transpose(g.reshape(g.silu(x), (197, 12, 64)), 0, 1))
+    program = g.freeze()
+    found = resized(program, [(208, 768)])
+    assert found is not None
+    assert kernel_types(found)[found.outputs[0]].shape == (12, 208, 64)
+    assert resized(program, [(197, 780)]) is None  # 12 heads of 64 are 768
+    assert resized(program, [(197, 768)]) == program
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(20, 30), name="x")
+    g.mark_output(g.reshape(x, (600,)))
+    assert resized(g.freeze(), [(32, 30)]) is None
+    _, graph = product(19, 37, 45, (16, 16, 16))
+    assert resized(replace(graph), [(19, 37), (37, 45)]) is None  # not a program

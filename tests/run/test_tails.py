@@ -1,0 +1,86 @@
+"""Programs with odd extents, from the search to the check of what it wrote and kernels on the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.check.candidate import check_candidate
+from mirage_formal.check.report import CheckFailed
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.kernels.target import load_target
+from mirage_formal.run.built.build import build
+from mirage_formal.run.driver import Report, run
+from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.tasks import PADDED, plan
+from tests.kit.kernels.example_kernels import checked
+
+H200 = load_target("h200")
+
+
+def gated(rows: int, inner: int, columns: int) -> KernelGraph:
+    g = mf.new_kernel_graph()
+    x, w = g.new_input(dims=(rows, inner), name="x"), g.new_input(dims=(inner, columns), name="w")
+    g.mark_output(g.silu(g.matmul(x, w)))
+    return g.freeze()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelGraph, Report]:
+    program = gated(37, 67, 101)
+    settings = Settings(workers=1, config="mlp", keep=2, max_kernel_ops=1)
+    return program, run(program, settings, tmp_path_factory.mktemp("tails") / "run")
+
+
+def test_candidates_at_rounded_extents_are_proved(found: tuple[KernelGraph, Report]) -> None:
+    program, report = found
+    best = report.results[0]
+    assert isinstance(best.verdict, Equivalent)
+    assert any(isinstance(op, GraphDefined) and op.graph.blocks > 1 for op in best.graph.ops)
+    assert kernel_count(best.graph) == 1
+    assert best.graph.inputs == program.inputs
+    assert kernel_types(best.graph)[best.graph.outputs[0]].shape == (37, 101)
+    assert best.cost < report.unfused_us
+    assert report.summary.rejected == ()
+
+
+def test_the_checker_establishes_them(found: tuple[KernelGraph, Report]) -> None:
+    for result in found[1].results:
+        held = check_candidate(result.directory)
+        assert held.verdict == "equivalent"
+        assert held.added == ()
+        assert held.kernels == kernel_count(result.graph)
+
+
+def test_their_kernels_compute_the_program(found: tuple[KernelGraph, Report]) -> None:
+    program, report = found
+    made = build(report.results[0].graph, program, H200)
+    assert len(made.executable.launches) == 1
+    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+
+
+def test_a_proof_that_is_changed_is_refused(found: tuple[KernelGraph, Report], tmp_path: Path) -> None:
+    import shutil
+
+    source = found[1].results[0].directory
+    copy = tmp_path / source.name
+    shutil.copytree(source, copy)
+    proof = copy / "proof" / "equivalence.json"
+    proof.write_bytes(proof.read_bytes().replace(b"48", b"64", 1))
+    with pytest.raises(CheckFailed):
+        check_candidate(copy)
+
+
+def test_units_are_added_behind_the_program_s_own() -> None:
+    settings = Settings(config="mlp")
+    own, longer = plan(make_job(gated(64, 64, 96), settings)), plan(make_job(gated(37, 67, 101), settings))
+    assert not any(unit.label.startswith(PADDED) for unit in own)
+    kinds = [unit.label.startswith(PADDED) for unit in longer]
+    assert any(kinds)
+    assert kinds == sorted(kinds)
+    assert [unit.index for unit in longer] == list(range(len(longer)))
