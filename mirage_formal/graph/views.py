@@ -4,6 +4,8 @@ Results of transposes, reshapes, repeats and slices are views: whoever reads one
 an offset on and through other strides. A result is no view but a copy if it is an output of the graph, if no strides
 give its elements, or if a reader could not address them (``addressable``).
 
+A result of a graph-defined kernel that an output shows under another shape lies in the memory of that output.
+
 Two forms let the tiles of a graph-defined kernel overhang a tensor, so that grids and loops divide extents that the
 tensor has not:
 
@@ -63,12 +65,12 @@ def places(graph: KernelGraph) -> tuple[Place, ...]:
     count = len(graph.inputs)
     found = [Place(number, item.strides) for number, item in enumerate(graph.inputs)]
     types = kernel_types(graph)
-    ends, padded = _sliced(graph), _padded(graph)
+    ends, padded, reshaped = _sliced(graph), _padded(graph), _reshaped_outputs(graph)
     for first, op in numbered(count, graph.ops):
         for number in range(first, first + op.results):
             end = ends.get(number, number)
             extents = None if end == number else types[end].shape
-            found.append(Place(end, row_major(types[end].shape), extents=extents))
+            found.append(Place(reshaped.get(number, end), row_major(types[end].shape), extents=extents))
         if not isinstance(op, Op) or first in ends or first in ends.values() or first in graph.outputs:
             continue
         place, shape = found[op.operands[0]], types[first].shape
@@ -103,6 +105,20 @@ def _sliced(graph: KernelGraph) -> dict[int, int]:
                 after = following(after)
             ends.update(dict.fromkeys(chain[:-1], chain[-1]))
     return ends
+
+
+def _reshaped_outputs(graph: KernelGraph) -> dict[int, int]:
+    """Results of graph-defined kernels that an output shows under another shape, each with that output."""
+    makers = dict(numbered(len(graph.inputs), graph.ops))
+    made = {first + i for first, op in makers.items() if isinstance(op, GraphDefined) for i in range(op.results)} - set(
+        graph.outputs
+    )
+    found: dict[int, int] = {}
+    for output in graph.outputs:
+        op = makers.get(output)
+        if isinstance(op, Op) and op.kind is OpKind.RESHAPE and op.operands[0] in made:
+            found.setdefault(op.operands[0], output)
+    return found
 
 
 def _padded(graph: KernelGraph) -> frozenset[int]:

@@ -59,17 +59,22 @@ def normal(program: KernelGraph) -> KernelGraph | None:
     except _Stuck:
         return None
     found = KernelGraph(program.inputs, tuple(made.ops), outputs)
-    if len(set(outputs)) < len(outputs) or faults(found):
+    if not made.moved or len(set(outputs)) < len(outputs) or faults(found):
         return None
-    found = pruned(found)
-    return None if found == pruned(program) else found
+    return pruned(found)
 
 
 class _Maker:
-    """A new graph, operator by operator; equal operators are one."""
+    """A new graph, operator by operator; equal operators are one.
+
+    Attributes:
+        ops: Its operators.
+        moved: Whether a slice or a reshape is elsewhere.
+    """
 
     def __init__(self, program: KernelGraph) -> None:
         self.ops: list[Op] = []
+        self.moved = False
         self._program = program
         self._types = list(kernel_types(program)[: len(program.inputs)])
         self._known: dict[Op, int] = {}
@@ -134,7 +139,10 @@ class _Maker:
         """A reshape that would be a copy and only merges leading dims waits until something needs it."""
         assert op.attrs.shape is not None
         split = None if view else _merged(self._types[value.tensor].shape, op.attrs.shape)
-        return self._plainly(op, [value]) if split is None else _Value(value.tensor, split)
+        if split is None:
+            return self._plainly(op, [value])
+        self.moved = True
+        return _Value(value.tensor, split)
 
     def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
         starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
@@ -183,6 +191,7 @@ class _Maker:
         number = tensor - len(self._program.inputs)
         op = self.ops[number] if number >= 0 else None
         if op is not None and (found := self._passed(op, shape, dim, start, stop)) is not None:
+            self.moved = True
             return found
         return self._add(OpKind.SLICE, (tensor,), Attrs(dim=dim, start=start, stop=stop))
 

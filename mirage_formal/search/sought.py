@@ -6,8 +6,8 @@ for m = max x as for any other number. A search would have to find the same maxi
 finds the kernels of the plain form, for which a running maximum is derived again when they are generated
 (``kernels.stable``).
 
-Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its result
-as an input. Where views stand in between, the program is written anew first (``search.normal``).
+Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its
+result as an input. Where views stand in between, the program is written anew first (``search.normal``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def sought(program: KernelGraph) -> Sought:
     return _peeled(plain) or Sought(plain, program.inputs, None)
 
 
-# --- maxima ------------------------------------------------------------------------------------------------------------
+# --- maxima -----------------------------------------------------------------------------------------------------------
 
 
 def _without_maxima(program: KernelGraph) -> KernelGraph:
@@ -126,7 +126,7 @@ def _other(op: Op, zeros: set[int]) -> int | None:
             return None
 
 
-# --- views -------------------------------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------------------------------------------------
 
 
 def _peeled(program: KernelGraph) -> Sought | None:
@@ -137,7 +137,7 @@ def _peeled(program: KernelGraph) -> Sought | None:
     back = _reshaped(program, makers)
     core = {first: op for first, op in makers.items() if first not in front and first not in back}
     ends = tuple(makers[n].operands[0] if n in back else n for n in program.outputs)
-    if not (front or back) or not core or len(set(ends)) < len(ends) or any(n < count for n in ends):
+    if not (front or back) or not core or len(set(ends)) < len(ends) or any(n < count or n in front for n in ends):
         return None
     read = {n for op in core.values() for n in op.operands}
     reads = [n for n in range(count) if n in read] + [n for n in front if n in read]

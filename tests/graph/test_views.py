@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import addressable, kernel_count, places
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
@@ -140,4 +143,36 @@ def test_kernels_that_read_views_compute_the_program() -> None:
     program = graph.freeze()
     made = build(program, program, H200)
     assert len(made.executable.launches) == kernel_count(program) == 5
+    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+
+
+@pytest.mark.parametrize("shown", [1, 2])
+def test_an_output_in_another_shape_is_written_by_the_kernel_itself(shown: int) -> None:
+    """One output lies where the kernel writes; a second one is a copy of it."""
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(16, 32), name="x")
+    graph.mark_output(graph.reshape(graph.exp(x), (2, 8, 32)))
+    if shown == 2:
+        graph.mark_output(graph.reshape(graph.exp(x), (512, 1)))
+    program = graph.freeze()
+    block = BlockGraph(
+        (2, 1, 1),
+        (128, 1, 1),
+        1,
+        1,
+        (InputIterator((0, None, None), None),),
+        (Op(OpKind.EXP, (0,)), Op(OpKind.ACCUM_SUM, (1,))),
+        (OutputSaver(2, (0, None, None)),),
+    )
+    shapes = [(2, 8, 32), (512, 1)][:shown]
+    ops: tuple[KernelOp, ...] = (
+        GraphDefined((0,), block),
+        *(Op(OpKind.RESHAPE, (1,), Attrs(shape=shape)) for shape in shapes),
+    )
+    candidate = KernelGraph(program.inputs, ops, tuple(range(2, 2 + shown)))
+    assert kernel_count(candidate) == shown
+    assert places(candidate)[1].base == 2
+    assert isinstance(prove(program, candidate), Equivalent)
+    made = build(candidate, program, H200)
+    assert len(made.executable.launches) == shown
     assert checked(made, scales=(0.1, 1.0)).answer == "within"
