@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 # The generators stand with the tests.
-from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.composed import replay
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.refutation.refute import CLEAR, confirm

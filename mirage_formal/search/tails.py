@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, numbered
@@ -59,8 +60,9 @@ def rounded(program: KernelGraph) -> Rounded | None:
     """The program at rounded extents; None if none of its extents is awkward, or no zeros behind its inputs keep it.
 
     Dims that the operators' shape rules tie have one extent. Which of the ties are rounded is decided by the prover,
-    one after another: a sum over zeros is what it was, a softmax over them is not. Extents on which an operator's
-    meaning depends on (a mean's divisor, what a reshape joins or a slice cuts) stay as they are.
+    one after another: a sum over zeros is what it was, and so is a mean with its own divisor; a softmax over them is
+    not, nor is a quotient of which they are the divisor. Extents on which an operator's meaning depends otherwise (what
+    a maximum runs over, a reshape joins or a slice cuts) stay as they are.
 
     Sound: nothing is pruned or accepted here. Candidates for the result are wrapped, and meet the verification that all
     candidates meet.
@@ -73,9 +75,14 @@ def rounded(program: KernelGraph) -> Rounded | None:
         tensor, dim = tie
         tried = {**chosen, tie: _up(types[tensor].shape[dim])}
         made = _at(program, ties, tried)
-        if made is not None and isinstance(prove(program, made.wrapped(made.program)), Equivalent):
+        if made is not None and _same(program, made.wrapped(made.program)):
             found, chosen = made, tried
     return found
+
+
+def _same(program: KernelGraph, longer: KernelGraph) -> bool:
+    """Whether the operators between pads and slices compute the program, on some input at least."""
+    return isinstance(prove(program, longer), Equivalent) and unmet(program, longer, doubtful=True) is None
 
 
 def _up(extent: int) -> int:
@@ -182,9 +189,9 @@ class _Ties:
                 )
                 self._fixed.update((first, d) for d in range(last + 1) if d not in news)
             case _:
-                along = () if attrs.dim is None else (attrs.dim,)
+                along = () if attrs.dim is None or op.kind is OpKind.RMS_NORM else (attrs.dim,)
                 self._others(op, first, along)
-                if op.kind is not OpKind.SUM:
+                if op.kind not in (OpKind.SUM, OpKind.MEAN):
                     self._fixed.update((n, dim) for n in dims for dim in along)
 
 

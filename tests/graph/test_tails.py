@@ -122,3 +122,21 @@ def test_programs_at_other_extents() -> None:
     assert resized(g.freeze(), [(32, 30)]) is None
     _, graph = product(19, 37, 45, (16, 16, 16))
     assert resized(replace(graph), [(19, 37), (37, 45)]) is None  # not a program
+
+
+@pytest.mark.parametrize("eps", [None, 1e-5])
+def test_a_mean_keeps_its_divisor(eps: float | None) -> None:
+    """Zeros behind the end of what means run over change nothing."""
+    g = mf.new_kernel_graph()
+    x, w = g.new_input(dims=(5, 19), name="x"), g.new_input(dims=(19,), name="w")
+    g.mark_output(g.mul(g.mean(x, 1), g.rms_norm(x, (19,), w, eps=eps)))
+    g.mark_output(g.mean(x, 0))
+    program = g.freeze()
+    longer = resized(program, [(5, 32), (32,)])
+    assert longer is not None
+    assert not any(isinstance(op, Op) and op.kind is K.RMS_NORM for op in longer.ops)
+    rng = np.random.default_rng(0)
+    values, weight = rng.normal(size=(5, 19)), rng.normal(size=(19,))
+    given = [np.pad(values, ((0, 0), (0, 13))), np.pad(weight, (0, 13))]
+    for mine, theirs in zip(reference.run(longer, given), reference.run(program, [values, weight]), strict=True):
+        np.testing.assert_allclose(mine[:, :19], theirs, rtol=1e-12)

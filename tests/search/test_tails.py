@@ -40,9 +40,19 @@ CASES: dict[str, tuple[KernelGraph, list[Shape] | None]] = {
     ),
     "zeros under an exponential, and a sum": (program(lambda g, x: g.sum(g.exp(x), 1), (64, 257)), None),
     "softmax, along rows": (program(lambda g, x: g.softmax(x, 1), (197, 257)), [(208, 257)]),
-    "mean": (program(lambda g, x: g.mean(x, 1), (64, 257)), None),
+    "mean": (program(lambda g, x: g.mean(x, 1), (64, 257)), [(64, 288)]),
     "maximum": (program(lambda g, x: g.max(x, 1), (64, 257)), None),
-    "norm": (program(lambda g, x: g.rms_norm(x, (257,)), (48, 257)), None),
+    "norm": (program(lambda g, x: g.rms_norm(x, (257,)), (48, 257)), [(48, 288)]),
+    "norm of rows, some of which would be zeros": (
+        program(lambda g, x: g.rms_norm(x, (257,)), (37, 257)),
+        [(37, 288)],
+    ),
+    "norm that zeros keep above 0": (
+        program(lambda g, x, w: g.rms_norm(x, (257,), w, eps=1e-5), (37, 257), (257,)),
+        [(48, 288), (288,)],
+    ),
+    "layer norm": (program(lambda g, x: g.layer_norm(x, (257,)), (48, 257)), None),
+    "quotient": (program(lambda g, x, y: g.div(x, y), (37, 257), (37, 257)), None),
     "attention: queries, not keys": (
         program(attention, (12, 197, 64), (12, 64, 61), (12, 61, 64)),
         [(12, 208, 64), (12, 64, 61), (12, 61, 64)],

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.tails.apart import apart
 from mirage_formal.graph.types import DTensor, Shape, row_major
@@ -72,26 +73,47 @@ def _of(item: Input, tensor: DTensor) -> Input:
 def resized(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
     """A program's operators on inputs of other shapes; None where they do not fit, or are not predefined.
 
-    What it computes is another function where an operator's meaning depends on the extents, as a mean's does.
+    A mean keeps its divisor, so that zeros behind the end of what it runs over change nothing: where that has another
+    extent, it is written as a sum and a product with a constant, and so is the mean in an RMS norm. What other
+    operators compute may depend on the extents, as a softmax does.
     """
     inputs = tuple(
         _of(item, DTensor(shape, item.tensor.dtype)) for item, shape in zip(program.inputs, shapes, strict=True)
     )
     before, types = kernel_types(program), [item.tensor for item in inputs]
-    ops: list[KernelOp] = []
+    number, ops = list(range(len(inputs))), list[KernelOp]()
     for first, op in numbered(len(inputs), program.ops):
         if not isinstance(op, Op):
             return None
-        given = tuple(types[n] for n in op.operands)
+        old, new = before[op.operands[0]].shape, types[number[op.operands[0]]].shape
         if op.kind is OpKind.RESHAPE:
-            shape = _reshaped(before[op.operands[0]].shape, given[0].shape, before[first].shape)
-            op = replace(op, attrs=replace(op.attrs, shape=shape))
-        found = device_results(op.kind, op.attrs, given)
-        if isinstance(found, str):
-            return None
-        ops.append(op)
-        types += found
-    return KernelGraph(inputs, tuple(ops), program.outputs)
+            op = replace(op, attrs=replace(op.attrs, shape=_reshaped(old, new, before[first].shape)))
+        for step in _steps(op, old, new):
+            # An operand below 0 is a step of this operator, counted from the last one.
+            given = tuple(len(types) + n if n < 0 else number[n] for n in step.operands)
+            found = device_results(step.kind, step.attrs, tuple(types[n] for n in given))
+            if isinstance(found, str):
+                return None
+            ops.append(replace(step, operands=given))
+            types += found
+        number.append(len(types) - 1)
+    return KernelGraph(inputs, tuple(ops), tuple(number[n] for n in program.outputs))
+
+
+def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
+    """An operator at another extent of its first operand, as one operator or several."""
+    dim = op.attrs.dim
+    if op.kind not in (OpKind.MEAN, OpKind.RMS_NORM) or dim is None or old[dim] == new[dim]:
+        return [op]
+    x, *weight = op.operands
+    along, divisor = Attrs(dim=dim), Attrs(factor=Fraction(1, old[dim]))
+    if op.kind is OpKind.MEAN:
+        return [Op(OpKind.SUM, (x,), along), Op(OpKind.SCALE, (-1,), divisor)]
+    found = [Op(OpKind.SQUARE, (x,)), Op(OpKind.SUM, (-1,), along), Op(OpKind.SCALE, (-1,), divisor)]
+    if op.attrs.eps is not None:
+        found.append(Op(OpKind.SHIFT, (-1,), Attrs(shift=op.attrs.eps)))
+    found += [Op(OpKind.SQRT, (-1,)), Op(OpKind.DIV, (x, -1))]
+    return [*found, Op(OpKind.MUL, (-1, weight[0]))] if weight else found
 
 
 def _reshaped(before: Shape, given: Shape, target: Shape) -> Shape:

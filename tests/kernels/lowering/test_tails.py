@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.claims.equality.prove import prove
 from mirage_formal.emulate.runner import Emulated
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import Place, launched, places
 from mirage_formal.kernels import executable
 from mirage_formal.kernels.cost import estimate
@@ -21,7 +23,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.run.built.build import KernelRefused, build
 from tests.kit.kernels.example_kernels import checked
-from tests.kit.kernels.tails import Wrapped, chain, product
+from tests.kit.kernels.tails import Wrapped, chain, drawn, product
 
 H200 = load_target("h200")
 K = OpKind
@@ -52,6 +54,16 @@ def test_chains_with_tails(shape: tuple[int, ...], wanted: tuple[int, ...], grid
     made = build(graph, program, H200)
     assert len(made.executable.launches) == 1
     assert checked(made, scales=(0.1, 1.0)).answer == "within"
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_products_with_tails(seed: int) -> None:
+    """Rows or columns next to each other, gaps, batches, any extents; proved, safe and right."""
+    program, graph = drawn(seed)
+    assert isinstance(prove(program, graph), Equivalent)
+    made = build(graph, program, H200)
+    assert len(made.executable.launches) == 1
+    assert checked(made, seed=seed, scales=(0.5,)).answer == "within"
 
 
 def test_whole_chunks_are_copied_by_16_bytes_where_rows_allow_it() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from fractions import Fraction
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
@@ -95,4 +97,54 @@ def chain(shape: Shape, wanted: Shape, grid: tuple[int, int]) -> list[KernelGrap
     return [program, made.graph(found)]
 
 
-__all__ = ["Wrapped", "chain", "product", "up"]
+def _strides(draw: random.Random, shape: Shape) -> tuple[int, ...]:
+    """Rows or columns next to each other, with gaps, and starts of rows that are multiples of 8 or not."""
+    order = list(range(len(shape)))
+    if draw.random() < 0.4:
+        order[-1], order[-2] = order[-2], order[-1]
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= shape[dim] + draw.choice([0, 0, 0, 1, 3, 8])
+        step = up(step, 8) if draw.random() < 0.4 else step
+    return tuple(strides)
+
+
+def drawn(seed: int) -> tuple[KernelGraph, KernelGraph]:
+    """A program and a candidate: a batch of products with functions around them, of any extents, strides and tiles."""
+    draw = random.Random(seed)
+    m, k, n = (draw.choice([1, 3, 5, 8, 13, 16, 17, 24, 31, 40, 61, 72]) for _ in range(3))
+    high, wide, deep = draw.choice([8, 16, 32]), draw.choice([8, 16, 24, 32]), draw.choice([8, 16, 32])
+    batch, kind = draw.choice([1, 2, 3]), draw.choice([None, K.EXP, K.SILU, K.GELU])
+    halved, summed = draw.random() < 0.4, kind is not K.EXP and draw.random() < 0.3
+    left, right = (batch, m, k), (batch, k, n)
+    g = mf.new_kernel_graph()
+    a = g.new_input(dims=left, strides=_strides(draw, left), name="a")
+    b = g.new_input(dims=right, strides=_strides(draw, right), name="b")
+    result = g.matmul(g.scale(a, 0.5) if halved else a, b)
+    result = result if kind is None else getattr(g, kind.value)(result)
+    g.mark_output(g.sum(result, 2) if summed else result)
+    program = g.freeze()
+    rows, inner, columns = up(m, high), up(k, deep), up(n, wide)
+    made = Wrapped(program)
+    given = made.padded(0, left, (batch, rows, inner)), made.padded(1, right, (batch, inner, columns))
+    grid = (1 if summed else columns // wide, rows // high, batch)
+    split, each = (2 if grid[0] > 1 else None), (0 if batch > 1 else None)
+    ops = [Op(K.SCALE, (0,), Attrs(factor=Fraction(1, 2)))] if halved else []
+    ops += [Op(K.MATMUL, (2 if halved else 0, 1)), Op(K.ACCUM_SUM, (2 + len(ops),))]
+    ops += [] if kind is None else [Op(kind, (1 + len(ops),))]
+    ops += [Op(K.SUM, (1 + len(ops),), Attrs(dim=2))] if summed else []
+    block = BlockGraph(
+        grid,
+        (draw.choice([64, 128]), 1, 1),
+        inner // deep,
+        1,
+        (InputIterator((None, 1, each), 2), InputIterator((split, None, each), 1)),
+        tuple(ops),
+        (OutputSaver(1 + len(ops), (split, 1, each)),),
+    )
+    whole, wanted = (batch, rows, 1 if summed else columns), (batch, m, 1 if summed else n)
+    return program, made.graph(made.cut(made.add(GraphDefined(given, block)), whole, wanted))
+
+
+__all__ = ["Wrapped", "chain", "drawn", "product", "up"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
-from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.equality.prove import halves, prove
 from mirage_formal.graph.verdict import Equivalent
 from tests.kit.proofs.claims import load
 from tests.kit.proofs.hand_proofs import PAIRS, text
@@ -14,13 +15,21 @@ from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
 
 @cache
 def true_proofs(size: str = "small") -> tuple[tuple[Pair, str], ...]:
-    """The pairs of tests/prove, small or at real extents, with what the prover writes; small ones also by hand."""
+    """The pairs of tests/prove, small or at real extents, with what the prover writes; small ones also by hand.
+
+    A proof in two halves is two, each with its own pair.
+    """
     found: list[tuple[Pair, str]] = []
     for item in load("prove"):
         program, candidate = item.tiny() if size == "small" else item.real()
         verdict = prove(program, candidate)
         assert isinstance(verdict, Equivalent), item.name
-        found.append(((item.name, program, candidate), verdict.proof.decode()))
+        if verdict.proof.startswith(b"["):
+            _, *proofs = json.loads(verdict.proof)
+            for (what, mine, theirs), proof in zip(halves(program, candidate), proofs, strict=True):
+                found.append(((f"{item.name}: {what}", mine, theirs), proof))
+        else:
+            found.append(((item.name, program, candidate), verdict.proof.decode()))
     if size == "small":
         found += [((name, *pair), text(name)) for name, pair in PAIRS.items()]
     return tuple(found)
