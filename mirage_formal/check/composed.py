@@ -55,7 +55,9 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         good = isinstance(parts, list) and len(parts) == _PARTS and all(isinstance(part, str) for part in parts)
         need(good, "expected a proof, or a list of a graph and two proofs as texts")
         middle = from_json(parts[0].encode(), "graph in the proof")
-    except (ValueError, RecursionError, FormatError) as error:
+    except RecursionError as error:
+        raise ProofError("expected a list of texts, got brackets nested too deep", "proof") from error
+    except (ValueError, FormatError) as error:
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
     found = apart(candidate)
     if found is None:

@@ -74,8 +74,8 @@ def _operate(op: IntOp, x: Values, y: Values) -> Values:
     return np.asarray(found, dtype=np.int64)
 
 
-def count(guards: Iterable[IntExpr], extents: Extents) -> int | None:
-    """How many points meet all conditions; None if there are too many to look at."""
+def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -> int | None:
+    """How many points meet all conditions; None if there are more than ``most`` to look at."""
     groups: list[tuple[set[str], list[IntExpr]]] = []
     for guard in conjuncts(guards):
         names, members = set(variables(guard)), [guard]
@@ -86,33 +86,35 @@ def count(guards: Iterable[IntExpr], extents: Extents) -> int | None:
         groups.append((names, members))
     total = prod(extent for name, extent in extents if not any(name in names for names, _ in groups))
     for names, members in groups:
-        found = _met(members, [(name, extent) for name, extent in extents if name in names])
+        found = _met(members, [(name, extent) for name, extent in extents if name in names], most)
         if found is None:
             return None
         total *= found
     return total
 
 
-def _met(guards: Sequence[IntExpr], extents: Extents) -> int | None:
+def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
     """How many points meet conditions on these variables; None if there are too many to look at.
+
+    Where there are, a variable that all conditions have in common is set to each of its values: the conditions may have
+    none in common then, and fall apart into few points each. That is done once, so that the work stays bounded.
 
     Sound: the points of all values of one variable together are all points, each once.
     """
-    if prod(extent for _, extent in extents) <= MAX_POINTS:
+    if prod(extent for _, extent in extents) <= most:
         at, shape = axes(extents), tuple(extent for _, extent in extents)
         met = np.ones(shape, dtype=bool)
         for guard in guards:
             met &= np.broadcast_to(values(guard, at) != 0, shape)
         return int(met.sum())
-    # A variable that conditions have in common, at each of its values: they may have none in common then.
     shared = set.intersection(*(set(variables(guard)) for guard in guards))
     own = [(extent, name) for name, extent in extents if name in shared and 1 < extent <= MAX_THREADS]
-    if not own:
+    if not own or most < MAX_POINTS:
         return None
     size, chosen = max(own)
     rest, total = [item for item in extents if item[0] != chosen], 0
     for value in range(size):
-        found = count([fold(guard, {chosen: Int(value)}) for guard in guards], rest)
+        found = count([fold(guard, {chosen: Int(value)}) for guard in guards], rest, MAX_POINTS // size)
         if found is None:
             return None
         total += found

@@ -58,6 +58,8 @@ def apart(graph: KernelGraph) -> tuple[Wrapping, KernelGraph] | None:
     Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
     ``Wrapping.around`` puts what is in between back where it was, with each operator on the tensors that it had.
     """
+    if not any(isinstance(op, Op) and op.kind in (OpKind.PAD, OpKind.SLICE) for op in graph.ops):
+        return None
     count, types = len(graph.inputs), kernel_types(graph)
     makers = dict(numbered(count, graph.ops))
     source = {n: n for n in range(count)}  # of inputs and padded ones
