@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from mirage_formal import Graph, Tensor
-from tests.kit.proofs.claims import Pair, claim, kernel, on, pair
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from tests.kit.proofs.claims import Pair, Saved, claim, kernel, on, pair
 
 
 @claim(a=2, b=3, c=2)
@@ -288,3 +288,19 @@ def rows_that_no_index_regroups(a: int = 15, b: int = 4096) -> Pair:
         lambda g, x, w: g.square(g.exp(g.reshape(x + w, b, a))),
         lambda g, x, w: g.exp(g.scale(g.reshape(x + w, b, a), 2)),
     )
+
+
+@claim(m=2, a=5, b=1, n=2, loop=3)
+def features_joined_and_read_in_a_loop_of_other_tiles(
+    m: int = 16, a: int = 4000, b: int = 96, n: int = 64, loop: int = 64
+) -> Pair:
+    """Neither of the two parts ends where a tile of the loop does."""
+
+    def candidate(g: Graph, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        def body(t: BlockBuilder, z: BlockTensor, w: BlockTensor) -> Saved:
+            return t.forloop_accum(z @ w) / t.forloop_accum(z, "rms"), on()
+
+        return kernel(g, (1,), [(g.concat(x, y, 1), on(), 1), (w, on(), 0)], body, loop)
+
+    shapes = {"X": (m, a), "Y": (m, b), "W": (a + b, n)}
+    return pair(shapes, lambda g, x, y, w: g.rms_norm(g.concat(x, y, 1)) @ w, candidate)

@@ -287,3 +287,27 @@ def the_square_of_softmax_is_a_softmax_of_twice(b: int = 96, n: int = 4096) -> P
         return s / g.reduction(s, 1)
 
     return pair({"X": (b, n)}, program, lambda g, x: g.softmax(g.scale(x, 2), 1))
+
+
+@claim(b=2, m=2, d=2, n=5, e=2, loop=3)
+def keys_of_a_cache_and_a_new_one_in_one_loop(
+    b: int = 8, m: int = 4, d: int = 128, n: int = 4095, e: int = 128, loop: int = 4
+) -> Pair:
+    """The loop's tiles end elsewhere than the cache, so the concatenation is not taken apart."""
+
+    def whole(g: Graph, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
+        return g.concat(k, k_new, 2), g.concat(v, v_new, 1)
+
+    def candidate(g: Graph, q: Tensor, *rest: Tensor) -> Tensor:
+        def body(t: BlockBuilder, q: BlockTensor, k: BlockTensor, v: BlockTensor) -> Saved:
+            s = q @ k
+            m, moved = t.reduction_max(s, 2)
+            f = t.exp(moved)
+            p = t.exp(t.sub(s, m))
+            return t.forloop_accum_rescale(p @ v, f) / t.forloop_accum_rescale(p, f, "sum"), on(0)
+
+        k, v = whole(g, *rest)
+        return kernel(g, (q.shape[0],), [(q, on(0)), (k, on(0), 2), (v, on(0), 1)], body, loop)
+
+    shapes = {"Q": (b, m, d), "K": (b, d, n), "V": (b, n, e), "k_new": (b, d, 1), "v_new": (b, 1, e)}
+    return pair(shapes, lambda g, q, *rest: attention(g, q, *whole(g, *rest)), candidate)

@@ -254,3 +254,17 @@ def values_projected_by_the_projection_of_keys(h: int = 16, m: int = 16, d: int 
         lambda g, q, c, uk, uv: attention(g, q, c, uk, uv, uv),
         lambda g, q, c, uk, uv: attention(g, q, c, uk, uv, uk),
     )
+
+
+@claim(m=2, a=5, b=1, n=2, loop=3)
+def features_joined_in_another_order_before_a_loop(
+    m: int = 16, a: int = 4000, b: int = 96, n: int = 64, loop: int = 64
+) -> Pair:
+    def candidate(g: Graph, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        def body(t: BlockBuilder, z: BlockTensor, w: BlockTensor) -> Saved:
+            return t.forloop_accum(z @ w), on()
+
+        return kernel(g, (1,), [(g.concat(y, x, 1), on(), 1), (w, on(), 0)], body, loop)
+
+    shapes = {"X": (m, a), "Y": (m, b), "W": (a + b, n)}
+    return pair(shapes, lambda g, x, y, w: g.concat(x, y, 1) @ w, candidate)

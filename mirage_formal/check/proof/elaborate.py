@@ -6,13 +6,14 @@ grid axis and the loop split one dim, the block's slab is cut first.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from math import prod
 from typing import Final
 
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
 from mirage_formal.check.proof.pieces import Pieces, Value, aligned, at
-from mirage_formal.check.proof.reader import integer
+from mirage_formal.check.proof.reader import MAX_TABLE, entries, integer
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
@@ -29,13 +30,13 @@ class Elaboration(Pieces):
     """The outputs of one graph as operator terms, and what it needs to be defined.
 
     Sound: the tables below are the meaning of µGraphs that every proof is about; a test compares them with the float64
-    reference on random graphs.
+    reference on random graphs. Tensors in ``whole``, by number, are joined to one term: another name of the same.
     """
 
-    def __init__(self, terms: Terms, graph: KernelGraph, name: str) -> None:
+    def __init__(self, terms: Terms, graph: KernelGraph, name: str, whole: Collection[int] = ()) -> None:
         super().__init__(terms)
         self.needs: list[Need] = []
-        self._where = name
+        self._where, self._whole = name, whole
         try:
             kernel_types(graph)
             self.outputs = self._kernel(graph, name)
@@ -53,8 +54,16 @@ class Elaboration(Pieces):
         for number, op in enumerate(graph.ops):
             self._where = f"{name}, kernel operator {number}"
             operands = [tensors[i] for i in op.operands]
-            tensors += self._block(op, operands) if isinstance(op, GraphDefined) else self._apply(op, operands, None)
+            made = self._block(op, operands) if isinstance(op, GraphDefined) else self._apply(op, operands, None)
+            for x in made:
+                tensors.append(self._as_one(x) if len(tensors) in self._whole else x)
+        known = range(len(shapes), len(tensors))
+        need(all(number in known for number in self._whole), "expected tensors that the graph computes, to be whole")
         return [tensors[i] for i in graph.outputs]
+
+    def _as_one(self, x: Value) -> Value:
+        need(len(x.terms) > 1, "expected a tensor of several pieces to be taken whole")
+        return self.joined(x, *range(len(x.cuts)))
 
     def _block(self, op: GraphDefined, operands: list[Value]) -> list[Value]:
         graph, where = op.graph, self._where
@@ -271,3 +280,17 @@ class Elaboration(Pieces):
 
 def _whole(term: int, shape: Shape) -> Value:
     return Value(tuple((extent,) for extent in shape), {(0,) * len(shape): term})
+
+
+def elaborated(
+    terms: Terms, graphs: Iterable[KernelGraph], raw: Iterable[object]
+) -> tuple[list[Elaboration], list[list[object]]]:
+    """Program and candidate, and the atoms of a proof; a tensor that is named without a piece is taken whole."""
+    rows = [entries(row, 2, 3) for row in raw]
+    whole = [(integer(row[0], 0, 1), integer(row[1], 0, MAX_TABLE)) for row in rows if len(row) == 2]
+    need(len(set(whole)) == len(whole), "expected a tensor to be taken whole once")
+    made = [
+        Elaboration(terms, graph, name, {number for of, number in whole if of == i})
+        for i, (graph, name) in enumerate(zip(graphs, ("program", "candidate"), strict=True))
+    ]
+    return made, [row for row in rows if len(row) == 3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirage_formal.check.proof.closing import Closing, closing
-from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.elaborate import Elaboration, elaborated
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.pieces import Value, paired
@@ -50,20 +50,20 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         ProofError: The proof is not one; ``where`` names the lemma or step at fault.
     """
     terms, where = Terms(), "proof"
-    graphs = [Elaboration(terms, graph, name) for graph, name in ((program, "program"), (candidate, "candidate"))]
     inputs = tuple(x.tensor.shape for x in program.inputs)
     if inputs != tuple(x.tensor.shape for x in candidate.inputs):
         raise ProofError("expected the inputs of the program", "candidate")
     try:
         tables = document(proof)
+        where = "atoms"
+        graphs, atoms = elaborated(terms, (program, candidate), tables["atoms"])
         where = "digits"
         extents = tuple(integer(n, 2, MAX_EXTENT) for n in entries(tables["digits"], high=MAX_DIGITS))
         ring = Ring(extents, tuple(integer(n, 2, MAX_NUMBER) for n in entries(tables["bases"], high=MAX_BASES)))
         reader = Reader(ring)
         where = "atoms"
         sources = [terms.input(i, shape) for i, shape in enumerate(inputs)]
-        for graph, number, piece in (entries(raw, 3, 3) for raw in tables["atoms"]):
-            sources.append(graphs[integer(graph, 0, 1)].piece(number, piece))
+        sources += [graphs[integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
         shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"
@@ -80,7 +80,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         closings = _outputs(steps, graphs[0].outputs, graphs[1].outputs, tables["outputs"])
         _nothing_unused("lemmas", len(tables["lemmas"]), ring.used)
         _nothing_unused("steps", len(steps.tensors), steps.used)
-        _nothing_unused("atoms", len(tables["atoms"]), {source - len(inputs) for source in steps.read})
+        _nothing_unused("atoms", len(atoms), {source - len(inputs) for source in steps.read})
         _nothing_unused("factors", len(tables["factors"]), reader.needed_factors())
         _nothing_unused("digits", len(extents), reader.named_digits)
     except ProofError as error:

@@ -64,17 +64,22 @@ class Exact:
 
     Args:
         radicals: How roots of numbers are written.
+        whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
     """
 
     keeps: frozenset[OpKind] = frozenset()
 
-    def __init__(self, radicals: Radicals | None = None) -> None:
+    def __init__(self, radicals: Radicals | None = None, *, whole: bool = False) -> None:
         self.tensors = Tensors(radicals)
+        #: Tensors of the kernel graphs that have several pieces: the graph and the tensor.
+        self.cut: list[tuple[int, int]] = []
+        self._whole = whole
         #: For each atom the graph, the tensor of the kernel graph, and the piece that it is.
         self.atoms: list[tuple[int, int, int]] = []
         #: Why there are pieces without exact terms.
         self.reasons: list[str] = []
         self._results: dict[Op | GraphDefined, tuple[Pieces, ...]] = {}
+        self._several: dict[Op | GraphDefined, list[int]] = {}
         self._names: dict[object, int] = {}
         self._inputs = 0
 
@@ -93,7 +98,8 @@ class Exact:
             operands = [values[i] for i in op.operands]
             key = replace(op, operands=tuple(self._named(value) for value in operands))
             if key not in self._results:
-                self._results[key] = self._results_of(op, operands, number, len(values))
+                self._results[key], self._several[key] = self._results_of(op, operands, number, len(values))
+            self.cut += [(number, len(values) + result) for result in self._several[key]]
             values += self._results[key]
         return tuple(values[i] for i in graph.outputs)
 
@@ -101,13 +107,22 @@ class Exact:
         steps = tuple(None if part is None else part.step for part in value.parts)
         return self._names.setdefault((value.lengths, steps), len(self._names))
 
-    def _results_of(self, op: Op | GraphDefined, operands: list[Pieces], number: int, at: int) -> tuple[Pieces, ...]:
-        """What an operator of the kernel graph gives; pieces without exact terms are atoms from here on."""
+    def _results_of(
+        self, op: Op | GraphDefined, operands: list[Pieces], number: int, at: int
+    ) -> tuple[tuple[Pieces, ...], list[int]]:
+        """What an operator of the kernel graph gives; pieces without exact terms are atoms from here on.
+
+        Returns:
+            The results, and which of them had several pieces.
+        """
         sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
         outputs = range(len(operands), len(operands) + op.results)
         alone = KernelGraph(sources, (replace(op, operands=tuple(range(len(operands)))),), tuple(outputs))
         found = evaluate(alone, operands, self)
-        return tuple(self._with_atoms(value, number, at + i) for i, value in enumerate(found))
+        several = [i for i, value in enumerate(found) if len(value.parts) > 1]
+        if self._whole:
+            found = tuple(self._joined(value, *range(len(value.lengths))) for value in found)
+        return tuple(self._with_atoms(value, number, at + i) for i, value in enumerate(found)), several
 
     def _with_atoms(self, value: Pieces, number: int, at: int) -> Pieces:
         parts: list[Tensor] = []

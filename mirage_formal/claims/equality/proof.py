@@ -28,17 +28,20 @@ def write(
     lemmas: Sequence[int],
     outputs: Sequence[tuple[int, int, Monomial] | None],
     inputs: int,
-    atoms: Sequence[tuple[int, int, int]],
+    atoms: Sequence[tuple[int, ...]],
 ) -> bytes:
     """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial.
 
-    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, atoms from there.
+    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, atoms from there; behind the atoms
+    stand the tensors of the two graphs that are not taken apart, as (graph, tensor).
 
     Raises:
         Stuck: It is larger than the checker reads.
     """
     writer = _Writer(tensors, inputs, atoms)
-    proof = json.dumps(writer.proof(steps, lemmas, outputs), separators=(",", ":")).encode()
+    body = writer.proof(steps, lemmas, outputs)
+    body["atoms"] += [entry for entry in atoms if len(entry) == 2]
+    proof = json.dumps(body, separators=(",", ":")).encode()
     tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
     _need(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
     return proof
@@ -52,7 +55,7 @@ def _need(good: bool) -> None:
 class _Writer:
     """Renumbers digits, factors, lemmas and steps in the order of their first use."""
 
-    def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
         self.tensors = tensors
         self.inputs = inputs
         self.atoms = atoms

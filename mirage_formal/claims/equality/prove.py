@@ -65,6 +65,8 @@ class Derivation:
         closings: What is compared.
         inputs: Number of inputs of the programs.
         atoms: For each atom the graph, the tensor and the piece; they are numbered behind the inputs.
+        cut: Tensors of the kernel graphs that are concatenations: the graph and the tensor.
+        whole: Whether these are atoms.
         reasons: Why there are atoms.
     """
 
@@ -72,7 +74,14 @@ class Derivation:
     closings: tuple[Closing, ...]
     inputs: int
     atoms: tuple[tuple[int, int, int], ...]
+    cut: tuple[tuple[int, int], ...]
+    whole: bool
     reasons: tuple[str, ...]
+
+    @property
+    def shown(self) -> bool:
+        """Whether all outputs are equal."""
+        return all(closing.multiplier is not None for closing in self.closings)
 
     def needed_steps(self) -> list[int]:
         """The steps that the closings rest on, in order."""
@@ -134,19 +143,28 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
 def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
     """The normal forms of both programs' outputs, and what they prove; see ``prove``.
 
-    Roots are written anew where the numbers under them turned out to have common divisors.
+    Roots are written anew where the numbers under them turned out to have common divisors. Where the parts of a
+    concatenation do not lead to a proof, as in a loop over them, the concatenation is taken whole.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
-    derivation = _derive(program, candidate, Radicals(_numbers(program, candidate)))
+    derivation = _refined(program, candidate, whole=False)
+    if derivation.cut and not derivation.shown:
+        other = _refined(program, candidate, whole=True)
+        derivation = other if other.shown else derivation
+    return derivation, _written(derivation)
+
+
+def _refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> Derivation:
+    derivation = _derive(program, candidate, Radicals(_numbers(program, candidate)), whole)
     for _ in range(_ROUNDS):
         radicals = derivation.tensors.radicals.refined()
         if radicals is None or all(closing.same for closing in derivation.closings):
             break
-        derivation = _derive(program, candidate, radicals)
-    return derivation, _written(derivation)
+        derivation = _derive(program, candidate, radicals, whole)
+    return derivation
 
 
 def _numbers(*graphs: KernelGraph) -> set[int]:
@@ -162,23 +180,25 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
 def _written(derivation: Derivation) -> Equivalent | Unknown:
     """The proof, if the normal forms are one."""
     try:
-        if any(closing.multiplier is None for closing in derivation.closings):
+        if not derivation.shown:
             return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
         steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
         outputs = [closing.line for closing in derivation.closings]
-        return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, derivation.atoms))
+        atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()))
+        return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
     except Stuck as reason:
         return Unknown(str(reason))
     except RecursionError:
         return Unknown("the terms are nested too deeply")
 
 
-def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals) -> Derivation:
-    domain = Exact(radicals)
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals, whole: bool) -> Derivation:
+    domain = Exact(radicals, whole=whole)
     inputs = domain.inputs([source.tensor.shape for source in program.inputs])
     expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
-    return Derivation(domain.tensors, tuple(closings), len(inputs), tuple(domain.atoms), tuple(domain.reasons))
+    atoms, cut = tuple(domain.atoms), tuple(domain.cut)
+    return Derivation(domain.tensors, tuple(closings), len(inputs), atoms, cut, whole, tuple(domain.reasons))
 
 
 def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:

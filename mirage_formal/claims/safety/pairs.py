@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 
 from mirage_formal.claims.safety.arith import Query
 from mirage_formal.claims.safety.obligations import Held, Means
-from mirage_formal.claims.safety.radix import NO_FACTS, Facts, Linear, decodes, determined, facts, linear, separate
+from mirage_formal.claims.safety.radix import (
+    NO_FACTS,
+    Facts,
+    Linear,
+    decodes,
+    determined,
+    facts,
+    linear,
+    separate,
+    staggered,
+)
 from mirage_formal.claims.safety.timeline import Who
 from mirage_formal.kernels.program.access import GRID, Access
 from mirage_formal.kernels.program.integers import (
@@ -54,6 +64,21 @@ def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
     return Int(0) if a == b else negated(binary(IntOp.EQ, a, b))
 
 
+def reduced(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
+    """An expression without the divisions by a constant that bounds show to be those of a smaller number.
+
+    Sound: for 0 <= a < c, a / c = 0 and a % c = a, so wherever the bounds hold the value is the same.
+    """
+    if not isinstance(e, IntBin):
+        return e
+    a, b = reduced(e.a, ranges, bounds), reduced(e.b, ranges, bounds)
+    if e.op in (IntOp.DIV, IntOp.MOD) and isinstance(e.b, Int):
+        low, high = interval(e.a, ranges, bounds)
+        if low >= 0 and high < e.b.value:
+            return Int(0) if e.op is IntOp.DIV else a
+    return binary(e.op, a, b)
+
+
 @dataclass(slots=True)
 class Pairs:
     """Decides about pairs of accesses to one memory; remembers what it found about each access.
@@ -67,12 +92,17 @@ class Pairs:
     program: Program
     private: tuple[str, ...]
     whole: bool
+    _start: dict[Access, IntExpr] = field(default_factory=dict)
     _linear: dict[Access, tuple[Linear | None, Facts]] = field(default_factory=dict)
     _hull: dict[Access, Range | None] = field(default_factory=dict)
 
     def start(self, access: Access) -> IntExpr:
-        """Where it begins."""
-        return access.address if self.whole else access.index
+        """Where it begins, in a form that is good where its conditions hold, and asked about nowhere else."""
+        if access not in self._start:
+            ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
+            begin = access.address if self.whole else access.index
+            self._start[access] = reduced(begin, ranges, known(access.context.guards, ranges))
+        return self._start[access]
 
     def width(self, access: Access) -> int:
         """How long it is."""
@@ -116,9 +146,10 @@ class Pairs:
     def settled(self, a: Access, b: Access, who: Who) -> Held | None:
         """Whether they are kept apart by bounds or digits.
 
-        Sound: see ``apart``, ``separate``, ``decodes`` and ``determined``. If two accesses are the same function of
-        the thread and their loops, and meet only if all digits are equal, and these determine the thread, then no two
-        threads meet; and if they determine the loops too, one thread meets itself only in the same iteration.
+        Sound: see ``apart``, ``separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the same
+        function of the thread and their loops, and meet only if all digits are equal, and these determine the thread,
+        then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
+        iteration.
         """
         if self.apart(a, b):
             return Held(Means.INTERVAL)
@@ -126,7 +157,7 @@ class Pairs:
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
-        if separate(x, y, width, given, other):
+        if separate(x, y, width, given, other) or staggered(x, y, width, given, other):
             return Held(Means.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS

@@ -239,13 +239,16 @@ def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
     Sound: with each coefficient above the largest sum of what lies below it, the value plus an offset below ``width``
     has one decomposition (mixed radix); ``given`` holds of both values.
     """
+    return all(c > low for (c, _), low in zip(x.terms, _sums(x, width, given), strict=False))
+
+
+def _sums(x: Linear, width: int, given: Facts) -> list[int]:
+    """The largest sum of the first terms and of an offset below ``width``, for each number of terms."""
     below = [width - 1]
     for position, (c, atom) in enumerate(x.terms):
-        if c <= below[-1]:
-            return False
         bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]
         below.append(min([below[-1] + c * given.most(atom), *bounds]))
-    return True
+    return below
 
 
 def determined(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
@@ -358,3 +361,29 @@ def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
             return False
         end = c * mod
     return True
+
+
+def staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
+    """Whether two accesses never meet because they start at different offsets in units of one size.
+
+    Sound: if both are a multiple of c plus something that stays below c with its width, they meet only where these
+    lower parts do. The lower parts are constants plus multiples of a unit g, so they stay apart if the constants differ
+    by at least the width from every multiple of g. ``given`` holds of x, ``other`` of y.
+    """
+    beyond = x.largest + y.largest + width
+    for c in {*(k for k, _ in (*x.terms, *y.terms)), beyond}:
+        low, high = _units(x, c, width, given), _units(y, c, width, other)
+        if low is None or high is None:
+            continue
+        unit = gcd(low, high) or c
+        if width <= (x.constant % c - y.constant % c) % unit <= unit - width:
+            return True
+    return False
+
+
+def _units(x: Linear, c: int, width: int, given: Facts) -> int | None:
+    """What divides the terms below c, if all others are multiples of c and those stay below c; 0 if there are none."""
+    low = [k for k, _ in x.terms if k < c]
+    if any(k % c for k, _ in x.terms[len(low) :]) or x.constant % c + _sums(x, width, given)[len(low)] >= c:
+        return None
+    return gcd(*low)

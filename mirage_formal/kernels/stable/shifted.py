@@ -214,6 +214,9 @@ class Level(Generic[_T]):
             return (Value(found, raw=frozenset({origin}), moving=moving),)
         if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
             return (Value(bounded, moving=moving),)
+        if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
+            moves = moving or whole.moving or whole.factor is not None
+            return (Value(self._logarithm(before[0], whole.tensor), moving=moves),)
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number = self.emit(op.kind, *before, attrs=op.attrs)
@@ -234,6 +237,12 @@ class Level(Generic[_T]):
         scores = self.cast(scores, self.types[top].dtype)
         exponential = self.emit(OpKind.EXP, self.emit(OpKind.SUB, scores, top))
         return self.emit(OpKind.DIV, self.cast(exponential, self.types[above.number].dtype), below.number)
+
+    def _logarithm(self, number: int, shift: int) -> int:
+        """log(t exp(m)) as log(t) + m, added in the element type of m."""
+        dtype = self.types[number].dtype
+        found = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
+        return self.cast(self.emit(OpKind.ADD, found, shift), dtype)
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Plain exponentials in which the results are linear, or squares of them."""

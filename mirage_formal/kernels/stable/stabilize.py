@@ -3,7 +3,8 @@
 A sum of exponentials is computed as sum of exp(s - m), m the largest s of its row: inside a loop a running maximum,
 with which every sum so far is rescaled (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
 across kernels as one more result, with which a later kernel weighs partial sums. The factor exp(m) is carried along in
-thought and cancels in the quotient of two such sums; a graph in which it does not cancel has no stable form.
+thought; it cancels in the quotient of two such sums and is + m behind a logarithm. A graph in which it does neither has
+no stable form.
 
 Exponentials that nobody sums stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 + exp(-x))
 is 0, which is right to within underflow, so they need no maximum.

@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, to_smt2
-from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate
+from mirage_formal.claims.safety.pairs import reduced
+from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate, staggered
 from mirage_formal.kernels.program.integers import (
     conjuncts,
     contradictory,
@@ -154,6 +155,53 @@ def test_separate_accesses_never_meet(e: IntExpr, f: IntExpr, shift: int, width:
         one = {evaluate(e, at) for at in EVERYWHERE}
         two = {evaluate(other, at) for at in EVERYWHERE}
         assert not any((a or 0) + offset in two or (a or 0) - offset in two for a in one for offset in range(width))
+
+
+@settings(max_examples=300)
+@given(EXPRESSIONS | COUNTERS, CONDITIONS)
+def test_an_expression_that_is_reduced_keeps_its_values(e: IntExpr, guard: IntExpr) -> None:
+    ranges = {name: (0, size - 1) for name, size in SIZES.items()}
+    found = reduced(e, ranges, known((guard,), ranges))
+    for at in EVERYWHERE:
+        if evaluate(guard, at):
+            assert evaluate(found, at) == evaluate(e, at)
+
+
+@settings(max_examples=500)
+@given(
+    EXPRESSIONS | COUNTERS,
+    EXPRESSIONS | COUNTERS,
+    st.integers(1, 64),
+    st.integers(1, 4),
+    CONDITIONS | st.just(Int(1)),
+    CONDITIONS | st.just(Int(1)),
+)
+def test_staggered_accesses_never_meet(
+    e: IntExpr, f: IntExpr, shift: int, width: int, first: IntExpr, second: IntExpr
+) -> None:
+    for other in (f, add(e, shift), add(mul(e, 4), shift)):
+        x, y = linear(e, SIZES), linear(other, SIZES)
+        if x is None or y is None:
+            continue
+        if not staggered(x, y, width, facts(conjuncts((first,)), SIZES), facts(conjuncts((second,)), SIZES)):
+            continue
+        one = {evaluate(e, at) for at in EVERYWHERE if evaluate(first, at)}
+        two = {evaluate(other, at) for at in EVERYWHERE if evaluate(second, at)}
+        assert not any((a or 0) + offset in two or (a or 0) - offset in two for a in one for offset in range(width))
+
+
+@pytest.mark.parametrize(("shift", "width", "apart"), [(1, 1, True), (2, 1, False), (1, 2, False), (3, 1, True)])
+def test_columns_of_odd_rows_are_staggered(shift: int, width: int, apart: bool) -> None:
+    """Rows of 13, of which a thread has two columns in turn: even ones by one access and odd ones by the other."""
+    column = add(mul(mod(tid, 4), 2), mul(Var("k"), 8))
+    e = add(mul(div(tid, 4), 13), column)
+    x, y = linear(e, SIZES), linear(add(e, shift), SIZES)
+    assert x is not None
+    assert y is not None
+    here, there = (facts(conjuncts((less(at, 13),)), SIZES) for at in (column, add(column, shift)))
+    assert staggered(x, y, width, here, there) == apart
+    assert not separate(x, y, width)
+    assert not staggered(x, y, width)
 
 
 ROW, COLUMN = div(tid, 8), mod(tid, 8)

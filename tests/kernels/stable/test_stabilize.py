@@ -146,6 +146,64 @@ def in_two_kernels(g: Graph, x: Tensor) -> Tensor:
     return kernel(g, (4, 2), [(x, on(0, 1)), (total, on(0))], quotients)
 
 
+def log_of_a_sum(g: Graph, x: Tensor) -> Tensor:
+    return g.log(g.reduction(g.exp(x), 1))
+
+
+def log_in_a_loop(g: Graph, x: Tensor) -> Tensor:
+    def body(t: BlockBuilder, x: BlockTensor) -> Saved:
+        return t.log(t.forloop_accum(t.exp(x), "sum")), on(0)
+
+    return kernel(g, (4,), [(x, on(0), 1)], body, 4)
+
+
+def log_of_parts(g: Graph, x: Tensor) -> Tensor:
+    """Parts of each sum by several blocks; a second kernel adds them and takes the logarithm."""
+
+    def parts(t: BlockBuilder, x: BlockTensor) -> Saved:
+        return t.forloop_accum(t.exp(x), "sum"), on(0, 1)
+
+    def joined(t: BlockBuilder, x: BlockTensor) -> Saved:
+        return t.log(t.forloop_accum(t.reduction(x, 1))), on(0)
+
+    return kernel(g, (4,), [(kernel(g, (4, 4), [(x, on(0, 1), 1)], parts, 2), on(0))], joined)
+
+
+def less_the_log(g: Graph, x: Tensor) -> Tensor:
+    return g.sub(x, log_of_a_sum(g, x))
+
+
+@pytest.mark.parametrize(
+    ("body", "plain", "exact"),
+    [
+        (log_of_a_sum, log_of_a_sum, lambda x, log: log),
+        (log_in_a_loop, log_of_a_sum, lambda x, log: log),
+        (log_of_parts, log_of_a_sum, lambda x, log: log),
+        (less_the_log, less_the_log, lambda x, log: x - log),
+        (
+            lambda g, x: g.square(log_in_a_loop(g, x)),
+            lambda g, x: g.square(log_of_a_sum(g, x)),
+            lambda x, log: log * log,
+        ),
+    ],
+)
+def test_a_shift_leaves_a_logarithm_as_a_term(
+    body: Callable[..., Tensor], plain: Callable[..., Tensor], exact: Callable[..., NDArray[Any]]
+) -> None:
+    inputs = {"X": (8, 64)}
+    wanted, graph = program(inputs, plain), program(inputs, body)
+    found = stable(graph)
+    assert proved(wanted, found) is not None
+    for least, most in ((300, 900), (-900, -300), (-900, 900)):
+        given = np.random.default_rng(0).integers(least, most, size=(8, 64)).astype(np.float32)
+        arrays: list[Any] = [given]
+        with np.errstate(all="raise", under="ignore"):
+            (after,) = evaluate(found, arrays, FloatDomain())
+        most_of = given.max(1, keepdims=True).astype(np.float64)
+        log = most_of + np.log(np.exp(given - most_of).sum(1, keepdims=True))
+        np.testing.assert_allclose(after, exact(given, log), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("body", [normalised, in_two_kernels])
 def test_a_numerator_that_is_not_summed_gets_the_maximum_of_the_sum(body: Callable[..., Tensor]) -> None:
     inputs = {"X": (8, 64)}

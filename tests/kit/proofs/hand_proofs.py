@@ -62,6 +62,12 @@ PAIRS = {
         lambda g, a, b, c: g.concat(a, b, 1) + c,
         lambda g, a, b, c: c + g.concat(a, b, 1),
     ),
+    # The concatenation is not taken apart.
+    "whole": pair(
+        {"A": (2, 3), "B": (2, 5), "C": (2, 8)},
+        lambda g, a, b, c: g.concat(a, b, 1) * c,
+        lambda g, a, b, c: c * g.concat(a, b, 1),
+    ),
     "cross": pair(
         {"A": (2, 3), "B": (2, 3), "C": (2, 3)},
         lambda g, a, b, c: a / b - c,
@@ -214,6 +220,16 @@ PROOFS = {
             ["binary", "add", 0, 3], ["binary", "add", 1, 4], ["binary", "add", 3, 0], ["binary", "add", 4, 1],
         ],
         "outputs": [[5, 7, []], [6, 8, []]],
+    },
+    "whole": {
+        "atoms": [[0, 3, 0], [0, 3], [1, 3]],
+        "digits": [2, 8],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 3, [[0], [1]]], ["input", 2, [[0], [1]]], ["binary", "mul", 0, 1], ["binary", "mul", 1, 0],
+        ],
+        "outputs": [[2, 3, []]],
     },
     "cross": {
         "digits": [2, 3],

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.proof.elaborate import Elaboration
+from mirage_formal.check.proof.elaborate import elaborated
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.reader import Reader, integer
 from mirage_formal.check.proof.ring import Index, Poly, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
@@ -30,10 +30,10 @@ def at(index: Index, env: Env) -> int:
 def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> Steps:
     """The steps of a proof, after its lemmas."""
     terms = Terms()
-    graphs = [Elaboration(terms, graph, "graph") for graph in (program, candidate)]
+    graphs, atoms = elaborated(terms, (program, candidate), tables["atoms"])
     reader = Reader(Ring(tuple(tables["digits"]), tuple(tables["bases"])))
     sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
-    sources += [graphs[graph].piece(number, piece) for graph, number, piece in tables["atoms"]]
+    sources += [graphs[integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
     for raw in tables["factors"]:
         reader.entry(raw, tuple(terms.shapes[source] for source in sources))
     for number, raw in enumerate(tables["lemmas"]):

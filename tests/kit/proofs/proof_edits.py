@@ -89,7 +89,7 @@ def places(proof: Proof) -> Iterator[tuple[Role, Path]]:
     yield from ((R.NUMBER, ("bases", number)) for number in range(len(proof["bases"])))
     for number in range(len(proof["atoms"])):
         yield R.ENTRY, ("atoms", number)
-        yield from ((R.NUMBER, ("atoms", number, at)) for at in range(3))
+        yield from ((R.NUMBER, ("atoms", number, at)) for at in range(len(proof["atoms"][number])))
     for table in ("factors", "lemmas", "steps", "outputs"):
         for number, raw in enumerate(proof[table]):
             yield R.ENTRY, (table, number)
