@@ -41,6 +41,7 @@ from mirage_formal.records import (
     key_of,
     read,
     read_lines,
+    reported,
     sha256,
     unsealed,
 )
@@ -206,22 +207,24 @@ def _check_summary(run: Run) -> None:
             expect(f"id of {item.directory}", item.digest[:12], item.id)
             expect(f"directory of {item.id}", f"{CANDIDATES}/{item.rank:03}-{item.id}", item.directory)
             expect(f"measurements of {item.id}", (None, None), (item.measured_us, item.max_relative_error))
-        order = [(item.estimated_us, item.digest) for item in run.summary.candidates]
-        expect("order of candidates", sorted(order), order)
+        order = {item.digest: (item.estimated_us, item.outside, item.rounding) for item in run.summary.candidates}
+        expect("order of candidates", reported(order), list(order))
+        if run.summary.candidates and run.summary.candidates[0].outside:
+            raise FormatError(f"candidate {run.summary.candidates[0].id}: expected a first one that is not outside")
         listed = {name.split("/")[1] for name in run.summary.manifest if name.startswith(f"{CANDIDATES}/")}
         expect("directories", sorted(path.name for path in run.directories), sorted(listed))
-        reported = {item.digest for item in run.summary.candidates}
+        kept = {item.digest for item in run.summary.candidates}
         everybody = [*(item.digest for item in run.summary.candidates), *(one.digest for one in run.summary.rejected)]
         expect("distinct candidates", len(everybody), len(set(everybody)))
         for rejected in run.summary.rejected:
-            if rejected.digest in reported or rejected.digest not in found:
+            if rejected.digest in kept or rejected.digest not in found:
                 raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
         most = run.summary.most_us
         for item in run.summary.candidates:
             if most is not None and item.estimated_us > most:
                 raise FormatError(f"estimate of {item.id}: expected at most {most} us, got {item.estimated_us}")
         worth = {name for name, one in found.items() if most is None or one.estimated_us <= most}
-        _check_none_lost(run, worth - reported - {item.digest for item in run.summary.rejected})
+        _check_none_lost(run, worth - kept - {item.digest for item in run.summary.rejected})
 
 
 def _check_none_lost(run: Run, missing: set[str]) -> None:

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from mirage_formal.claims.numerics.numerics import SCALES
+from mirage_formal.claims.numerics.smaller import Smaller, smaller
 from mirage_formal.device.emulate import EmulationFault
 from mirage_formal.emulate.cases import Case
 from mirage_formal.emulate.runner import checked, work
-from mirage_formal.emulate.smaller import Smaller, smaller
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import NumericsRecord
 from mirage_formal.run.built.build import KernelRefused, build

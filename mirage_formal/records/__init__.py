@@ -41,6 +41,7 @@ from mirage_formal.records.kernels import (
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
     CANDIDATES,
+    CLOSE,
     EQUIVALENCE_FILE,
     GRAPH_FILE,
     MANIFEST_FILE,
@@ -79,6 +80,7 @@ from mirage_formal.records.run import (
     VerdictRecord,
     VerificationRecord,
     Version,
+    reported,
 )
 from mirage_formal.records.storage import (
     confined,
@@ -100,6 +102,7 @@ from mirage_formal.records.storage import (
 
 __all__ = [
     "CANDIDATES",
+    "CLOSE",
     "DEVICE_FILES",
     "EQUIVALENCE_FILE",
     "GRAPH_FILE",
@@ -182,6 +185,7 @@ __all__ = [
     "pretty",
     "read",
     "read_lines",
+    "reported",
     "sealed",
     "sha256",
     "unpack_texts",

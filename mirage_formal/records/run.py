@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -326,6 +327,9 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
             equivalent one null: a proof has no error probability.
         kernels: Kernels launched.
         estimated_us: The cost model's estimate, in microseconds.
+        outside: Scales of the inputs at which its operators, executed in their element types, are outside of their
+            tolerances and the program's own operators are not; empty where there are none, null where nobody looked.
+        rounding: What its tolerances are of its values at scale 1, in norm; null where nobody looked.
         measured_us: Null: a run ends before its kernels are made; measure.json beside them has it.
         max_relative_error: Null, likewise; numerics.json beside the kernels has it.
         directory: Relative to the run's directory.
@@ -338,12 +342,38 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
     error_bound_log2: Log2 | None
     kernels: Count
     estimated_us: Figure
+    outside: tuple[Figure, ...] | None = None
+    rounding: Figure | None = None
     measured_us: Figure | None = None
     max_relative_error: Figure | None = None
     directory: str
 
 
-RejectedKind = Literal["different", "unknown", "certificate", "unproved", "proof-refused"]
+RejectedKind = Literal["different", "unknown", "certificate", "unproved", "proof-refused", "numerics"]
+#: Candidates that are estimated at less than so many times the best are not told apart by their estimates.
+CLOSE: Final = 1.02
+
+
+def reported(places: Mapping[str, tuple[float, tuple[float, ...] | None, float | None]]) -> list[str]:
+    """The order in which candidates are reported.
+
+    By estimate and digest, those that are outside at some scale behind all others; then, of those about as fast as the
+    first, the one that rounds least before it, if that is known of both.
+
+    Args:
+        places: By digest, ``estimated_us``, ``outside`` and ``rounding`` of each.
+    """
+    order = sorted(places, key=lambda name: (bool(places[name][1]), places[name][0], name))
+    lead = places[order[0]] if order else (0.0, None, None)
+    if lead[2] is None:
+        return order
+    rounds = [
+        (most, us, name)
+        for name, (us, bad, most) in places.items()
+        if not bad and us <= CLOSE * lead[0] and most is not None
+    ]
+    first = min(rounds, default=(0.0, 0.0, order[0]))[2]
+    return [first, *(name for name in order if name != first)]
 
 
 class RejectedRecord(Record, frozen=True, kw_only=True):
@@ -355,7 +385,8 @@ class RejectedRecord(Record, frozen=True, kw_only=True):
             conditions no input met or that took too long, or a task or a solver failed. "certificate": a tensor's
             certificate is missing or not refuted by both solvers. "unproved": the prover knows no proof.
             "proof-refused": the checker's kernel refused the proof, or a solver found one of its obligations
-            satisfiable, a bug of the prover.
+            satisfiable, a bug of the prover. "numerics": its results are outside of their tolerances at a scale at
+            which the program's own operators are not, and so are those of every other candidate.
         reason: What was found.
     """
 

@@ -258,7 +258,7 @@ class _Run:
         if kept is not None:
             evidence.recall(kept.verified, kept.rejected, kept.tests)
         try:
-            verified = evidence.choose(ranked)
+            verified = evidence.by_numerics(evidence.choose(ranked))
         except KeyboardInterrupt:
             self.status = "interrupted"
             verified = evidence.chosen(ranked)
@@ -396,6 +396,8 @@ class _Run:
                     error_bound_log2=v.verdict.bound_log2,
                     kernels=found.kernels,
                     estimated_us=found.estimated_us,
+                    outside=None if v.foreseen is None else v.foreseen.outside,
+                    rounding=None if v.foreseen is None else v.foreseen.rounding,
                     directory=directory,
                 )
             )

@@ -9,9 +9,9 @@ fails makes room for the next in rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -42,10 +42,13 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import select
+from mirage_formal.run.ranking import by_numerics, foreseen, select
 from mirage_formal.run.settings import Job
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
+
+if TYPE_CHECKING:
+    from mirage_formal.claims.numerics.foreseen import Foreseen
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -56,12 +59,16 @@ _CHUNK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A candidate that may be reported: its verdict, its proof, and the files of its directory by relative path."""
+    """A candidate that may be reported: its verdict, its proof, and the files of its directory by relative path.
+
+    ``foreseen`` is what is to be expected of its numerics, if somebody looked.
+    """
 
     found: FoundRecord
     verdict: VerdictRecord
     proof: bytes | None
     files: dict[str, bytes]
+    foreseen: Foreseen | None = None
 
 
 class Evidence:
@@ -126,6 +133,25 @@ class Evidence:
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
         return [self._verified[name] for name in order if name in self._verified]
+
+    def by_numerics(self, verified: Sequence[Verified]) -> list[Verified]:
+        """The candidates in the order in which they are reported; none if the numerics of all are outside.
+
+        Then they are rejected: the program's own operators are a better answer.
+        """
+        program = self._job.program
+        order, known = by_numerics(
+            [one.found for one in verified],
+            lambda found: foreseen(program, decode(found.graph)),
+            lambda found: _operators(found.graph),
+        )
+        if order and all(one.digest in known and known[one.digest].outside for one in order):
+            for one in order:
+                scales = ", ".join(f"{scale:g}" for scale in known[one.digest].outside)
+                self._reject(one, "numerics", f"outside at scale {scales}, where the program's own operators are not")
+            return []
+        by_digest = {one.found.digest: one for one in verified}
+        return [replace(by_digest[one.digest], foreseen=known.get(one.digest)) for one in order]
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]

@@ -54,6 +54,10 @@ _REJECTED: Final = {
         "--accept probable (accept='probable') reports such candidates, and says so",
     ),
     "certificate": ("without a certificate for each tensor", "another --config may propose others"),
+    "numerics": (
+        "outside of their tolerances in their element types, where the program's own operators are not",
+        "a program with larger element types, such as float32, has other candidates",
+    ),
     "unknown": ("not decided, because a check did not come to its end", "--resume (resume=True) tries them again"),
 }
 

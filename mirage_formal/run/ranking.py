@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mirage_formal.records import FoundRecord, UnitRecord
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
+
+if TYPE_CHECKING:
+    from mirage_formal.claims.numerics.foreseen import Foreseen
 
 #: A candidate that is estimated at more than so many times the best is no alternative to it.
 _FACTOR: Final = 10.0
+#: Elements up to which numerics are foreseen at the extents of the program.
+_OWN_EXTENTS: Final = 1 << 17
+#: Different kernels of which the one that rounds least is reported first.
+_LEADERS: Final = 3
 
 
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
@@ -63,3 +71,58 @@ def select(
             seen.add(found.kernels)
             best.add(found.digest)
     return [found for found in ranked if found.digest in best]
+
+
+def foreseen(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
+    """The numerics of the kernels that a candidate would have; None if they are too large to be foreseen.
+
+    They are those of its running-maximum form, at smaller extents where its own are large.
+    """
+    from mirage_formal.claims.numerics.foreseen import foresee  # not needed before there are results
+    from mirage_formal.claims.numerics.smaller import Smaller, smaller
+    from mirage_formal.kernels.stable.stabilize import stabilize
+    from mirage_formal.meaning.footprint import footprint
+
+    large = max(footprint(program), footprint(graph)) > _OWN_EXTENTS
+    pair = smaller(program, graph) if large else Smaller(program, graph, {})
+    form = stabilize(pair.candidate)
+    return foresee(pair.program, form if isinstance(form, KernelGraph) else pair.candidate)
+
+
+def by_numerics(
+    ranked: Sequence[FoundRecord],
+    look: Callable[[FoundRecord], Foreseen | None],
+    pattern: Callable[[FoundRecord], Hashable],
+) -> tuple[list[FoundRecord], dict[str, Foreseen]]:
+    """Candidates in the order in which they are reported, and what was foreseen of some, by digest.
+
+    Candidates are looked at until one is not outside at any scale, and those behind it that are estimated about alike
+    and have other kernels. Those that are outside come last; of those alike, the one that rounds least comes first.
+
+    Args:
+        ranked: Candidates in the order of rank.
+        look: See ``foreseen``.
+        pattern: Equal for candidates that round alike.
+    """
+    known: dict[str, Foreseen] = {}
+    lead: FoundRecord | None = None
+    seen: set[Hashable] = set()
+    for one in ranked:
+        if lead is not None and (one.estimated_us > CLOSE * lead.estimated_us or len(seen) == _LEADERS):
+            break
+        if pattern(one) in seen:
+            continue
+        found = look(one)
+        if found is not None:
+            known[one.digest] = found
+        if found is None or not found.outside:
+            lead = lead or one
+            seen.add(pattern(one))
+    places = {
+        one.digest: (one.estimated_us, known[one.digest].outside, known[one.digest].rounding)
+        if one.digest in known
+        else (one.estimated_us, (), None)
+        for one in ranked
+    }
+    order = reported(places)
+    return sorted(ranked, key=lambda one: order.index(one.digest)), known

@@ -119,8 +119,11 @@ def _table(report: Report) -> Table:
     for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("verdict", "left")):
         table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
     table.add_column("kernels")
-    for result in report.results:
-        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), form(result.graph))
+    for result, item in zip(report.results, summary.candidates, strict=True):
+        words = form(result.graph)
+        if item.outside:
+            words += f"; outside at scale {', '.join(f'{scale:g}' for scale in item.outside)}"
+        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), words)
         table.add_row(*(Text(plain(cell)) for cell in row))
     return table
 
@@ -142,6 +145,11 @@ def notes(report: Report) -> list[str]:
         *report.remarks,
         f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
         *(["est. us orders candidates; nothing was measured"] if report.results else []),
+        *(
+            ["outside: in its element types its results leave the tolerance where the program's own operators do not"]
+            if any(item.outside for item in summary.candidates)
+            else []
+        ),
         f"evidence in {display_path(report.directory)}",
     ]
 
@@ -176,6 +184,7 @@ def warnings(report: Report) -> list[str]:
         (("different",), "SEARCH BUG: {} proposed candidates are wrong; the final fingerprint refuted them:"),
         (("proof-refused",), "PROVER BUG: the checker refused the proofs of {} candidates, which are not reported:"),
         (("unproved",), "{} candidates are not reported because they are not proved:"),
+        (("numerics",), "{} candidates are not reported because of their numerics:"),
         (("certificate", "unknown"), "{} candidates are not reported because a check did not succeed:"),
     ):
         items = [item for item in report.summary.rejected if item.kind in kinds]

@@ -392,6 +392,14 @@ def test_damage_beside_the_candidates_is_named(victim: Victim, capsys: pytest.Ca
     assert main([str(root)]) == 1
     assert "estimate" in capsys.readouterr().err
     root = victim.run("polynomial")
+    sign_run(root, lambda record: record["candidates"][0].update(outside=[8.0]))
+    assert main([str(root)]) == 1
+    assert "order of candidates" in capsys.readouterr().err
+    root = victim.run("polynomial")
+    sign_run(root, lambda record: record.update(candidates=[{**one, "outside": [8.0]} for one in record["candidates"]]))
+    assert main([str(root)]) == 1
+    assert "expected a first one that is not outside" in capsys.readouterr().err
+    root = victim.run("polynomial")
     sign_run(root, lambda record: record["candidates"].pop())
     assert main([str(root)]) == 1
     assert "directories" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mirage_formal.claims.numerics.foreseen import Foreseen
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
@@ -88,6 +89,24 @@ def test_good_candidates_are_chosen_and_nothing_is_computed_twice() -> None:
     asked = len(pool.asked)
     assert mine.choose(RANKED) == chosen
     assert len(pool.asked) == asked
+
+
+def test_candidates_of_which_all_are_outside_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them does not come first; if none is left, the program's own operators are the better answer."""
+    mine = evidence(Inline())
+    chosen = mine.choose(RANKED)
+    bad = {RANKED[0].graph}
+    outside = Foreseen((1.0, 8.0), 0.5)
+    monkeypatch.setattr(
+        "mirage_formal.run.evidence.foreseen", lambda program, graph: outside if encode(graph) in bad else None
+    )
+    assert [v.found for v in mine.by_numerics(chosen)] == [RANKED[2], RANKED[0]]
+    assert [v.foreseen for v in mine.by_numerics(chosen)] == [None, outside]
+    assert mine.rejected == {}
+    bad.add(RANKED[2].graph)
+    assert mine.by_numerics(chosen) == []
+    assert [(r.digest, r.kind) for r in mine.rejected.values()] == [(v.found.digest, "numerics") for v in chosen]
+    assert "at scale 1, 8" in mine.rejected[RANKED[0].digest].reason
 
 
 @pytest.mark.parametrize("kind", ["different", "unknown", "unproved", "proof-refused"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from mirage_formal.records import FoundRecord, UnitRecord
-from mirage_formal.run.ranking import rank, select
+from collections.abc import Mapping
+
+import pytest
+
+from mirage_formal.claims.numerics.foreseen import Foreseen
+from mirage_formal.records import FoundRecord, UnitRecord, reported
+from mirage_formal.run.ranking import by_numerics, rank, select
 
 
 def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
@@ -46,3 +51,61 @@ def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None
 
     one, two = record(0, found("b", 1), found("c", 2)), record(1, found("a", 1), found("c", 2))
     assert [f.digest[0] for f in rank([one, two])] == [f.digest[0] for f in rank([two, one])] == ["a", "b", "c"]
+
+
+#: Candidates by name, with what is foreseen of each: the scales at which it is outside, and how much it rounds.
+GOOD, FINER, UNKNOWN = Foreseen((), 0.5), Foreseen((), 0.25), None
+AT_8, EVERYWHERE = Foreseen((8.0,), 0.125), Foreseen((0.1, 1.0, 8.0), 0.125)
+
+
+@pytest.mark.parametrize(
+    ("costs", "foreseen", "order", "looked"),
+    [
+        ("1 2 3", {"a": GOOD, "b": FINER, "c": FINER}, "abc", "a"),
+        ("1 2 3", {"a": AT_8, "b": GOOD, "c": FINER}, "bca", "ab"),
+        ("1 2 3", {"a": AT_8, "b": EVERYWHERE, "c": GOOD}, "cab", "abc"),
+        ("1 2 3", {"a": UNKNOWN, "b": GOOD, "c": GOOD}, "abc", "a"),
+        ("1 2 3", {"a": AT_8, "b": UNKNOWN, "c": GOOD}, "bca", "ab"),
+        ("1 1.01 3", {"a": GOOD, "b": FINER, "c": FINER}, "bac", "ab"),
+        ("1 1 1", {"a": GOOD, "b": GOOD, "c": GOOD}, "abc", "abc"),
+        ("1 1 1 1", {"a": GOOD, "b": GOOD, "c": GOOD, "d": FINER}, "abcd", "abc"),
+        ("1 1.01 1.02", {"a": GOOD, "b": AT_8, "c": FINER}, "cab", "abc"),
+        ("1 1.03 1.04", {"a": GOOD, "b": FINER, "c": FINER}, "abc", "a"),
+        ("1 2 3", {"a": AT_8, "b": AT_8, "c": EVERYWHERE}, "abc", "abc"),
+    ],
+)
+def test_what_is_outside_comes_last_and_of_those_alike_what_rounds_least_comes_first(
+    costs: str, foreseen: Mapping[str, Foreseen | None], order: str, looked: str
+) -> None:
+    ranked = [found(name, float(cost)) for name, cost in zip("abcdef", costs.split(), strict=False)]
+    asked: list[str] = []
+
+    def look(one: FoundRecord) -> Foreseen | None:
+        asked.append(one.digest[0])
+        return foreseen[one.digest[0]]
+
+    got, known = by_numerics(ranked, look, lambda one: one.digest)
+    assert "".join(one.digest[0] for one in got) == order
+    assert "".join(asked) == looked
+    assert {name[0]: one for name, one in known.items()} == {
+        name: one for name in looked if (one := foreseen[name]) is not None
+    }
+    places = {
+        one.digest: (one.estimated_us, *((k.outside, k.rounding) if (k := known.get(one.digest)) else (None, None)))
+        for one in got
+    }
+    assert reported(places) == list(places)
+
+
+def test_candidates_that_round_alike_are_looked_at_once() -> None:
+    asked: list[str] = []
+    ranked = [found(name, 1) for name in "abcd"]
+
+    def look(one: FoundRecord) -> Foreseen:
+        asked.append(one.digest[0])
+        return GOOD
+
+    by_numerics(ranked, look, lambda one: one.digest[0] in "ab")
+    assert asked == ["a", "c"]
+    assert by_numerics([], lambda one: GOOD, lambda one: one) == ([], {})
+    assert reported({}) == []

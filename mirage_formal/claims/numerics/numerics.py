@@ -97,16 +97,26 @@ def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Arra
         arrays: One float64 array for each input, of values that its element type holds.
         xp: numpy or cupy, whichever made the arrays.
     """
+    values = exact(program, arrays, xp)
+    tolerances, overflows = tolerated(candidate, arrays, xp)
+    return Expected(values, tolerances, overflows)
+
+
+def exact(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+    """The outputs of a program; see ``Expected.values``."""
     with np.errstate(all="ignore"):
-        exact_domain = RoundingDomain(xp, None)
-        found = evaluate(program, [Estimate(a) for a in arrays], exact_domain)
-        values = tuple(exact_domain.plain(value).mantissa for value in found)
+        domain = RoundingDomain(xp, None)
+        return tuple(domain.plain(value).mantissa for value in evaluate(program, [Estimate(a) for a in arrays], domain))
+
+
+def tolerated(
+    candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np
+) -> tuple[tuple[Array, ...], tuple[str, ...]]:
+    """How far each output of a candidate may be off, and what overflows; see ``Expected``."""
+    with np.errstate(all="ignore"):
         estimates, overflows = _estimates(candidate, arrays, xp)
-        tolerances = []
-        for value, estimate in zip(values, estimates, strict=True):
-            variance = estimate.variance if estimate.variance is not None else xp.zeros_like(value)
-            tolerances.append(LAMBDA * xp.sqrt(variance))
-    return Expected(values, tuple(tolerances), overflows)
+        variances = (xp.zeros_like(e.mantissa) if e.variance is None else e.variance for e in estimates)
+        return tuple(LAMBDA * xp.sqrt(variance) for variance in variances), overflows
 
 
 def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[list[Estimate], tuple[str, ...]]:
@@ -118,8 +128,8 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     overflows: list[str] = []
     for op in graph.ops:
         first = len(tensors)
-        operands = tuple(_as_input(i, types[number]) for i, number in enumerate(op.operands))
-        kernel = _alone(op, operands)
+        operands = tuple(as_input(i, types[number]) for i, number in enumerate(op.operands))
+        kernel = alone(op, operands)
         for result in evaluate(kernel, [tensors[number] for number in op.operands], domain):
             number = len(tensors)
             moved = isinstance(op, Op) and op.kind in MOVES
@@ -134,11 +144,12 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     return [domain.plain(tensors[number]) for number in graph.outputs], tuple(overflows)
 
 
-def _as_input(i: int, tensor: DTensor) -> Input:
+def as_input(i: int, tensor: DTensor) -> Input:
+    """An input like a tensor between kernels."""
     return Input(f"x{i}", tensor, row_major(tensor.shape))
 
 
-def _alone(op: Any, operands: tuple[Input, ...]) -> KernelGraph:
+def alone(op: Any, operands: tuple[Input, ...]) -> KernelGraph:
     """A program of one kernel."""
     own = replace(op, operands=tuple(range(len(operands))))
     return KernelGraph(operands, (own,), tuple(range(len(operands), len(operands) + op.results)))
@@ -281,5 +292,7 @@ __all__ = [
     "compare",
     "draw",
     "draw_all",
+    "exact",
     "expected",
+    "tolerated",
 ]

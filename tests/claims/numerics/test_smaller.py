@@ -10,8 +10,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.claims.numerics.smaller import Smaller, smaller
 from mirage_formal.emulate.runner import spread, work
-from mirage_formal.emulate.smaller import Smaller, smaller
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape

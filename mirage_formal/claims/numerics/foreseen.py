@@ -1,0 +1,156 @@
+"""Numerics before there are kernels: a µGraph's own operators, executed in their element types, beside float64.
+
+Kernels compute in float32, round the operands of 16-bit matrix products and store tensors between kernels in their
+element types; whatever becomes too large on the way is infinite. That is done here with NumPy, operator by operator,
+and the results are judged as those of a kernel are (claims/numerics/numerics.py). What it says is about the µGraph, at
+some seeded inputs; a kernel is compared again once it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.numerics.numerics import SCALES, alone, as_input, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.rounding import LARGEST, quantised
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import MOVES
+from mirage_formal.graph.types import DType
+from mirage_formal.meaning.footprint import footprint
+from mirage_formal.meaning.reference import FloatDomain
+from mirage_formal.meaning.walk import evaluate
+from mirage_formal.records import Answer
+
+Array = NDArray[Any]
+
+#: Elements that an evaluation may hold; a graph with more is not executed.
+MAX_ELEMENTS: Final = 1 << 21
+_SEED: Final = 0
+#: The scale at which errors of candidates are compared.
+_USUAL: Final = 1.0
+
+
+def held(values: Array, dtype: DType) -> Array:
+    """Values rounded to an element type, infinite beyond its range, as float32."""
+    if dtype is DType.FLOAT32:
+        return np.asarray(values, np.float32)
+    rounded = np.asarray(quantised(np.asarray(values, np.float64), dtype, np))
+    rounded[np.abs(rounded) > LARGEST[dtype]] *= np.inf
+    return rounded.astype(np.float32)
+
+
+class TypedDomain(FloatDomain):
+    """Arrays of float32; operands of matrix products are rounded to the element type.
+
+    Args:
+        dtype: The element type.
+    """
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+
+    def matmul(self, a: Array, b: Array, inner: int) -> Array:
+        """See ``Domain.matmul``."""
+        return super().matmul(held(a, self._dtype), held(b, self._dtype), inner)
+
+
+def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs of a µGraph, each kernel in float32 and its results stored in their element types.
+
+    Args:
+        graph: The µGraph; a program's operators are a kernel each.
+        arrays: One array for each input, of values that its element type holds.
+
+    Returns:
+        The outputs in float64.
+    """
+    types = kernel_types(graph)
+    domain = TypedDomain(types[0].dtype)
+    values = [np.asarray(array, np.float32) for array in arrays]
+    with np.errstate(all="ignore"):
+        for op in graph.ops:
+            kernel = alone(op, tuple(as_input(i, types[number]) for i, number in enumerate(op.operands)))
+            operands: list[Array] = [values[number] for number in op.operands]
+            for found in evaluate(kernel, operands, domain):
+                moved = isinstance(op, Op) and op.kind in MOVES
+                values.append(found if moved else held(found, types[len(values)].dtype))
+    return [np.asarray(values[number], np.float64) for number in graph.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What is to be expected of a candidate's numerics.
+
+    Attributes:
+        outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,
+            are not.
+        rounding: Its tolerances over the values at scale 1, in norm, to two digits.
+    """
+
+    outside: tuple[float, ...]
+    rounding: float
+
+
+def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
+    """The numerics of a candidate's operators; None if it is too large to be executed.
+
+    The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
+    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows.
+
+    Args:
+        program: The program.
+        graph: What kernels of the candidate are made of; it has the program's inputs and outputs.
+    """
+    if max(footprint(program), footprint(graph)) > MAX_ELEMENTS:
+        return None
+    outside: list[float] = []
+    rounding = 0.0
+    for scale in SCALES:
+        arrays, values = _exact(program, scale)
+        results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
+        numbers = range(len(values))
+        bad = [i for i in numbers if _judged(program, i, results[i], values[i], tolerances[i]) == "outside"]
+        if scale == _USUAL:
+            shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
+            rounding = float(f"{max(shares):.2g}")
+        if bad or scale == _USUAL:
+            plain, own = _own(program, scale)
+            inside = [i for i in numbers if _judged(program, i, plain[i], values[i], own[i]) == "within"]
+            lost = [i for i in numbers if scale == _USUAL and _norm(results[i] - values[i]) > _norm(own[i])]
+            if not {*bad, *lost}.isdisjoint(inside):
+                outside.append(scale)
+    return Foreseen(tuple(outside), rounding)
+
+
+@lru_cache(maxsize=8)
+def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+    """Inputs, and the program's exact outputs."""
+    arrays = draw_all(program, _SEED, scale)
+    return arrays, exact(program, arrays)
+
+
+@lru_cache(maxsize=8)
+def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+    """What the program's own operators compute, each a kernel, and their tolerances."""
+    arrays = _exact(program, scale)[0]
+    return executed(program, arrays), tolerated(program, arrays)[0]
+
+
+def _judged(program: KernelGraph, i: int, result: Array, value: Array, tolerance: Array) -> Answer:
+    """One output beside what is expected of it."""
+    return compare(result, value, tolerance, kernel_types(program)[program.outputs[i]].dtype).answer
+
+
+def _norm(values: Array) -> float:
+    """The root of the sum of squares of what is finite."""
+    finite = np.where(np.isfinite(values), values, 0.0)
+    return float(np.sqrt((finite * finite).sum()))
+
+
+__all__ = ["Foreseen", "TypedDomain", "executed", "foresee", "held"]
