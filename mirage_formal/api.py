@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from mirage_formal import options as rules
 from mirage_formal.errors import GraphError, RunError, UnsupportedError
-from mirage_formal.frontend.arguments import fail, ignore, parse_dtype
+from mirage_formal.frontend.arguments import fail, ignore, parse_dim3, parse_dtype
 from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.mirage_api.table import missing, refused
 from mirage_formal.graph.formats.dot import to_dot
 from mirage_formal.graph.graph import KernelGraph
@@ -47,7 +48,7 @@ _IGNORED: Final = (
 #: Options of the reference system that have another name here; there, -1 stands for an option that is left out.
 _RENAMED: Final = {"num_search_thread": "workers", "search_time_limit_sec": "time_limit"}
 #: Options of the reference system's code generator that have no meaning here.
-_CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax")
+_CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax", "file_id", "output_tensors")
 _SECONDS_BETWEEN_LINES: Final = 2.0
 
 
@@ -69,6 +70,7 @@ class Graph(KernelBuilder):
         inputs: Sequence[Any] | None = None,
         outputs: Sequence[Any] | None = None,
         stream: Any = None,
+        **more: Any,
     ) -> Any:
         """Compute the outputs of the graph itself; no search comes before.
 
@@ -79,16 +81,37 @@ class Graph(KernelBuilder):
             tensors: The inputs in order; see ``device.launch.Optimized``.
             out: Where to write.
             inputs: The inputs as a list.
-            outputs: The same as ``out``.
+            outputs: The same as ``out``; or those of the graph's outputs that are wanted, as tensors of the graph.
             stream: Where to launch.
+            more: Options of the reference system; see ``compile``.
 
         Returns:
             The output, or a tuple of them; for inputs given as a list, a list of all outputs.
 
         Raises:
             MirageError: The graph has no output or no kernel that may run, or a tensor does not fit.
+            UnsupportedError: ``profiling`` or ``rank`` is set, or there is no such option.
         """
+        _code_options("a call", more, ("target_cc",))
+        if outputs is not None and any(isinstance(tensor, Handle) for tensor in outputs):
+            places = [self._place(tensor) for tensor in outputs]
+            given = list(tensors) if inputs is None else inputs
+            found = self._optimized()(out=out, inputs=given, stream=stream)
+            return [found[place] for place in places]
         return self._optimized()(*tensors, out=out, inputs=inputs, outputs=outputs, stream=stream)
+
+    @property
+    def cygraph(self) -> Graph:
+        """The graph itself: there is none below it."""
+        return self
+
+    def _place(self, tensor: object) -> int:
+        """Which of the outputs a tensor of the graph is."""
+        found = self.results()
+        if tensor not in found:
+            text = f"expected one of the graph's outputs, {', '.join(map(repr, found))}, got {tensor!r}"
+            raise fail(GraphError, text, "mark it with mark_output, or leave outputs out")
+        return found.index(tensor)
 
     def compile(self, async_: bool = False, **more: Any) -> None:
         """Do what the first call on a GPU does; nothing where there is none. No call needs it.
@@ -102,7 +125,7 @@ class Graph(KernelBuilder):
             MirageError: The graph has no output or no kernel that may run.
             UnsupportedError: ``profiling`` is set, or there is no such option.
         """
-        _code_options("compile", {"async_": async_, **more}, ("async_", "file_id", "inputs", "target_cc"))
+        _code_options("compile", {"async_": async_, **more}, ("async_", "inputs", "target_cc"))
         found = self._optimized()
         from mirage_formal.device.runtime import device_count
 
@@ -183,8 +206,20 @@ class Graph(KernelBuilder):
         return superoptimize(self, verbose=verbose, backend=backend, **options)[0]
 
 
-def new_kernel_graph() -> Graph:
-    """A new, empty tensor program."""
+def new_kernel_graph(gpu_dim: object = (1, 1, 1)) -> Graph:
+    """A new, empty tensor program.
+
+    Args:
+        gpu_dim: GPUs along x, y, z: one of each.
+
+    Returns:
+        A graph without inputs.
+
+    Raises:
+        UnsupportedError: More GPUs are asked for.
+    """
+    if (gpus := parse_dim3("new_kernel_graph", "gpu_dim", gpu_dim)) != (1, 1, 1):
+        raise refused("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
     return Graph()
 
 
@@ -361,11 +396,13 @@ def _code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) ->
     """Refuse or ignore what the reference system's code generator is told."""
     for name, value in given.items():
         if name == "profiling" and value:
-            raise refused("profiler", f"{where}: expected profiling=False, got {value!r}")
+            raise refused("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+        if name == "rank":
+            raise refused("compile(rank)", f"{where}: expected no rank, got {value!r}")
         if name not in (*known, "profiling", *_CODE_OPTIONS):
             hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
             raise fail(UnsupportedError, f"{where}: no option is called {name}", hint)
-        if name in (*_CODE_OPTIONS, "async_", "file_id") and value not in (None, False, -1):
+        if name in (*_CODE_OPTIONS, "async_") and not (value is None or value is False or value == -1):
             ignore(f"{where} option {name}")
 
 

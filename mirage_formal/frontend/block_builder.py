@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.errors import GraphError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     Number,
     fail,
+    ignore,
     parse_dim,
     parse_dim3,
     parse_eps,
@@ -124,7 +125,9 @@ class BlockBuilder(Functions[BlockTensor]):
         self._inputs.append(iterator)
         return self._tensor(tile, dtensor.label)
 
-    def new_output(self, stensor: BlockTensor, output_map: object, forloop_dim: int | None = None) -> None:
+    def new_output(
+        self, stensor: BlockTensor, output_map: object, forloop_dim: int | None = None, epilogue: object = None
+    ) -> None:
         """An output saver: the blocks' copies of a tensor behind the loop form a device tensor.
 
         Args:
@@ -132,12 +135,17 @@ class BlockBuilder(Functions[BlockTensor]):
             output_map: For each grid axis the dim along which the blocks' copies are joined; every axis of extent
                 above 1 needs one.
             forloop_dim: Must be None or -1.
+            epilogue: Must be None.
 
         Raises:
             ShapeError: The map does not fit.
             GraphError: The tensor is inside the loop.
-            UnsupportedError: ``forloop_dim`` is set.
+            UnsupportedError: ``forloop_dim`` or ``epilogue`` is set.
         """
+        from mirage_formal.frontend.mirage_api.table import refused  # it imports this module
+
+        if epilogue is not None:
+            raise refused("new_output(epilogue)", f"new_output: expected no epilogue, got {epilogue!r}")
         tensor = self._own("new_output", stensor)
         if parse_optional_dim("new_output", "forloop_dim", forloop_dim) is not None:
             hint = "accumulate before the saver; leave forloop_dim out"
@@ -150,6 +158,14 @@ class BlockBuilder(Functions[BlockTensor]):
             raise fail(error, f"new_output: {tensor!r}: {found}", hint)
         self._outputs.append(saver)
         self.results.append(found)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of the reference system that block graphs here have not: refused by their row of the table."""
+            from mirage_formal.frontend.mirage_api.table import missing
+
+            raise missing("TBGraph", name, type(self).__name__)
 
     def rms_norm(self, A: BlockTensor, dim: int = -1, eps: Number | None = None) -> BlockTensor:
         """The root-mean-square norm x / sqrt(mean of x^2 + eps) along one dim.
@@ -353,7 +369,7 @@ def _texts(table: dict[str | None, OpKind]) -> str:
 
 
 def new_threadblock_graph(
-    grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64
+    grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64, **more: object
 ) -> BlockBuilder:
     """A new block graph.
 
@@ -362,11 +378,26 @@ def new_threadblock_graph(
         block_dim: Threads of one block along x, y, z.
         forloop_range: Iterations of the block's loop.
         reduction_dimx: Extent that sums to dimx keep.
+        more: Options of the reference system: ``cluster_dim`` must be (1, 1, 1); ``pipe_stage`` and
+            ``num_warp_groups`` have no effect and warn.
 
     Returns:
         A block graph without inputs, for ``Graph.customized``.
 
     Raises:
         ShapeError: A number is not positive.
+        UnsupportedError: Blocks shall form clusters, or there is no such option.
     """
+    from mirage_formal.frontend.mirage_api.table import refused  # it imports this module
+
+    name = "new_threadblock_graph"
+    for option, value in more.items():
+        if option == "cluster_dim":
+            if (cluster := parse_dim3(name, option, value)) != (1, 1, 1):
+                raise refused(f"{name}(cluster_dim)", f"{name}: expected cluster_dim (1, 1, 1), got {cluster}")
+        elif option in ("pipe_stage", "num_warp_groups"):
+            ignore(f"{name} option {option}")
+        else:
+            hint = "the options are grid_dim, block_dim, forloop_range, reduction_dimx"
+            raise fail(UnsupportedError, f"{name}: no option is called {option}", hint)
     return BlockBuilder(grid_dim, block_dim, forloop_range, reduction_dimx)

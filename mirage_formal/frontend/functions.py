@@ -263,13 +263,23 @@ class Functions(Operators[H]):
             return self._one(kind, (a, self.full_like(a, exact(kind.value, B))))
         return self._pair(kind, A, B)
 
-    def clamp(self, A: H, min: H | Number | None = None, max: H | Number | None = None) -> H:
+    def clamp(
+        self,
+        A: H,
+        min: H | Number | None = None,
+        max: H | Number | None = None,
+        *,
+        min_val: H | Number | None = None,
+        max_val: H | Number | None = None,
+    ) -> H:
         """Every element, but at least ``min`` and then at most ``max``.
 
         Args:
             A: The tensor; any shape.
             min: A number or a tensor that broadcasts with A; no lower bound if left out.
             max: A number or a tensor that broadcasts with A; no upper bound if left out.
+            min_val: The same as ``min``.
+            max_val: The same as ``max``.
 
         Returns:
             A tensor of the broadcast shape, of A's element type.
@@ -280,6 +290,7 @@ class Functions(Operators[H]):
             UnsupportedError: No bound is given, or a number is not finite.
         """
         a = self._own("clamp", A)
+        min, max = (min_val if min is None else min), (max_val if max is None else max)
         if min is None and max is None:
             raise fail(UnsupportedError, "clamp: expected min, max or both, got neither", "give a bound")
         if min is not None:

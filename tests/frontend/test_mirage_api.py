@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 
 import mirage_formal as mi
-from mirage_formal.frontend.mirage_api.rows import BLOCK, GRAPH, MODULE, OPTIONS, SECTIONS, Offer, Row, Section
+from mirage_formal.frontend.mirage_api.rows import (
+    BLOCK,
+    CODE,
+    GRAPH,
+    MAKING,
+    MODULE,
+    OPTIONS,
+    SECTIONS,
+    Offer,
+    Row,
+    Section,
+)
 from mirage_formal.frontend.mirage_api.table import document
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
@@ -86,6 +97,8 @@ def refused(error: mi.UnsupportedError, row: Row) -> None:
     ids=lambda value: value.name if isinstance(value, Row) else "",
 )
 def test_methods_that_are_there(owner: type, row: Row) -> None:
+    if isinstance(getattr(owner, own(row)), property):
+        return
     assert callable(getattr(owner, own(row)))
     assert str(getattr(owner, own(row)).__annotations__.get("return")) != "NoReturn"
 
@@ -144,6 +157,94 @@ def test_another_back_end(asked: dict[str, Any]) -> None:
     assert "row superoptimize(backend) of docs/mirage_api.md" in raised.value.hint
 
 
+_MADE: dict[str, Any] = {"gpu_dim": (2, 1, 1), "cluster_dim": (1, 8, 1), "epilogue": "allreduce"}
+
+
+@pytest.mark.parametrize("row", MAKING.rows, ids=own)
+def test_options_of_what_makes_graphs(row: Row) -> None:
+    given: dict[str, Any] = {own(row): _MADE.get(own(row), 2)}
+
+    def make() -> None:
+        if row.name.startswith("new_kernel_graph"):
+            mi.new_kernel_graph(**given)
+        elif row.name.startswith("new_threadblock_graph"):
+            mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1, **given)
+        else:
+            block = mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1)
+            tile = block.new_input(mi.new_kernel_graph().new_input((4, 8)), (-1, -1, -1))
+            block.new_output(block.forloop_accum(tile), (-1, -1, -1), **given)
+
+    if row.offer is Offer.IGNORED:
+        with pytest.warns(mi.IgnoredOptionWarning, match=own(row)):
+            make()
+    else:
+        with pytest.raises(mi.UnsupportedError, match=own(row)) as raised:
+            make()
+        assert f"row {row.name} of docs/mirage_api.md" in raised.value.hint
+
+
+def test_one_gpu_and_no_cluster_are_what_there_is() -> None:
+    mi.new_kernel_graph(gpu_dim=(1, 1, 1))
+    mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1, cluster_dim=(1, 1, 1))
+    with pytest.raises(mi.UnsupportedError, match="no option is called clusters"):
+        mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1, clusters=2)
+
+
+@pytest.mark.parametrize("row", CODE.rows, ids=own)
+def test_options_of_code(row: Row) -> None:
+    """Each at the first of compile, calls and generate_cuda_program that has it."""
+    graph = rms_linear()
+    value: Any = {
+        "inputs": [],
+        "target_cc": 80,
+        "input_strides": [item.strides for item in graph.freeze().inputs],
+        "output_tensors": graph.outputs,
+        "file_id": "norm",
+    }.get(own(row), 3)
+    calls = {"inputs": graph.compile, "async_": graph.compile}
+    call: Any = calls.get(own(row), lambda **given: mi.generate_cuda_program(graph, **given))
+    if row.offer is Offer.IGNORED:
+        with pytest.warns(mi.IgnoredOptionWarning, match=own(row)):
+            call(**{own(row): value})
+    elif row.offer is Offer.YES:
+        call(**{own(row): value})
+    else:
+        for refuses in (call, graph.compile, graph):
+            with pytest.raises(mi.UnsupportedError) as raised:
+                refuses(**{own(row): value})
+            assert f"row {row.name} of docs/mirage_api.md" in raised.value.hint
+
+
+def test_a_call_takes_outputs_by_name() -> None:
+    graph = mi.new_kernel_graph()
+    A, B = graph.new_input((4, 8)), graph.new_input((4, 8))
+    total = graph.add(A, B)
+    first, second = graph.exp(total), graph.square(total)
+    a, b = (np.full((4, 8), value, np.float16) for value in (0.5, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = graph(inputs=[a, b], outputs=[second, first])
+        assert len(graph(a, b, outputs=[first])) == 1
+        assert graph.cygraph is graph
+        with pytest.raises(mi.GraphError, match="expected one of the graph's outputs"):
+            graph(inputs=[a, b], outputs=[total])
+    np.testing.assert_array_equal(found[0], np.full((4, 8), 2.25, np.float16))
+    np.testing.assert_allclose(found[1], np.exp(1.5), rtol=2e-3)
+
+
+def test_bounds_of_a_clamp_have_both_names() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input((4, 8))
+    graph.mark_output(graph.clamp(X, min_val=-1, max_val=2))
+    graph.mark_output(graph.clamp(X, -1, 2))
+    x = np.linspace(-4, 4, 32, dtype=np.float16).reshape(4, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, other = graph(x)
+    np.testing.assert_array_equal(one, np.clip(x, -1, 2))
+    np.testing.assert_array_equal(one, other)
+
+
 # --- what is ignored, and what is written ----------------------------------------------------------------------------
 
 
@@ -160,7 +261,7 @@ def test_compile_is_not_needed() -> None:
         graph.compile(num_warp_groups=2)
     with pytest.raises(mi.UnsupportedError, match="expected profiling=False") as raised:
         graph.compile(profiling=True)
-    assert "row profiler of docs/mirage_api.md" in raised.value.hint
+    assert "row compile(profiling) of docs/mirage_api.md" in raised.value.hint
     with pytest.raises(mi.UnsupportedError, match="no option is called warps"):
         graph.compile(warps=3)
 

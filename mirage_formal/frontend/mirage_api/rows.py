@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirage_formal.frontend.block_builder import BlockBuilder
-from mirage_formal.frontend.builder import KernelBuilder
-
 
 class Offer(StrEnum):
     """Whether a name does here what it does there."""
@@ -55,21 +52,17 @@ class Section:
     rows: tuple[Row, ...]
 
 
-def _operator(name: str, difference: str = "", instead: str = "") -> Row:
-    """An operator: offered if the front end has a method for it that can return."""
-    owner, _, own = name.partition(".")
-    method = getattr({"KNGraph": KernelBuilder, "TBGraph": BlockBuilder}[owner], own, None)
-    absent = method is None or str(method.__annotations__.get("return", "")) == "NoReturn"
-    return Row(name, Offer.NO if absent else Offer.YES, instead if absent else difference)
-
-
 def _rows(offer: Offer, difference: str, *names: str) -> Iterator[Row]:
     return (Row(name, offer, difference) for name in names)
 
 
 _YES, _NO, _IGNORED = Offer.YES, Offer.NO, Offer.IGNORED
+_TILES: Final = ("matmul", "add", "mul", "div", "sub", "exp", "silu", "relu", "square", "sqrt", "concat", "reduction")
 _DTYPE: Final = "element types are float16, bfloat16 and float32"
 _PERSISTENT: Final = "persistent kernels (MPK) are another system; here each kernel is launched"
+_ONE_GPU: Final = "programs are of one GPU"
+_CLUSTERS: Final = "blocks form no clusters: a second kernel joins what they compute"
+_STAGES: Final = "planning chooses stages and warps"
 _FRESH: Final = "a search whose directory is there is not made again: `out=`"
 
 MODULE: Final = Section(
@@ -104,6 +97,18 @@ MODULE: Final = Section(
         *_rows(_NO, "`superoptimize(measure=N)` measures", "profile_and_select_best_graph"),
         Row("get_shared_memory_capacity", _NO, "`target=` names a GPU, whose file has its limits"),
         Row("core", _NO, "there is no extension module below the graphs"),
+        Row("new_graph", _NO, "an older name of `new_kernel_graph`"),
+        Row("optimize", _NO, "an older name of `superoptimize`, which returns all candidates"),
+    ),
+)
+MAKING: Final = Section(
+    "new_",
+    "Options of `new_kernel_graph`, of `new_threadblock_graph` and of a block graph's `new_output`",
+    (
+        Row("new_kernel_graph(gpu_dim)", _NO, _ONE_GPU),
+        Row("new_threadblock_graph(cluster_dim)", _NO, _CLUSTERS),
+        *_rows(_IGNORED, _STAGES, *(f"new_threadblock_graph({n})" for n in ("pipe_stage", "num_warp_groups"))),
+        Row("new_output(epilogue)", _NO, _ONE_GPU),
     ),
 )
 GRAPH: Final = Section(
@@ -116,16 +121,16 @@ GRAPH: Final = Section(
             _YES,
             "row-major strides only; where nothing is marked, the outputs are the results that nothing reads",
         ),
-        *(_operator(f"KNGraph.{name}") for name in ("matmul", "exp", "silu", "relu", "sqrt", "square")),
-        _operator("KNGraph.gelu", "with erf"),
-        _operator("KNGraph.reduction", "negative dims count from the last"),
-        *(_operator(f"KNGraph.{name}", "ranks may differ, as in numpy") for name in ("add", "mul", "div")),
-        _operator("KNGraph.clamp", "bounds belong to the operator", "`relu` is the one-sided clamp at 0"),
-        _operator("KNGraph.pow", "", "`square`, `sqrt` or `mul`"),
+        *_rows(_YES, "", *(f"KNGraph.{n}" for n in ("matmul", "exp", "silu", "relu", "sqrt", "square"))),
+        Row("KNGraph.gelu", _YES, "with erf"),
+        Row("KNGraph.reduction", _YES, "negative dims count from the last"),
+        *_rows(_YES, "ranks may differ, as in numpy", *(f"KNGraph.{n}" for n in ("add", "mul", "div"))),
+        Row("KNGraph.clamp", _YES, "bounds belong to the operator"),
+        Row("KNGraph.pow", _YES),
         Row("KNGraph.rms_norm", _YES, "`normalized_shape` may be left out, or a weight; `weight=`, `eps=`"),
         Row("KNGraph.customized", _YES, "types are checked at once"),
-        _operator("KNGraph.chunk", "", "make each piece an input"),
-        Row("KNGraph.allreduce", _NO, "programs are of one GPU"),
+        Row("KNGraph.chunk", _YES),
+        Row("KNGraph.allreduce", _NO, _ONE_GPU),
         Row(
             "KNGraph.superoptimize",
             _YES,
@@ -135,7 +140,7 @@ GRAPH: Final = Section(
             "KNGraph.__call__",
             _YES,
             "`g(X, W)` too; nothing has to be compiled before; inputs must be as they were declared; without a GPU the "
-            "reference semantics in float64 compute it",
+            "reference semantics in float64 compute it; `outputs=` is where to write, or which of the graph's outputs",
         ),
         Row("KNGraph.compile", _YES, "builds kernels where there is a GPU, and is not needed; no `profiling`"),
         Row("KNGraph.visualize", _YES, "writes Graphviz text and draws nothing"),
@@ -144,7 +149,10 @@ GRAPH: Final = Section(
         Row("KNGraph.valid_kernels", _NO, "a graph without kernels says why when it is called"),
         Row("KNGraph.get_error_message", _NO, "a graph without kernels says why when it is called"),
         Row("KNGraph.get_owner_independent_hash", _NO, "`digest` of a result"),
-        Row("KNGraph.cygraph", _NO, "functions take the graph itself: `generate_cuda_program(graph)`"),
+        Row("KNGraph.cygraph", _YES, "the graph itself; of a result, `graph`"),
+        *_rows(_NO, "`graph.freeze().inputs` has shapes and strides", "KNGraph.get_input_dtensors"),
+        *_rows(_NO, "`graph.freeze().inputs` has shapes and strides", "KNGraph.get_input_dtensor_layout"),
+        Row("KNGraph.generate_triton_program", _NO, "kernels are CUDA C++: `generate_cuda_program`"),
         *_rows(
             _NO,
             _PERSISTENT,
@@ -180,17 +188,34 @@ OPTIONS: Final = Section(
         ),
     ),
 )
+CODE: Final = Section(
+    "compile",
+    "Options of calls, of `compile` and of `generate_cuda_program`",
+    (
+        Row("compile(inputs)", _YES, "of `compile`: what calls have"),
+        Row("compile(target_cc)", _YES, "of `generate_cuda_program`; calls run on the device of their tensors"),
+        Row("compile(input_strides)", _YES, "of `generate_cuda_program`: must be the graph's"),
+        *_rows(_IGNORED, _STAGES, "compile(num_warp_groups)", "compile(pipeline_stages)"),
+        Row("compile(enable_online_softmax)", _IGNORED, "sums of exponentials have running maxima wherever they can"),
+        Row("compile(file_id)", _IGNORED, "`mirage-formal build` writes files"),
+        Row("compile(output_tensors)", _IGNORED, "the outputs are what is marked"),
+        Row("compile(async_)", _IGNORED, "of `compile`, which waits"),
+        Row("compile(profiling)", _NO, "no profile is taken within kernels"),
+        Row("compile(rank)", _NO, _ONE_GPU),
+    ),
+)
 BLOCK: Final = Section(
     "TBGraph",
     "Methods of a block graph, which is a `BlockBuilder` here",
     (
         Row("TBGraph.new_input", _YES, "all inputs come before the operators; no `store_in_dmem`"),
         Row("TBGraph.new_output", _YES, "no `forloop_dim`"),
-        *(_operator(f"TBGraph.{n}") for n in ("matmul", "add", "mul", "div", "sub", "exp", "silu", "relu", "square")),
-        *(_operator(f"TBGraph.{n}") for n in ("sqrt", "concat", "reduction")),
-        _operator("TBGraph.gelu", "with erf"),
-        _operator("TBGraph.mul_scalar", "the number is kept exactly"),
-        _operator("TBGraph.clamp", "bounds belong to the operator", "`relu` is the one-sided clamp at 0"),
+        Row("TBGraph.cluster_accum", _NO, _CLUSTERS),
+        Row("TBGraph.assign_task", _NO, _STAGES),
+        *_rows(_YES, "", *(f"TBGraph.{n}" for n in _TILES)),
+        Row("TBGraph.gelu", _YES, "with erf"),
+        Row("TBGraph.mul_scalar", _YES, "the number is kept exactly"),
+        Row("TBGraph.clamp", _YES, "bounds belong to the operator"),
         Row("TBGraph.rms_norm", _YES, "`dim=`, `eps=`"),
         Row("TBGraph.reduction_max", _YES, "the difference of maxima is good for `exp` only, and 0 comes of the first"),
         Row("TBGraph.forloop_accum", _YES, '`acc` is None, "sum", "mean", "rms" or "sum_todimx"'),
@@ -198,4 +223,4 @@ BLOCK: Final = Section(
         Row("TBGraph.forloop_accum_max", _YES),
     ),
 )
-SECTIONS: Final = (MODULE, GRAPH, OPTIONS, BLOCK)
+SECTIONS: Final = (MODULE, MAKING, GRAPH, OPTIONS, CODE, BLOCK)
