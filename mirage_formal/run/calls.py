@@ -6,6 +6,7 @@ loaded where tasks are computed.
 
 from __future__ import annotations
 
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.records import SolverRecord, UnitRecord
 from mirage_formal.run.settings import Job
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Rejected, Uncertified, UnitTask
@@ -45,3 +46,10 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     from mirage_formal.run import tasks
 
     return tasks.verify_candidate(task)
+
+
+def foresee_candidate(task: CandidateTask) -> Foreseen | None:
+    """See ``tasks.foresee_candidate``."""
+    from mirage_formal.run import tasks
+
+    return tasks.foresee_candidate(task)

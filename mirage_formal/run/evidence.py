@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode, to_json
 from mirage_formal.graph.graph import GraphDefined
@@ -40,15 +41,12 @@ from mirage_formal.records import (
     pretty,
     sha256,
 )
-from mirage_formal.run.calls import certify, discharge_texts, verify_candidate
+from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import by_numerics, foreseen, select
+from mirage_formal.run.ranking import by_numerics, select
 from mirage_formal.run.settings import Job
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
-
-if TYPE_CHECKING:
-    from mirage_formal.claims.numerics.foreseen import Foreseen
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -139,11 +137,8 @@ class Evidence:
 
         Then they are rejected: the program's own operators are a better answer.
         """
-        program = self._job.program
         order, known = by_numerics(
-            [one.found for one in verified],
-            lambda found: foreseen(program, decode(found.graph)),
-            lambda found: _operators(found.graph),
+            [one.found for one in verified], self._foreseen, lambda found: _operators(found.graph)
         )
         if order and all(one.digest in known and known[one.digest].outside for one in order):
             for one in order:
@@ -152,6 +147,11 @@ class Evidence:
             return []
         by_digest = {one.found.digest: one for one in verified}
         return [replace(by_digest[one.digest], foreseen=known.get(one.digest)) for one in order]
+
+    def _foreseen(self, found: FoundRecord) -> Foreseen | None:
+        task = CandidateTask(self._job, found.graph)
+        outcomes = self._outcomes(Phase.FORESEE, foresee_candidate, [task], self._proof_limit_s)
+        return next((value for _, value in outcomes if isinstance(value, Foreseen)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]

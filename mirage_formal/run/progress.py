@@ -14,6 +14,7 @@ class Phase(StrEnum):
     SEARCH = "searching"
     CERTIFY = "certifying"
     PROVE = "proving"
+    FORESEE = "numerics"
     WRITE = "writing"
 
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
-
-if TYPE_CHECKING:
-    from mirage_formal.claims.numerics.foreseen import Foreseen
 
 #: A candidate that is estimated at more than so many times the best is no alternative to it.
 _FACTOR: Final = 10.0
-#: Elements up to which numerics are foreseen at the extents of the program.
-_OWN_EXTENTS: Final = 1 << 17
 #: Different kernels of which the one that rounds least is reported first.
 _LEADERS: Final = 3
 
@@ -73,22 +68,6 @@ def select(
     return [found for found in ranked if found.digest in best]
 
 
-def foreseen(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
-    """The numerics of the kernels that a candidate would have; None if they are too large to be foreseen.
-
-    They are those of its running-maximum form, at smaller extents where its own are large.
-    """
-    from mirage_formal.claims.numerics.foreseen import foresee  # not needed before there are results
-    from mirage_formal.claims.numerics.smaller import Smaller, smaller
-    from mirage_formal.kernels.stable.stabilize import stabilize
-    from mirage_formal.meaning.footprint import footprint
-
-    large = max(footprint(program), footprint(graph)) > _OWN_EXTENTS
-    pair = smaller(program, graph) if large else Smaller(program, graph, {})
-    form = stabilize(pair.candidate)
-    return foresee(pair.program, form if isinstance(form, KernelGraph) else pair.candidate)
-
-
 def by_numerics(
     ranked: Sequence[FoundRecord],
     look: Callable[[FoundRecord], Foreseen | None],
@@ -101,7 +80,7 @@ def by_numerics(
 
     Args:
         ranked: Candidates in the order of rank.
-        look: See ``foreseen``.
+        look: See ``run.tasks.foresee_candidate``.
         pattern: Equal for candidates that round alike.
     """
     known: dict[str, Foreseen] = {}

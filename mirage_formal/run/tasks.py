@@ -21,6 +21,9 @@ from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.numerics.foreseen import foresee
+from mirage_formal.claims.numerics.smaller import Smaller, smaller
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
@@ -31,10 +34,12 @@ from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.stable.stabilize import stabilize
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, to_text
+from mirage_formal.meaning.footprint import footprint
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
@@ -53,6 +58,8 @@ FINAL_PRIME_BITS: Final = 31
 FINAL_PRODUCTS: Final = 1 << 30
 #: What labels of units at rounded extents begin with.
 PADDED: Final = "padded: "
+#: Elements up to which numerics are foreseen at the extents of the program.
+_OWN_EXTENTS: Final = 1 << 17
 
 
 def load_engine(name: str) -> Engine:
@@ -214,6 +221,18 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     # Of a fingerprint without an answer, only rounds that came to their end.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
     return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged))
+
+
+def foresee_candidate(task: CandidateTask) -> Foreseen | None:
+    """The numerics of the kernels that a candidate would have; None if they are too large to be foreseen.
+
+    They are those of its running-maximum form, at smaller extents where its own are large.
+    """
+    program, graph = task.job.program, decode(task.graph)
+    large = max(footprint(program), footprint(graph)) > _OWN_EXTENTS
+    pair = smaller(program, graph) if large else Smaller(program, graph, {})
+    form = stabilize(pair.candidate)
+    return foresee(pair.program, form if isinstance(form, KernelGraph) else pair.candidate)
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.claims.numerics.foreseen import Foreseen
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
@@ -91,15 +91,12 @@ def test_good_candidates_are_chosen_and_nothing_is_computed_twice() -> None:
     assert len(pool.asked) == asked
 
 
-def test_candidates_of_which_all_are_outside_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     """One of them does not come first; if none is left, the program's own operators are the better answer."""
-    mine = evidence(Inline())
-    chosen = mine.choose(RANKED)
     bad = {RANKED[0].graph}
     outside = Foreseen((1.0, 8.0), 0.5)
-    monkeypatch.setattr(
-        "mirage_formal.run.evidence.foreseen", lambda program, graph: outside if encode(graph) in bad else None
-    )
+    mine = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    chosen = mine.choose(RANKED)
     assert [v.found for v in mine.by_numerics(chosen)] == [RANKED[2], RANKED[0]]
     assert [v.foreseen for v in mine.by_numerics(chosen)] == [None, outside]
     assert mine.rejected == {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mirage_formal.claims.numerics.foreseen import Foreseen
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.records import FoundRecord, UnitRecord, reported
 from mirage_formal.run.ranking import by_numerics, rank, select
 

@@ -9,7 +9,6 @@ some seeded inputs; a kernel is compared again once it exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.numerics.numerics import SCALES, alone, as_input, compare, draw_all, exact, tolerated
 from mirage_formal.claims.numerics.rounding import LARGEST, quantised
+from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
@@ -83,20 +83,6 @@ def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
     return [np.asarray(values[number], np.float64) for number in graph.outputs]
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What is to be expected of a candidate's numerics.
-
-    Attributes:
-        outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,
-            are not.
-        rounding: Its tolerances over the values at scale 1, in norm, to two digits.
-    """
-
-    outside: tuple[float, ...]
-    rounding: float
-
-
 def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
     """The numerics of a candidate's operators; None if it is too large to be executed.
 
@@ -153,4 +139,4 @@ def _norm(values: Array) -> float:
     return float(np.sqrt((finite * finite).sum()))
 
 
-__all__ = ["Foreseen", "TypedDomain", "executed", "foresee", "held"]
+__all__ = ["TypedDomain", "executed", "foresee", "held"]

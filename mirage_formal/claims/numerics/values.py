@@ -1,0 +1,19 @@
+"""What is said about numerics, apart from the code that finds it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What is to be expected of a candidate's numerics.
+
+    Attributes:
+        outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,
+            are not.
+        rounding: Its tolerances over the values at scale 1, in norm, to two digits.
+    """
+
+    outside: tuple[float, ...]
+    rounding: float
