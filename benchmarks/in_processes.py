@@ -39,6 +39,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         unfused_us: The cost model's estimate of it.
         kernels: Of the best candidate.
         estimate_us: Of the best candidate.
+        fewest_kernels: Of the reported candidate or cover of fewest kernels that is estimated at or below unfused.
+        fewest_us: Of that one.
     """
 
     program: str
@@ -54,6 +56,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unfused_us: float = 0.0
     kernels: int = 0
     estimate_us: float = 0.0
+    fewest_kernels: int = 0
+    fewest_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

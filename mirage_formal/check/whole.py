@@ -1,4 +1,4 @@
-"""A whole program that was searched part by part: its partition, its parts and what is put together from them.
+"""A whole program that was searched part by part: its covers, their parts and what is put together from them.
 
 Written apart from the code that cuts and stitches: the parts' programs are taken out of the program here, and the whole
 is put together here.
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.check.candidate import Established
+from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.check.report import expect, list_files, step
 from mirage_formal.check.run import Run
@@ -23,8 +24,19 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.records import GRAPH_FILE, RUN_FILE, SUMMARY_FILE, confined, decode, read, sha256, unsealed
-from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.records import (
+    GRAPH_FILE,
+    KERNELS,
+    MANIFEST_FILE,
+    RUN_FILE,
+    SUMMARY_FILE,
+    confined,
+    decode,
+    read,
+    sha256,
+    unsealed,
+)
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +47,44 @@ class Piece:
         record: What is claimed about it.
         program: Its operators as a program of their own.
         reads: For each input of that, the tensor of the whole program.
-        result: The tensor of the whole program that it computes.
+        results: For each output of that, likewise: the tensors that are used outside of the part.
     """
 
     record: PartRecord
     program: KernelGraph
     reads: tuple[int, ...]
-    result: int
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole program's record and its parts, which are a partition of it."""
+    """A whole program's record, and for each cover its parts, which are a partition of the program."""
 
     root: Path
     record: WholeRecord
     program: KernelGraph
-    pieces: tuple[Piece, ...]
+    covers: tuple[tuple[Piece, ...], ...]
 
     @property
     def runs(self) -> list[str]:
         """Directories of the searches, relative to the root; some may have found nothing that is of use."""
         return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in self.record.manifest)
 
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Names of the directories of kernels that are there, each with the position of its cover."""
+        names = {cover_name(i + 1, one.graph_digest): i for i, one in enumerate(self.record.covers)}
+        return {name: i for name, i in names.items() if (self.root / KERNELS / name).is_dir()}
+
 
 @dataclass(frozen=True, slots=True)
 class EstablishedWhole:
-    """What holds about a whole program.
+    """What holds about a cover of a whole program.
 
     Attributes:
         name: Name of its directory.
+        rank: Its place among the covers, from 1.
+        digest: Digest of its graph.
         parts: Number of its parts.
         replaced: Of these, those that a proved candidate takes the place of.
         kernels: Kernels of the whole.
@@ -74,6 +94,8 @@ class EstablishedWhole:
     """
 
     name: str
+    rank: int
+    digest: str
     parts: int
     replaced: int
     kernels: int
@@ -83,10 +105,10 @@ class EstablishedWhole:
 
 
 def read_whole(root: Path) -> Whole:
-    """Read whole.json and establish that its parts are a partition of its program.
+    """Read whole.json and establish that the parts of each cover are a partition of its program.
 
     Sound: every operator is in one part and no more; a part's program consists of its operators and reads only inputs
-    of the program and results of earlier parts; no part's tensors are used outside but its result.
+    of the program and results of earlier parts; its outputs are all of its tensors that are used outside.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -95,7 +117,8 @@ def read_whole(root: Path) -> Whole:
     path = root / WHOLE_FILE
     with step(path, "read the whole", corrupt=True):
         record = decode(read(path), WholeRecord, WHOLE_FILE)
-        for name in (*record.manifest, *(d for part in record.parts for d in (part.run, part.directory) if d)):
+        parts = [part for one in record.covers for part in one.parts]
+        for name in (*record.manifest, *(d for part in parts for d in (part.run, part.directory) if d)):
             confined(root, name)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "seal"):
@@ -109,9 +132,16 @@ def read_whole(root: Path) -> Whole:
         expect("digest of the program", digest(program), record.identity.program)
         if any(isinstance(op, GraphDefined) for op in program.ops):
             raise FormatError("expected predefined operators only, got a graph-defined one")
+    with step(path, "covers"):
+        if not record.covers:
+            raise FormatError("expected at least one cover, got none")
+        digests = [one.graph_digest for one in record.covers]
+        expect("distinct covers", len(digests), len(set(digests)))
+        figures = [one.estimated_us for one in record.covers]
+        expect("order of covers", sorted(figures), figures)
     with step(path, "partition"):
-        pieces = _pieces(program, record.parts)
-    whole = Whole(root, record, program, pieces)
+        covers = tuple(_pieces(program, one.parts) for one in record.covers)
+    whole = Whole(root, record, program, covers)
     _check_files(whole)
     return whole
 
@@ -130,17 +160,16 @@ def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, .
         piece = taken_out(program, part)
         if not known.issuperset(piece.reads):
             raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
-        hidden = {inputs + n for n in part.operators} - {piece.result}
-        outside = (op.operands for n, op in enumerate(program.ops) if n not in part.operators)
-        if hidden & {i for operands in (*outside, program.outputs) for i in operands}:
-            raise FormatError(f"part {number}: expected one tensor that is used outside, got more")
-        known.add(piece.result)
+        known.update(piece.results)
         pieces.append(piece)
     return tuple(pieces)
 
 
 def taken_out(program: KernelGraph, part: PartRecord) -> Piece:
-    """The operators of a part as a program whose output is the last one's result."""
+    """The operators of a part as a program whose outputs are its tensors that are used outside, or the last one.
+
+    Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
+    """
     expect("order of operators", tuple(sorted(part.operators)), part.operators)
     inputs, types = len(program.inputs), kernel_types(program)
     own: dict[int, int] = {}  # tensors of the program to tensors of the part; its inputs are counted down from -1
@@ -165,8 +194,11 @@ def taken_out(program: KernelGraph, part: PartRecord) -> Piece:
         )
         for i, tensor in enumerate(reads)
     )
-    graph = KernelGraph(given, tuple(placed), (count + len(ops) - 1,))
-    return Piece(part, graph, tuple(reads), inputs + part.operators[-1])
+    outside = (op.operands for n, op in enumerate(program.ops) if n not in part.operators)
+    used = {i for operands in (*outside, program.outputs) for i in operands}
+    results = tuple(inputs + n for n in part.operators if inputs + n in used) or (inputs + part.operators[-1],)
+    graph = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
+    return Piece(part, graph, tuple(reads), results)
 
 
 def _check_files(whole: Whole) -> None:
@@ -174,24 +206,25 @@ def _check_files(whole: Whole) -> None:
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
         expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
-        used = {piece.record.run for piece in whole.pieces if piece.record.run}
+        used = {piece.record.run for pieces in whole.covers for piece in pieces if piece.record.run}
         expect("searches that are not listed", [], sorted(used - set(whole.runs)))
         empty = set() if whole.runs else {f"{PARTS}/"}
+        ours = (*(f"{run}/" for run in whole.runs), *(f"{KERNELS}/{name}/" for name in whole.kernels))
         for name in sorted(list_files(whole.root) - {WHOLE_FILE} - empty):
-            if not name.startswith(tuple(f"{run}/" for run in whole.runs)):
-                raise FormatError(f"expected only files of the parts' searches, got {name} as well")
+            if not name.startswith(ours):
+                raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
             expect("sha256", code, sha256(read(confined(whole.root, name))))
 
 
-def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> EstablishedWhole:
-    """Establish that the whole computes what the program does, from what holds about the parts' searches.
+def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> list[EstablishedWhole]:
+    """Establish that each cover computes what the program does, from what holds about the parts' searches.
 
     Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
-    program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensor that
-    the part yields. The whole is those graphs one after another, put together here. The conditions are those of all
-    parts, about the tensors that they read, which are the program's.
+    program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensors
+    that the part yields. The whole is those graphs one after another, put together here. The conditions are those of
+    all parts, about the tensors that they read, which are the program's.
 
     Args:
         whole: The parts.
@@ -200,37 +233,61 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
     Raises:
         CheckFailed: Names the first file and step that fails.
     """
-    path, record = whole.root / WHOLE_FILE, whole.record
     for run, _ in found.values():
         with step(run.root / RUN_FILE, "search for a part of this whole"):
-            _check_search(record, run)
+            _check_search(whole.record, run)
+    with step(whole.root / WHOLE_FILE, "claims about the program"):
+        expect("kernels", kernel_count(whole.program), whole.record.unfused_kernels)
+    return [_check_cover(whole, rank, found) for rank in range(1, len(whole.covers) + 1)]
+
+
+def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> EstablishedWhole:
+    path, record, pieces = whole.root / WHOLE_FILE, whole.record.covers[rank - 1], whole.covers[rank - 1]
     graphs: list[KernelGraph] = []
     needs: list[tuple[str, ...]] = []
     more: list[tuple[str, ...]] = []
-    for number, piece in enumerate(whole.pieces, 1):
-        graph, conditions, added = _replacement(whole, number, piece, found)
+    for number, piece in enumerate(pieces, 1):
+        at = f"cover {rank}, part {number}"
+        graph, conditions, added = _replacement(whole, at, piece, found)
         graphs.append(graph)
         needs.append(conditions)
         more.append(added)
-        with step(path, f"part {number}: claims"):
+        with step(path, f"{at}: claims"):
             expect("conditions", conditions, piece.record.conditions)
             expect("conditions that its operators have not", added, piece.record.added)
-            expect("kernels", (kernel_count(graph), kernel_count(piece.program)), _kernels(piece.record))
-    with step(path, "the whole is put together from the parts"):
-        together = _composed(whole, graphs)
+            own = (piece.record.kernels, piece.record.unfused_kernels)
+            expect("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
+    with step(path, f"cover {rank}: the whole is put together from the parts"):
+        together = _composed(whole.program, pieces, graphs)
         expect("graph", together, from_json(bytes(record.graph), "graph"))
         expect("digest of the graph", digest(together), record.graph_digest)
         here, there = kernel_types(together), kernel_types(whole.program)
         expect("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
-    with step(path, "claims about the whole"):
-        expect("verdict", "equivalent", record.verdict)
+    with step(path, f"cover {rank}: claims about the whole"):
         expect("conditions", _numbered(needs), record.conditions)
         expect("conditions that the parts' operators have not", _numbered(more), record.added)
-        expect("kernels", (kernel_count(together), kernel_count(whole.program)), _kernels(record))
-    replaced = sum(bool(piece.record.candidate) for piece in whole.pieces)
-    kernels, unfused = _kernels(record)
-    about = (record.conditions, record.added)
-    return EstablishedWhole(whole.root.name, len(whole.pieces), replaced, kernels, unfused, *about)
+        expect("kernels", kernel_count(together), record.kernels)
+    replaced = sum(bool(piece.record.candidate) for piece in pieces)
+    counts = (len(pieces), replaced, record.kernels, whole.record.unfused_kernels)
+    return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
+
+
+def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKernels]) -> None:
+    """Kernels are those of the cover whose directory has the same name, of this program.
+
+    Args:
+        whole: The covers.
+        results: What was established about the kernels, by the names of their directories.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    who = whole.record.identity
+    for name, result in results.items():
+        with step(whole.root / KERNELS / name / MANIFEST_FILE, "whose kernels"):
+            expect("candidate", whole.record.covers[whole.kernels[name]].graph_digest, result.candidate)
+            expect("program", who.program, result.program)
+            expect("target", (who.target, who.target_digest), (result.target, result.target_digest))
 
 
 def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -246,25 +303,21 @@ def _check_search(record: WholeRecord, run: Run) -> None:
     expect("identity", msgspec.structs.asdict(asked), msgspec.structs.asdict(who))
 
 
-def _kernels(record: PartRecord | WholeRecord) -> tuple[int, int]:
-    return record.kernels, record.unfused_kernels
-
-
 def _replacement(
-    whole: Whole, number: int, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
+    whole: Whole, at: str, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
     path, part = whole.root / WHOLE_FILE, piece.record
     if part.run:
-        with step(whole.root / part.run / RUN_FILE, f"program of part {number}"):
+        with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
             expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
             # Equal digests are not enough: conditions name operators by their numbers in the program searched.
             expect("the part's program", piece.program, found[part.run][0].program)
     if not part.candidate:
-        with step(path, f"part {number}: operators that stay"):
+        with step(path, f"{at}: operators that stay"):
             expect("directory", "", part.directory)
             return piece.program, own_conditions(piece.program), ()
-    with step(path, f"part {number}: candidate"):
+    with step(path, f"{at}: candidate"):
         if not part.run:
             raise FormatError("expected the search that found the candidate, got none")
         run, results = found[part.run]
@@ -277,32 +330,35 @@ def _replacement(
         held = {result.digest: result for result in results}[part.candidate]
         expect("verdict", "equivalent", held.verdict)
     file = whole.root / part.directory / GRAPH_FILE
-    with step(file, f"graph of part {number}"):
+    with step(file, f"graph of {at}"):
         graph = from_json(read(file), GRAPH_FILE)
         expect("digest", part.candidate, digest(graph))
         expect("inputs", piece.program.inputs, graph.inputs)
-        expect("outputs", 1, len(graph.outputs))
+        expect("outputs", len(piece.results), len(graph.outputs))
     return graph, held.conditions, held.added
 
 
-def _composed(whole: Whole, graphs: Sequence[KernelGraph]) -> KernelGraph:
+def _composed(program: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
     """The graphs of the parts one after another over the program's inputs.
 
-    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i.
+    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i
+    of the graph stands for result i of the part.
     """
-    program = whole.program
     tensors = len(program.inputs)
     stands: dict[int, int] = {i: i for i in range(tensors)}
     ops: list[KernelOp] = []
-    for piece, graph in zip(whole.pieces, graphs, strict=True):
+    for piece, graph in zip(pieces, graphs, strict=True):
         local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
         for op in graph.ops:
             ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
             for _ in range(op.results):
                 local[len(local)] = tensors
                 tensors += 1
-        stands[piece.result] = local[graph.outputs[0]]
+        stands |= {tensor: local[output] for tensor, output in zip(piece.results, graph.outputs, strict=True)}
     return KernelGraph(program.inputs, tuple(ops), tuple(stands[tensor] for tensor in program.outputs))
 
 
-__all__ = ["EstablishedWhole", "Piece", "Whole", "check_whole", "read_whole", "taken_out"]
+__all__ = [
+    *("EstablishedWhole", "Piece", "Whole"),
+    *("check_kernels_of_covers", "check_whole", "read_whole", "taken_out"),
+]

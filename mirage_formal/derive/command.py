@@ -25,10 +25,10 @@ from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
 from mirage_formal.check.report import CheckFailed, Listener, established, list_files, listening, watch
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
-from mirage_formal.check.whole import EstablishedWhole, check_whole, read_whole
+from mirage_formal.check.whole import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded
-from mirage_formal.records import LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.terminal import plain, quoted
 
@@ -182,7 +182,10 @@ def _check_whole(path: Path, how: _How) -> _Found:
     runs = {name: _check_run(path / name, how) for name in whole.runs}
     found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
     about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
-    return replace(found, wholes=[about])
+    names = list(whole.kernels)
+    kernels = _all(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
+    check_kernels_of_covers(whole, dict(zip(names, kernels, strict=True)))
+    return replace(found, wholes=about, kernels=[*found.kernels, *kernels])
 
 
 def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
@@ -267,11 +270,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
-    """What holds about whole programs."""
+    """What holds about the covers of whole programs."""
     lines: list[str] = []
     for one in wholes:
         lines += [
-            f"whole program {quoted(one.name, 80)}: equivalent.",
+            f"whole program {quoted(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
             f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
             f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",

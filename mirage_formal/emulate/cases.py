@@ -67,10 +67,13 @@ def _graph(directory: Path) -> KernelGraph:
 
 
 def _parts(root: Path, number: int | None) -> list[Case]:
-    """The parts of a whole, equal ones once."""
+    """The parts of the best cover of a whole, equal ones once."""
     record = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
     program = from_json(bytes(record.graph_of_program), str(root / WHOLE_FILE))
-    count = len(record.parts)
+    if not record.covers:
+        raise RunError("expected a finished whole, got none", where=str(root), hint="--resume the search")
+    parts = record.best.parts
+    count = len(parts)
     if number is not None and number > count:
         raise RunError(f"expected a part from 1 to {count}, got {number}", where=str(root), hint="count parts from 1")
     wanted = range(count) if number is None else [number - 1]
@@ -82,10 +85,10 @@ def _parts(root: Path, number: int | None) -> list[Case]:
 
 
 def _part(root: Path, program: KernelGraph, record: WholeRecord, i: int) -> Iterator[Case]:
-    part: PartRecord = record.parts[i]
+    part: PartRecord = record.best.parts[i]
     name = f"part {i + 1}"
     if part.candidate is None:
-        own, _ = extract(program, part.operators)
+        own, _, _ = extract(program, part.operators)
         yield Case(f"{name}, as it is", own, own, record.identity.target)
         return
     rank = part.directory.rpartition("/")[2].split("-")[0]

@@ -1,4 +1,4 @@
-"""The record of a whole program that was searched part by part (docs/whole-models.md)."""
+"""The records of a whole program that was searched part by part (docs/whole-models.md)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ WHOLE_FILE: Final = "whole.json"
 PARTS: Final = "parts"
 
 Ops = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+
+
+def cover_name(rank: int, digest: str) -> str:
+    """The directory of a cover's kernels below ``kernels``; ranks count from 1."""
+    return f"{rank:03}-{digest[:12]}"
 
 
 class PartRecord(Record, frozen=True, kw_only=True):
@@ -50,8 +55,29 @@ class PartRecord(Record, frozen=True, kw_only=True):
     added: tuple[str, ...]
 
 
+class CoverRecord(Record, frozen=True, kw_only=True):
+    """The program in parts, what takes the place of each, and the whole that is put together.
+
+    Attributes:
+        parts: In the order in which they are computed.
+        graph: The whole, in the form of mugraph.json.
+        graph_digest: Its digest.
+        kernels, estimated_us: Of the whole.
+        conditions: Those of all parts, each with its part's number.
+        added: Those of them that the parts' own operators do not need.
+    """
+
+    parts: Annotated[tuple[PartRecord, ...], msgspec.Meta(min_length=1)]
+    graph: msgspec.Raw
+    graph_digest: Sha256
+    kernels: Count
+    estimated_us: Figure
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+
+
 class WholeRecord(Record, frozen=True, kw_only=True):
-    """whole.json: the partition of a program, what takes the place of each part, and the whole that is put together.
+    """whole.json: covers of a program, each proved equal to it.
 
     Attributes:
         schema_version: 3.
@@ -62,14 +88,8 @@ class WholeRecord(Record, frozen=True, kw_only=True):
             same one but for its program and, where ``config`` is null, its space.
         graph_of_program: The program, in the form of mugraph.json.
         status: "complete"; "interrupted" (Ctrl-C) and "time-limit" may be resumed.
-        verdict: "equivalent"; null where there is no graph.
-        parts: In the order in which they are computed.
-        graph: The whole, in the form of mugraph.json; null if the run was interrupted.
-        graph_digest: Its digest; null likewise.
-        kernels, estimated_us: Of the whole.
         unfused_kernels, unfused_us: Of the program, one kernel for each operator.
-        conditions: Those of all parts, each with its part's number.
-        added: Those of them that the parts' own operators do not need.
+        covers: By ascending estimate; none if the run was interrupted.
         wall_s: Seconds of the session that wrote this.
         manifest: Relative path to sha256 of every part's summary.json, which lists the part's other files.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
@@ -82,19 +102,17 @@ class WholeRecord(Record, frozen=True, kw_only=True):
     identity: Identity
     graph_of_program: msgspec.Raw
     status: Literal["complete", "interrupted", "time-limit"]
-    verdict: Literal["equivalent"] | None
-    parts: tuple[PartRecord, ...]
-    graph: msgspec.Raw
-    graph_digest: Sha256 | None
-    kernels: Count
-    estimated_us: Figure
     unfused_kernels: Count
     unfused_us: Figure
-    conditions: tuple[str, ...]
-    added: tuple[str, ...]
+    covers: tuple[CoverRecord, ...]
     wall_s: Figure
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
 
+    @property
+    def best(self) -> CoverRecord:
+        """The cover of least estimate; there is one unless the run was interrupted."""
+        return self.covers[0]
 
-__all__ = ["PARTS", "WHOLE_FILE", "PartRecord", "WholeRecord"]
+
+__all__ = ["PARTS", "WHOLE_FILE", "CoverRecord", "PartRecord", "WholeRecord", "cover_name"]

@@ -21,7 +21,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import Settings, display_path, make_job
-from mirage_formal.run.whole.whole import WholeReport, part_config
+from mirage_formal.run.whole.spaces import part_config
+from mirage_formal.run.whole.whole import WholeReport
 from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names
 

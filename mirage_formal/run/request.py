@@ -98,8 +98,8 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
     On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
     within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order.
 
-    A program of more operators than a candidate of its space can have is cut into parts; the best candidates of the
-    parts are put together to one result (docs/whole-models.md), which is not measured.
+    A program of more operators than a candidate of its space can have, or with several outputs, is cut into parts;
+    the results are covers, put together from candidates of the parts (docs/whole-models.md).
 
     Args:
         program: A graph of the front end, or a graph.graph.KernelGraph, with at least one marked output.
@@ -124,7 +124,6 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
     from mirage_formal.run.place.lock import writing
     from mirage_formal.run.settings import FIELDS, Settings, as_program, check_limits
     from mirage_formal.run.whole.answer import run_any
-    from mirage_formal.run.whole.whole import WholeReport
 
     frozen = as_program(program)
     asked: dict[str, Any] = {FIELDS.get(key, key): value for key, value in given.items() if key not in _BESIDE}
@@ -140,9 +139,6 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
             raise KeyboardInterrupt
         if (nothing := nothing_found(report, frozen, settings, origins)) is not None:
             raise nothing
-        if isinstance(report, WholeReport):
-            assert report.result is not None  # only an interrupted one has none
-            return [report.result]
         results = list(report.results)
         if not measure or not runtime.device_count():
             return results

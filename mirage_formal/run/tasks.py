@@ -85,9 +85,18 @@ def load_engine(name: str) -> Engine:
     return engine
 
 
+def engine_of(job: Job) -> Engine:
+    """The engine of a job; for programs with several outputs, the one that unites what the guided engine finds."""
+    if job.engine == "guided" and len(job.sought.program.outputs) > 1:
+        from mirage_formal.search.united.engine import UnitedEngine
+
+        return UnitedEngine()
+    return load_engine(job.engine)
+
+
 def plan(job: Job) -> list[Unit]:
     """The units of a job; behind them those of its program at rounded extents, if it has awkward ones."""
-    engine, program = load_engine(job.engine), job.sought.program
+    engine, program = engine_of(job), job.sought.program
     units = engine.units(program, job.space, job.options)
     if (longer := rounded(program)) is not None:
         for unit in engine.units(longer.program, job.space, job.options):
@@ -102,7 +111,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
     longer = rounded(job.sought.program) if task.unit.label.startswith(PADDED) else None
     program = job.sought.program if longer is None else longer.program
     gate = Gate(program, job.options.seed)
-    result = load_engine(job.engine).run(program, job.space, replace(job.options, accept=gate), task.unit)
+    options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
+    result = engine_of(job).run(program, job.space, options, task.unit)
     graphs = (fuse_threads(candidate.graph) for candidate in result.candidates)
     records = (_found(job, graph if longer is None else longer.wrapped(graph)) for graph in graphs)
     found = {record.digest: record for record in records}

@@ -21,6 +21,8 @@ from mirage_formal.search.space import SearchSpace
 
 #: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
 Accept = Callable[[Candidate], Verdict]
+#: Estimates a complete graph, in microseconds.
+Cost = Callable[[KernelGraph], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class SearchOptions:
             as the space says.
         deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
             depends on the machine, so this is for measurements of searches that would not end.
+        cost: Estimated microseconds of a complete graph, which the pipeline hands in; the engine for several outputs
+            keeps what costs least. Without it, it counts bytes.
     """
 
     engine: Literal["guided", "exhaustive"] = "guided"
@@ -55,6 +59,7 @@ class SearchOptions:
     accept: Accept | None = None
     max_states: int | None = None
     deadline: float | None = None
+    cost: Cost | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:
         """The space with this run's own operator limits in place."""

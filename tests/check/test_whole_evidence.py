@@ -42,13 +42,19 @@ def sign_whole(root: Path, change: Callable[[Record], None] = lambda record: Non
     seal_file(path)
 
 
+def best(record: Record) -> Record:
+    """The first cover."""
+    cover: Record = record["covers"][0]
+    return cover
+
+
 def renumbered(record: Record) -> None:
     """A forger also writes the digest that fits the graph."""
-    record["graph_digest"] = digest(from_json(json.dumps(record["graph"]).encode()))
+    best(record)["graph_digest"] = digest(from_json(json.dumps(best(record)["graph"]).encode()))
 
 
-def searched(record: Record) -> list[Record]:
-    return [part for part in record["parts"] if part["candidate"]]
+def searched(record: Record, cover: int = 0) -> list[Record]:
+    return [part for part in record["covers"][cover]["parts"] if part["candidate"]]
 
 
 def stolen_operator(record: Record) -> None:
@@ -57,22 +63,24 @@ def stolen_operator(record: Record) -> None:
 
 
 def operator_twice(record: Record) -> None:
-    record["parts"][1]["operators"] = sorted({*record["parts"][0]["operators"], *record["parts"][1]["operators"]})
+    best(record)["parts"][1]["operators"] = sorted(
+        {*best(record)["parts"][0]["operators"], *best(record)["parts"][1]["operators"]}
+    )
 
 
 def operator_missing(record: Record) -> None:
-    del record["parts"][-1]
+    del best(record)["parts"][-1]
 
 
 def parts_reversed(record: Record) -> None:
-    record["parts"].reverse()
+    best(record)["parts"].reverse()
 
 
 def two_parts_in_one(record: Record) -> None:
     """The softmax and the view before it, as if one search had been for both."""
-    view = next(part for part in record["parts"] if not part["run"])
-    record["parts"][-1]["operators"] = sorted(view["operators"] + record["parts"][-1]["operators"])
-    record["parts"].remove(view)
+    view = next(part for part in best(record)["parts"] if not part["run"])
+    best(record)["parts"][-1]["operators"] = sorted(view["operators"] + best(record)["parts"][-1]["operators"])
+    best(record)["parts"].remove(view)
 
 
 def another_candidate(record: Record) -> None:
@@ -104,8 +112,8 @@ def no_candidate(record: Record) -> None:
 
 def swapped_operands(record: Record) -> None:
     """The whole computes something else: a kernel reads the other layer's weight."""
-    inputs = len(record["graph"]["inputs"])
-    for op in record["graph"]["ops"]:
+    inputs = len(best(record)["graph"]["inputs"])
+    for op in best(record)["graph"]["ops"]:
         weights = [i for i in op["operands"] if 0 < i < inputs]
         if weights:
             op["operands"] = [weights[0] % (inputs - 1) + 1 if i == weights[0] else i for i in op["operands"]]
@@ -114,7 +122,7 @@ def swapped_operands(record: Record) -> None:
 
 
 def outputs_swapped(record: Record) -> None:
-    record["graph"]["outputs"].reverse()
+    best(record)["graph"]["outputs"].reverse()
     renumbered(record)
 
 
@@ -129,28 +137,55 @@ def another_program(record: Record) -> None:
 
 
 def fewer_conditions(record: Record) -> None:
-    record["conditions"].pop()
+    best(record)["conditions"].pop()
 
 
 def fewer_conditions_of_a_part(record: Record) -> None:
-    part = next(part for part in record["parts"] if part["conditions"])
+    part = next(part for part in best(record)["parts"] if part["conditions"])
     part["conditions"].pop()
 
 
 def fewer_kernels(record: Record) -> None:
-    record["kernels"] -= 1
+    best(record)["kernels"] -= 1
 
 
 def more_saved(record: Record) -> None:
-    record["parts"][0]["unfused_kernels"] += 1
+    best(record)["parts"][0]["unfused_kernels"] += 1
 
 
 def cheaper(record: Record) -> None:
     searched(record)[0]["estimated_us"] /= 2
 
 
-def no_verdict(record: Record) -> None:
-    record["verdict"] = None
+def no_cover(record: Record) -> None:
+    record["covers"] = []
+
+
+def cover_twice(record: Record) -> None:
+    record["covers"].insert(0, best(record))
+
+
+def worse_cover_first(record: Record) -> None:
+    record["covers"].reverse()
+
+
+def another_cover_changed(record: Record) -> None:
+    """Every cover is held to what it says, not the first alone."""
+    last = record["covers"][-1]
+    last["graph"]["outputs"].reverse()
+    last["graph_digest"] = digest(from_json(json.dumps(last["graph"]).encode()))
+
+
+def kernels_of_another_cover(record: Record) -> None:
+    record["covers"][-1]["kernels"] -= 1
+
+
+def part_of_another_cover(record: Record) -> None:
+    record["covers"][1]["parts"][0]["unfused_kernels"] += 1
+
+
+def fewer_unfused(record: Record) -> None:
+    record["unfused_kernels"] += 1
 
 
 def another_seed(record: Record) -> None:
@@ -162,7 +197,7 @@ def another_target(record: Record) -> None:
 
 
 def less_than_nothing(record: Record) -> None:
-    next(part for part in record["parts"] if not part["run"])["unfused_us"] = -1.0
+    next(part for part in best(record)["parts"] if not part["run"])["unfused_us"] = -1.0
 
 
 def no_search(record: Record) -> None:
@@ -174,25 +209,31 @@ FORGERIES: dict[Callable[[Record], None], str] = {
     operator_twice: "partition",
     operator_missing: "partition",
     parts_reversed: "partition",
-    two_parts_in_one: "program of part",
-    another_candidate: "program of part 1",
-    unknown_candidate: "part 1: candidate",
-    another_directory: "part 1: candidate",
+    two_parts_in_one: "program of cover 1, part",
+    another_candidate: "program of cover 1, part 1",
+    unknown_candidate: "cover 1, part 1: candidate",
+    another_directory: "cover 1, part 1: candidate",
     forgotten_search: "manifest",
-    no_candidate: "part 1",
-    swapped_operands: "the whole is put together",
-    outputs_swapped: "the whole is put together",
-    another_program: "program of part",
-    fewer_conditions: "claims about the whole",
-    fewer_conditions_of_a_part: "part 1: claims",
-    fewer_kernels: "claims about the whole",
-    more_saved: "part 1: claims",
-    cheaper: "part 1: candidate",
-    no_verdict: "claims about the whole",
+    no_candidate: "cover 1, part 1",
+    swapped_operands: "cover 1: the whole is put together",
+    outputs_swapped: "cover 1: the whole is put together",
+    another_program: "program of cover 1, part",
+    fewer_conditions: "cover 1: claims about the whole",
+    fewer_conditions_of_a_part: "cover 1, part 1: claims",
+    fewer_kernels: "cover 1: claims about the whole",
+    more_saved: "cover 1, part 1: claims",
+    cheaper: "cover 1, part 1: candidate",
+    no_cover: "covers",
+    cover_twice: "covers",
+    worse_cover_first: "covers",
+    another_cover_changed: "cover 3: the whole is put together",
+    kernels_of_another_cover: "cover 3: claims about the whole",
+    part_of_another_cover: "cover 2, part 1: claims",
+    fewer_unfused: "claims about the program",
     another_seed: "search for a part",
     another_target: "search for a part",
     less_than_nothing: "read the whole",
-    no_search: "part 1: candidate",
+    no_search: "cover 1, part 1: candidate",
 }
 
 

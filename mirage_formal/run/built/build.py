@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,7 @@ from mirage_formal.records import (
     read,
     sha256,
 )
+from mirage_formal.records.whole import WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run.built.save import save_built
 from mirage_formal.run.built.values import Built
 from mirage_formal.run.place.directory import KERNELS_OF_ONE, remove, replaceable_kernels
@@ -289,7 +291,7 @@ class Alternatives:
 def build_run(
     root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS, *, force: bool = False
 ) -> list[tuple[str, str]]:
-    """Write the kernels of a run's best candidates to its directory ``kernels``.
+    """Write the kernels of a run's best candidates, or of a whole program's best covers, to its directory ``kernels``.
 
     Candidates that are refused don't count. Earlier kernels are replaced; results of a device only with ``force``.
 
@@ -311,32 +313,53 @@ def build_run(
 
 
 def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> list[tuple[str, str]]:
+    program, target_name, candidates = _candidates_of(root)
+    target = load_target(target_name)
+    where = root / KERNELS
+    replaceable_kernels(where, force=force)
+    tried: list[tuple[str, str]] = []
+    done: list[str] = []
+    for name, read_graph in candidates:
+        if len(done) == count:
+            break
+        try:
+            built = build(read_graph(), program, target, archs)
+        except KernelRefused as error:
+            tried.append((name, str(error)))
+            continue
+        save_built(built, where / name)
+        note = built.stable.note
+        tried.append((name, f"built; {note}" if note else "built"))
+        done.append(name)
+    for path in sorted(where.iterdir()) if where.is_dir() else ():
+        if path.name not in done:
+            remove(path, KERNELS_OF_ONE)
+    return tried
+
+
+def _candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:
+    """The program of a finished run, its target's name, and its candidates or covers, best first: name and graph."""
+    if (root / WHOLE_FILE).is_file():
+        whole = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
+        if not whole.covers:
+            hint = "python -m mirage_formal.search with --resume finishes it"
+            raise RunError("expected a finished run, got one without a cover", where=str(root), hint=hint)
+        program, where = from_json(bytes(whole.graph_of_program), str(root / WHOLE_FILE)), str(root / WHOLE_FILE)
+        covers = [
+            (cover_name(rank, one.graph_digest), partial(from_json, bytes(one.graph), where))
+            for rank, one in enumerate(whole.covers, 1)
+        ]
+        return program, whole.identity.target, [*covers]
     if not (root / RUN_FILE).is_file():
         raise RunError("expected the directory of a run, got none", where=str(root), hint="check the path")
     run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
     if not (root / SUMMARY_FILE).is_file():
         hint = "python -m mirage_formal.search with --resume finishes it"
         raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
-    program = from_json(bytes(run.program), str(root / RUN_FILE))
-    target = load_target(run.identity.target)
-    where = root / KERNELS
-    replaceable_kernels(where, force=force)
-    tried: list[tuple[str, str]] = []
-    done: list[str] = []
-    for directory in sorted((root / CANDIDATES).iterdir()):
-        if len(done) == count:
-            break
-        graph = from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
-        try:
-            built = build(graph, program, target, archs)
-        except KernelRefused as error:
-            tried.append((directory.name, str(error)))
-            continue
-        save_built(built, where / directory.name)
-        note = built.stable.note
-        tried.append((directory.name, f"built; {note}" if note else "built"))
-        done.append(directory.name)
-    for path in sorted(where.iterdir()) if where.is_dir() else ():
-        if path.name not in done:
-            remove(path, KERNELS_OF_ONE)
-    return tried
+    found = sorted((root / CANDIDATES).iterdir())
+    graphs = [(directory.name, partial(_graph_in, directory)) for directory in found]
+    return from_json(bytes(run.program), str(root / RUN_FILE)), run.identity.target, [*graphs]
+
+
+def _graph_in(directory: Path) -> KernelGraph:
+    return from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))

@@ -67,7 +67,7 @@ def _microseconds(result: Result, root: Path) -> float:
     from mirage_formal.device.runs import DeviceRuns
 
     built = result.alternatives.own((arch_of(current_device()),))
-    directory = root / KERNELS / result.directory.name
+    directory = root / KERNELS / f"{result.rank:03}-{result.digest[:12]}"
     save_built(built, directory)
     executable = built.executable
     runs = DeviceRuns(executable)

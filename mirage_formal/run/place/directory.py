@@ -106,7 +106,7 @@ RUN: Final = _folder(
     *map(re.escape, (SEARCH_FILE, SUMMARY_FILE)), last=RUN_FILE, candidates=CANDIDATE_SET, kernels=KERNEL_SET
 )
 PART_SET: Final = _folder(search=RUN)
-WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET)
+WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,20 @@ and ``Partition.limited`` counts such roots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Final
+from typing import Final, TypeVar
 
 from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
+from mirage_formal.search.united.slices import taken_out
 
 #: Sets of operators that are looked at for one root, smaller ones first: wide programs have very many.
 _MOST_SETS: Final = 4096
@@ -42,6 +43,9 @@ _ROWS: Final = 64
 #: Microseconds of operators, as a program of their own, if one search takes them all; None if none does, so that they
 #: are no part together, and one alone stays as it is.
 Price = Callable[[KernelGraph], float | None]
+#: What may take the place of operators: kernels and microseconds of each; nothing if no search takes them.
+Offers = tuple[tuple[int, float], ...]
+Prices = Callable[[KernelGraph], Offers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +69,17 @@ class Part:
         operators: Their numbers in the program, ascending.
         program: They alone, as a program; inputs are named x0, x1, ... in the order of their first use.
         reads: For each of its inputs, the number of the program's tensor.
-        result: Number of the program's tensor that it computes.
+        results: Likewise for each of its outputs: those of its operators' results that are used outside.
         searched: Whether a search takes it; else it is one predefined operator that is kept.
+        kernels: Kernels of what is to take its place; None for whatever costs least.
     """
 
     operators: tuple[int, ...]
     program: KernelGraph
     reads: tuple[int, ...]
-    result: int
+    results: tuple[int, ...]
     searched: bool
+    kernels: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +95,20 @@ class Partition:
     limited: int
 
 
-def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...]]:
-    """Some operators of a program as a program of its own whose output is the last one's result.
+def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...], tuple[int, ...]]:
+    """Some operators of a program as a program of their own, whose outputs are those results that are used outside.
+
+    Where none is used, it is the last one's.
 
     Returns:
-        The program, and for each of its inputs the number of the given program's tensor.
+        The program, for each of its inputs the number of the given program's tensor, and likewise for its outputs.
     """
-    return _extract(program, kernel_types(program), operators)
-
-
-def _extract(
-    program: KernelGraph, types: Sequence[DTensor], operators: Sequence[int]
-) -> tuple[KernelGraph, tuple[int, ...]]:
-    base = len(program.inputs)
-    inside = {base + number for number in operators}
-    used = (i for number in operators for i in program.ops[number].operands)
-    reads = tuple(dict.fromkeys(i for i in used if i not in inside))
-    place = {tensor: i for i, tensor in enumerate((*reads, *(base + number for number in operators)))}
-    ops: list[Op] = []
-    for number in operators:
-        op = program.ops[number]
-        assert isinstance(op, Op)
-        ops.append(Op(op.kind, tuple(place[i] for i in op.operands), op.attrs))
-    inputs = tuple(_input(program, types, tensor, i) for i, tensor in enumerate(reads))
-    return KernelGraph(inputs, tuple(ops), (len(place) - 1,)), reads
-
-
-def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: int) -> Input:
-    given = tensor < len(program.inputs)
-    strides = program.inputs[tensor].strides if given else row_major(types[tensor].shape)
-    return Input(f"x{number}", types[tensor], strides)
+    base, inside = len(program.inputs), set(operators)
+    outside = (op.operands for number, op in enumerate(program.ops) if number not in inside)
+    used = {i for operands in (*outside, program.outputs) for i in operands}
+    results = tuple(base + number for number in operators if base + number in used) or (base + operators[-1],)
+    graph, reads = taken_out(program, kernel_types(program), operators, results)
+    return graph, reads, results
 
 
 def partition(program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> Partition:
@@ -134,30 +124,84 @@ def partition(program: KernelGraph, target: Target, limits: PartLimits, price: P
         ProgramError: An operator is graph-defined.
         GraphError: The program is not well-formed.
     """
+
+    def offers(part: KernelGraph) -> Offers:
+        us = price(part)
+        return () if us is None else ((1, us),)
+
+    (found,) = _partitions(program, target, limits, offers, front=False)
+    return found
+
+
+def partitions(program: KernelGraph, target: Target, limits: PartLimits, prices: Prices) -> tuple[Partition, ...]:
+    """The front of the partitions: of each number of kernels the cheapest, if those with fewer kernels cost more.
+
+    Args:
+        program: A program of predefined operators.
+        target: The GPU whose figures the costs are made of.
+        limits: What one search can take.
+        prices: What may take the place of a part; asked about parts within the limits.
+
+    Returns:
+        Partitions by ascending cost and descending number of kernels.
+
+    Raises:
+        ProgramError: An operator is graph-defined.
+        GraphError: The program is not well-formed.
+    """
+    return _partitions(program, target, limits, prices, front=True)
+
+
+def _partitions(
+    program: KernelGraph, target: Target, limits: PartLimits, prices: Prices, *, front: bool
+) -> tuple[Partition, ...]:
     kernel_types(program)
     if any(isinstance(op, GraphDefined) for op in program.ops):
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
-    cutter = _Cutter(program, target, limits, price)
-    return Partition(cutter.parts(), len(cutter.limited))
+    cutter = _Cutter(program, target, limits, prices, front=front)
+    return tuple(Partition(parts, len(cutter.limited)) for parts in list(cutter.partitions()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The best part of a root: cost below the root in nanoseconds, less for more parts at equal costs."""
+    """A part of a root, and the choices for the roots below it: all operators below the root.
+
+    Attributes:
+        key: Their cost in nanoseconds, less for more parts at equal costs.
+        kernels: Their kernels.
+        part: The part.
+        below: The choices.
+    """
 
     key: tuple[int, int]
+    kernels: int
     part: Part
-    roots: tuple[int, ...]
+    below: tuple[_Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Choices for several roots; the attributes are as those of ``_Choice``."""
+
+    key: tuple[int, int]
+    kernels: int
+    below: tuple[_Choice, ...]
+
+
+_C = TypeVar("_C", _Choice, _Sum)
 
 
 class _Cutter:
-    def __init__(self, program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> None:
+    def __init__(
+        self, program: KernelGraph, target: Target, limits: PartLimits, prices: Prices, *, front: bool
+    ) -> None:
         self._program = program
         self._types = kernel_types(program)
         self._target = target
         self._limits = limits
-        self._price = price
+        self._prices = prices
+        self._front = front
         self._base = len(program.inputs)
         self._readers: list[list[int]] = [[] for _ in program.ops]
         for number, op in enumerate(program.ops):
@@ -168,19 +212,47 @@ class _Cutter:
         self._end = len(program.ops)  # stands for the caller, who reads the outputs
         self._ends = self._post_dominators()
         self.limited: set[int] = set()
-        self._best: dict[int, _Choice] = {}
-        self._judged: dict[KernelGraph, tuple[bool, float | None]] = {}
+        self._best: dict[int, list[_Choice]] = {}
+        self._judged: dict[KernelGraph, tuple[bool, Offers]] = {}
 
-    def parts(self) -> tuple[Part, ...]:
+    def partitions(self) -> Iterator[tuple[Part, ...]]:
+        """The cheapest, or the front: for each number of kernels that costs less than fewer ones the cheapest."""
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
-            self._best[root] = min(self._choices(root), key=lambda choice: choice.key)
-        found: list[Part] = []
-        todo = [number for number, end in enumerate(self._ends) if end == self._end]
-        while todo:
-            choice = self._best[todo.pop()]
-            found.append(choice.part)
-            todo += choice.roots
-        return tuple(sorted(found, key=lambda part: part.result))
+            self._best[root] = self._kept(self._choices(root))
+        roots = [number for number, end in enumerate(self._ends) if end == self._end]
+        for total in self._together(roots):
+            found: list[Part] = []
+            todo = list(total.below)
+            while todo:
+                choice = todo.pop()
+                found.append(choice.part)
+                todo += choice.below
+            yield tuple(sorted(found, key=lambda part: part.results))
+
+    def _kept(self, choices: Iterable[_C]) -> list[_C]:
+        """The cheapest choice, or the front of all, fewest kernels last."""
+        if not self._front:
+            return [min(choices, key=lambda choice: choice.key)]
+        found: list[_C] = []
+        for choice in sorted(choices, key=lambda choice: (choice.key, choice.kernels)):
+            if not found or choice.kernels < found[-1].kernels:
+                found.append(choice)
+        return found
+
+    def _together(self, roots: Sequence[int]) -> list[_Sum]:
+        """The ways to compute all of some roots that are worth keeping."""
+        sums = [_Sum((0, 0), 0, ())]
+        for root in roots:
+            sums = self._kept(
+                _Sum(
+                    (one.key[0] + choice.key[0], one.key[1] + choice.key[1]),
+                    one.kernels + choice.kernels,
+                    (*one.below, choice),
+                )
+                for one in sums
+                for choice in self._best[root]
+            )
+        return sums
 
     def _post_dominators(self) -> list[int]:
         """For each operator, the next one that all paths from it to an output go through, or ``_end``.
@@ -202,16 +274,19 @@ class _Cutter:
 
     def _choices(self, root: int) -> Iterator[_Choice]:
         for operators in self._sets(root):
-            graph, reads = _extract(self._program, self._types, operators)
-            view = len(operators) == 1 and is_view(self._program, self._base + root)
-            searched, us = (False, 0.0) if view else self._judge(graph)
-            if us is None:
+            result = self._base + root
+            graph, reads = taken_out(self._program, self._types, operators, (result,))
+            view = len(operators) == 1 and is_view(self._program, result)
+            searched, offers = (False, ((0, 0.0),)) if view else self._judge(graph)
+            if not offers:
                 continue
             inside = set(operators)
-            roots = tuple(n for n, end in enumerate(self._ends) if end in inside and n not in inside)
-            cost = round(_NANOS * us) + sum(self._best[n].key[0] for n in roots)
-            parts = 1 + sum(-self._best[n].key[1] for n in roots)
-            yield _Choice((cost, -parts), Part(operators, graph, reads, self._base + root, searched), roots)
+            part = Part(operators, graph, reads, (result,), searched)
+            for one in self._together([n for n, end in enumerate(self._ends) if end in inside and n not in inside]):
+                for kernels, us in offers:
+                    key = (one.key[0] + round(_NANOS * us), one.key[1] - 1)
+                    own = replace(part, kernels=kernels) if self._front else part
+                    yield _Choice(key, one.kernels + kernels, own, one.below)
 
     def _sets(self, root: int) -> list[tuple[int, ...]]:
         """Sets of operators of which only the root's result is used outside, within the limit, smaller ones first."""
@@ -235,21 +310,21 @@ class _Cutter:
         fit = [n for n in near - inside if n not in self._shown and inside.issuperset(self._readers[n])]
         return sorted(fit, reverse=True)
 
-    def _judge(self, graph: KernelGraph) -> tuple[bool, float | None]:
-        """Whether a part is searched, and its cost in microseconds; None for several operators that no search takes."""
+    def _judge(self, graph: KernelGraph) -> tuple[bool, Offers]:
+        """Whether a part is searched, and what may take its place; nothing for several operators that none takes."""
         if graph not in self._judged:
-            us = self._price(graph)
-            searched = us is not None
-            if us is None and len(graph.ops) == 1:
-                us = estimate(graph, self._target).us
-            self._judged[graph] = (searched, us)
+            offers = self._prices(graph)
+            searched = bool(offers)
+            if not offers and len(graph.ops) == 1:
+                offers = ((1, estimate(graph, self._target).us),)
+            self._judged[graph] = (searched, offers)
         return self._judged[graph]
 
 
 def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | None:
     """Microseconds that the best fused form of a part needs at least, as far as the figures of the target tell.
 
-    One kernel that reads every input once and writes the output once, or does the arithmetic at peak rate, whichever
+    One kernel that reads every input once and writes every output once, or does the arithmetic at peak rate, whichever
     takes longer. There are more kernels where there are more inputs than one reads, and for a product of a product
     whose rows make too few blocks: then blocks compute partial sums, which cross device memory. None if it would be
     cheaper to let the inner product cross, for that is a cut.
@@ -262,7 +337,8 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | Non
     rate = target.bandwidth_gbs * model.bandwidth_efficiency * 1e3
     traffic = sum(types[i].bytes for i in range(len(part.inputs))) + sum(types[i].bytes for i in part.outputs)
     compute = sum(kernel.compute_us for kernel in estimate(part, target).kernels) * model.library_efficiency
-    wide = max(0, -(-(len(part.inputs) - 1) // max(1, most_inputs - 1)) - 1)
+    # Kernels of several outputs are united, and each reads the inputs of its output only.
+    wide = max(0, -(-(len(part.inputs) - 1) // max(1, most_inputs - 1)) - 1) if len(part.outputs) == 1 else 0
     launches = 1 + max(extra, wide)
     return launches * (model.launch_us + model.latency_us) + max((traffic + crossing) / rate, compute)
 
@@ -288,4 +364,7 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
     return extra, crossing
 
 
-__all__ = ["Part", "PartLimits", "Partition", "Price", "extract", "floor_us", "partition"]
+__all__ = [
+    *("Offers", "Part", "PartLimits", "Partition", "Price", "Prices"),
+    *("extract", "floor_us", "partition", "partitions"),
+]

@@ -15,11 +15,12 @@ from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.records.whole import WholeRecord
+from mirage_formal.records.whole import PartRecord, WholeRecord
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import display_path
 from mirage_formal.run.show import CONDITIONS, form, print_nothing, print_report, warnings
-from mirage_formal.run.whole.whole import WholePart, WholeReport
+from mirage_formal.run.whole.covers import WholePart
+from mirage_formal.run.whole.whole import WholeReport
 from mirage_formal.terminal import json_text, plain
 
 _WIDTH: Final = 120
@@ -37,16 +38,19 @@ def print_any(report: Report | WholeReport, console: Console, nothing: NothingFo
 
 
 def print_whole(report: WholeReport, console: Console) -> None:
-    """The table of parts, the whole beside the program as it was, and whatever went wrong, loudly."""
-    table = Table(title=Text(plain(f"{report.record.program}: {len(report.parts)} parts")), title_justify="left")
-    for column in ("part", "kernels", "est. us"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("operators")
-    table.add_column("in their place")
-    for number, one in enumerate(report.parts, 1):
-        table.add_row(*(Text(plain(cell)) for cell in _row(report.record, number, one)))
+    """The best cover part by part, all covers beside the program as it was, and whatever went wrong, loudly."""
     # A row is longer than most pipes claim to be wide.
-    Console(file=console.file, width=max(_WIDTH, console.width)).print(table)
+    wide = Console(file=console.file, width=max(_WIDTH, console.width))
+    if report.covers:
+        parts = Table(title=Text(plain(f"{report.record.program}: {len(report.parts)} parts")), title_justify="left")
+        for column in ("part", "kernels", "est. us"):
+            parts.add_column(column, justify="right", no_wrap=True)
+        parts.add_column("operators")
+        parts.add_column("in their place")
+        for number, one in enumerate(report.parts, 1):
+            parts.add_row(*(Text(plain(cell)) for cell in _row(report.record.best.parts[number - 1], number, one)))
+        wide.print(parts)
+        wide.print(_covers(report.record))
     for text in notes(report):
         console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
@@ -55,8 +59,22 @@ def print_whole(report: WholeReport, console: Console) -> None:
             console.print(said, style="bold red", markup=False, highlight=False)
 
 
-def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
-    part = record.parts[number - 1]
+def _covers(record: WholeRecord) -> Table:
+    """All covers, best first."""
+    count = len(record.covers)
+    table = Table(
+        title=f"{count} cover{'s' if count > 1 else ''}; the first one's parts are above", title_justify="left"
+    )
+    for column in ("cover", "kernels", "est. us", "parts"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("digest", no_wrap=True)
+    for number, one in enumerate(record.covers, 1):
+        kernels, us = f"{one.kernels} of {record.unfused_kernels}", f"{one.estimated_us:.1f} of {record.unfused_us:.1f}"
+        table.add_row(str(number), kernels, us, str(len(one.parts)), one.graph_digest[:12])
+    return table
+
+
+def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:
     kinds = ", ".join(op.kind.value for op in one.part.program.ops if not isinstance(op, GraphDefined))
     found = "the same operators" + (": no candidate is better" if one.report is not None else "")
     if one.chosen is not None:
@@ -68,7 +86,7 @@ def _row(record: WholeRecord, number: int, one: WholePart) -> tuple[str, ...]:
 
 
 def notes(report: WholeReport) -> list[str]:
-    """What the whole is, beside the program as it was."""
+    """What the best cover is, beside the program as it was."""
     record, parts = report.record, report.parts
     states, runs = sum(run.summary.states for run in report.searches), len(report.searches)
     ends = {
@@ -83,14 +101,15 @@ def notes(report: WholeReport) -> list[str]:
         lines.append(
             f"parts: for {report.limited} operators not all sets below them were looked at; others may be cheaper"
         )
-    if report.result is not None:
+    if report.covers:
+        best = record.best
         moves = sum(kernel_count(one.graph) for one in parts if not one.view and _only_moves(one))
         lines += [
-            "verdict equivalent: the whole is proved equal to the program over the reals, part by part, for all inputs "
-            f"on which its {len(record.conditions)} conditions hold ({CONDITIONS})",
-            f"conditions that the program's own operators do not have: {'; '.join(record.added) or 'none'}",
-            f"kernels: {record.kernels} instead of {record.unfused_kernels}, of which {moves} only copy; est. us: "
-            f"{record.estimated_us:.1f} instead of {record.unfused_us:.1f}",
+            "verdict equivalent: each cover is proved equal to the program over the reals, part by part, for all "
+            f"inputs on which its conditions hold, {len(best.conditions)} of the first ({CONDITIONS})",
+            f"conditions of the first that the program's own operators do not have: {'; '.join(best.added) or 'none'}",
+            f"kernels: {best.kernels} instead of {record.unfused_kernels}, of which {moves} only copy; est. us: "
+            f"{best.estimated_us:.1f} instead of {record.unfused_us:.1f}",
         ]
     return [*lines, "est. us orders candidates; nothing was measured", f"evidence in {display_path(report.directory)}"]
 

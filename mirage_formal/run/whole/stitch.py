@@ -17,9 +17,9 @@ def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -
         program: The program.
         pieces: Its parts in the order in which they are computed, and for each a graph over the part's inputs.
 
-    Sound: every graph reads what stands for the tensors that its part reads, and its output stands for the part's
-    result. If each graph computes what its part does, every tensor that a part hands on is the program's, part by part,
-    and so are the outputs.
+    Sound: every graph reads what stands for the tensors that its part reads, and its outputs stand for the part's
+    results. If each graph computes what its part does, every tensor that a part hands on is the program's, part by
+    part, and so are the outputs.
 
     Raises:
         GraphError: The graphs do not fit together.
@@ -34,7 +34,7 @@ def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -
             ops.append(renumbered(op, place))
             place += range(count, count + op.results)
             count += op.results
-        stands[part.result] = place[graph.outputs[0]]
+        stands |= {tensor: place[number] for tensor, number in zip(part.results, graph.outputs, strict=True)}
     whole = KernelGraph(program.inputs, tuple(ops), tuple(stands[tensor] for tensor in program.outputs))
     kernel_types(whole)
     return whole

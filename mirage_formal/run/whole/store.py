@@ -5,7 +5,7 @@ Only what a search has written is ever removed; anything else that lies there is
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,9 +13,18 @@ import msgspec
 from mirage_formal.errors import RunError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import RUN_FILE, Identity, RunRecord, decode, read
-from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.place.directory import PART_SET, RUN, WHOLE, drop_temporary, remove, survey, tell_measured
+from mirage_formal.records import KERNELS, RUN_FILE, Identity, RunRecord, decode, read
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord, cover_name
+from mirage_formal.run.place.directory import (
+    KERNELS_OF_ONE,
+    PART_SET,
+    RUN,
+    WHOLE,
+    drop_temporary,
+    remove,
+    survey,
+    tell_measured,
+)
 from mirage_formal.run.place.earlier import make_way, refuse_foreign
 
 
@@ -47,12 +56,26 @@ def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bo
             remove(path, RUN)
 
 
-def drop_others(root: Path, named: Collection[str]) -> None:
-    """Remove searches that whole.json does not name, which earlier sessions have left."""
+def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> None:
+    """Remove searches that whole.json does not name and kernels of covers that it does not have.
+
+    Earlier sessions have left them.
+
+    Args:
+        root: The directory.
+        named: Directories of searches.
+        covers: Digests of the covers, best first.
+    """
     for path in _searches(root):
         if f"{PARTS}/{path.name}" not in named:
             tell_measured(survey(path, RUN), "a search that the whole no longer uses")
             remove(path, RUN)
+    kept = {cover_name(rank, digest) for rank, digest in enumerate(covers, 1)}
+    place = root / KERNELS
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        if path.name not in kept:
+            tell_measured(survey(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported")
+            remove(path, KERNELS_OF_ONE)
 
 
 def number_of(search: Path) -> int:

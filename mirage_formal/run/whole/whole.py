@@ -8,42 +8,39 @@ one by one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
 
-import msgspec
-
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import encode, to_json
-from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import is_view, kernel_count
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.records import (
-    CANDIDATES,
-    SUMMARY_FILE,
-    UnitRecord,
-    read,
-    sealed,
-    sha256,
-    write_atomic,
-)
-from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord
+from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
+from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import About, Report, Result, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.progress import Watch, silent
-from mirage_formal.run.settings import Job, Settings, choose_config, identity, make_job, readable
-from mirage_formal.run.whole.partition import Part, Partition, PartLimits, Price, floor_us, partition
-from mirage_formal.run.whole.stitch import stitched
+from mirage_formal.run.settings import Job, Settings, identity, make_job, readable
+from mirage_formal.run.whole.covers import Cover, WholePart, cover, cover_record, offers, raw, replaced, reported
+from mirage_formal.run.whole.merging import Merger
+from mirage_formal.run.whole.partition import (
+    Offers,
+    Part,
+    Partition,
+    PartLimits,
+    Price,
+    floor_us,
+    partition,
+    partitions,
+)
+from mirage_formal.run.whole.spaces import part_config, takes
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
-from mirage_formal.search.sought import sought
-from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.dispatch import Executor
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
@@ -52,29 +49,11 @@ KEEP: Final = 3
 _ROUNDS: Final = 4
 #: Time limit of an earlier session's search when there is no time left: what it found is verified.
 NO_TIME_S: Final = 1e-6
-#: Operators that only rename or move elements: a space has to list them before a search can propose them.
-_MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
+#: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
+#: launch took longer than they say.
+_KERNEL_US: Final = (0.0, 10.0)
 
 Status = Literal["complete", "interrupted", "time-limit"]
-
-
-@dataclass(frozen=True, slots=True)
-class WholePart:
-    """A part, what takes its place, and the run that found it.
-
-    Attributes:
-        part: The part.
-        graph: What takes its place: a candidate, or the part's own operators.
-        chosen: The candidate; None if the operators stay.
-        report: The run; None if no search takes the part, or there was no time.
-        view: Whether it is an operator whose result is a view in the program, for which no kernel is launched.
-    """
-
-    part: Part
-    graph: KernelGraph
-    chosen: Result | None
-    report: Report | None
-    view: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +62,27 @@ class WholeReport:
 
     Attributes:
         record: whole.json as written.
-        result: The whole; None if the run was interrupted.
-        parts: The parts in the order in which they are computed; those that an interrupted run came to.
+        results: The covers as candidates, best first; none if the run was interrupted.
+        covers: Them, in the same order.
+        parts: The parts of the first one, in the order in which they are computed; those that an interrupted run came
+            to.
         directory: Where everything is.
         searches: Every run, in order, also those of which nothing is used.
         limited: Operators below which the partition did not look at all sets, see ``Partition``.
     """
 
     record: WholeRecord
-    result: Result | None
+    results: tuple[Result, ...]
+    covers: tuple[Cover, ...]
     parts: tuple[WholePart, ...]
     directory: Path
     searches: tuple[Report, ...]
     limited: int
+
+    @property
+    def result(self) -> Result | None:
+        """The best cover; None if the run was interrupted."""
+        return self.results[0] if self.results else None
 
     @property
     def summary(self) -> WholeRecord:
@@ -111,12 +98,12 @@ class WholeReport:
 def run_whole(
     program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
 ) -> WholeReport:
-    """Cut a program into parts, search each distinct one, and write the whole to ``out``.
+    """Cut a program into parts, search each distinct one, and write covers of the program to ``out``.
 
-    A part takes the best of its candidates that are proved, whatever the policy of the settings, or keeps its operators
-    where that is estimated to be faster or nothing was found. The whole is never estimated above the operators one by
-    one: where it would be, they all stay. Ctrl-C ends the search of a part as in ``run`` and then the whole; with
-    ``resume`` it is continued.
+    A part takes a candidate that is proved, whatever the policy of the settings, or keeps its operators where that is
+    estimated to be faster or nothing was found. Several covers are reported, none of which is estimated above the
+    operators one by one, which are a cover themselves. Ctrl-C ends the search of a part as in ``run`` and then the
+    whole; with ``resume`` it is continued.
 
     Args:
         program: The program.
@@ -144,55 +131,6 @@ def run_whole(
             return _Whole(job, settings, out, about, workers, tried=tried).report()
 
 
-def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
-    """Whether a search takes a part: its engine does, and its digest can be computed.
-
-    Sound: a part that is refused stays as it is.
-    """
-    plain = sought(part).program
-    kinds = _kinds(plain)
-    listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
-    if job.engine == "exhaustive" and not kinds <= listed:
-        return False
-    if job.engine == "guided" and kinds & (_MOVES - listed):
-        return False
-    try:
-        if job.engine == "guided":
-            from mirage_formal.search.guided.axes import require_normal_form
-
-            require_normal_form(plain)
-        digest(part)
-    except UnsupportedError:
-        return False
-    return True
-
-
-def part_config(part: KernelGraph, settings: Settings) -> str:
-    """The search space of a part.
-
-    The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
-    the smaller one, unless that lacks an operator of theirs.
-    """
-    config = settings.config or choose_config(sought(part).program)
-    if config != "default" or settings.config is not None:
-        return config
-    return "default" if _kinds(sought(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
-
-
-def _kinds(part: KernelGraph) -> set[OpKind]:
-    return {op.kind for op in part.ops if not isinstance(op, GraphDefined)}
-
-
-def _operators(space: SearchSpace) -> frozenset[OpKind]:
-    return frozenset({*space.kernel_ops, *space.block_ops})
-
-
-@lru_cache(maxsize=64)
-def _listed(preset: str) -> frozenset[OpKind]:
-    """Operators that a preset lists."""
-    return _operators(load_space(preset))
-
-
 class _Whole:
     def __init__(
         self,
@@ -209,8 +147,10 @@ class _Whole:
         self.target = job.target
         self.identity = identity(job)
         self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
-        self.known: dict[KernelGraph, float | None] = {}  # what the searches have brought parts to
+        self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
         self.floors: dict[KernelGraph, float | None] = {}  # the least that searches of other parts could find
+        self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
+        self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
         self.settings = settings
         self.root = root
@@ -223,42 +163,76 @@ class _Whole:
         self.status: Status = "complete"
 
     def report(self) -> WholeReport:
-        self._write((), None, "interrupted")  # what is here is ours, if we do not come to the end
+        self._write((), "interrupted")  # what is here is ours, if we do not come to the end
+        if (stopped := self._searched()) is not None:
+            record = self._write((), "interrupted")
+            return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
+        unfused = estimate(self.program, self.target).us
+        covers = reported((cover(self.program, parts, self.target) for parts in self._covers()), unfused)
+        record = self._write(covers, self.status)
+        drop_others(self.root, self._runs(), [one.graph_digest for one in record.covers])
+        results = self._results(covers, record)
+        return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
+
+    def _searched(self) -> Partition | None:
+        """Search the parts of partitions, then merged parts; see ``_explore``."""
+        stopped = self._explore(lambda: self._cut(self._expected))
+        for us in _KERNEL_US if self.job.engine == "guided" else ():
+            if stopped is None:
+                stopped = self._explore(partial(self._merged, us))
+        return stopped
+
+    def _merged(self, kernel_us: float) -> Partition:
+        return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
+
+    def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
+        """Cut the program and search what is new among the parts, and again with what was found.
+
+        Returns:
+            The partition at which the user interrupted it, if that was so.
+        """
         for _ in range(_ROUNDS):
-            cut = self._cut(self._expected)
+            if self.status == "time-limit":
+                break
+            cut = cutting()
             self.limited = max(self.limited, cut.limited)
             fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
             for part in fresh:
                 report = self._search(part)
                 if self.status == "interrupted":
-                    found = self._filled(cut)
-                    return self._reported(self._write(found, None, "interrupted"), None, found)
+                    return cut
                 if report is not None:
-                    self.known[part.program] = self._brought(part, report)
-            if not fresh or self.status == "time-limit":
+                    self.known[part.program] = offers(part.program, report, self.target)
+            if not fresh:
                 break
-        whole, found = min(self._covers(), key=lambda cover: estimate(cover[0], self.target).us)
-        record = self._write(found, whole, self.status)
-        drop_others(self.root, self._runs())
-        return self._reported(record, self._result(whole, record), found)
+        return None
 
-    def _covers(self) -> Iterator[tuple[KernelGraph, tuple[WholePart, ...]]]:
-        """The cheapest cover by what was found, and the operators one by one.
+    def _covers(self) -> Iterator[tuple[WholePart, ...]]:
+        """Covers by what was found: partitions with and without merged parts, and the operators one by one.
 
-        The first is cheaper part by part; a whole is estimated anew, because a kernel's result may stay in the L2.
+        A partition is cheap part by part, and a merging saves by its parts' estimates; what the whole is estimated at
+        is seen when it is put together.
         """
-        for price in (self.known.get, _no_search):
-            found = self._filled(self._cut(price))
-            yield stitched(self.program, [(one.part, one.graph) for one in found]), found
+        front = partitions(self.program, self.target, self.limits, self._found)
+        for cut in (self._cut(self._least), *front):
+            for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
+                yield self._filled(merged)
+        yield self._filled(self._cut(_no_search))
 
     def _cut(self, price: Price) -> Partition:
-        limits = PartLimits(self.job.space.max_block_ops, self.job.space.max_block_inputs)
-        return partition(self.program, self.target, limits, price)
+        return partition(self.program, self.target, self.limits, price)
+
+    def _found(self, part: KernelGraph) -> Offers:
+        """What the searches have brought a part to; nothing if it was not searched, or is no part."""
+        return self.known.get(part, ())
+
+    def _least(self, part: KernelGraph) -> float | None:
+        return min((us for _, us in self._found(part)), default=None)
 
     def _expected(self, part: KernelGraph) -> float | None:
         """What a part costs: what its search has found, or the least that it could find."""
         if part in self.known:
-            return self.known[part]
+            return self._least(part)
         if part not in self.floors:  # the same sets of operators are looked at in every round
             whole = self.tried and len(part.ops) == len(self.program.ops)
             searched = not whole and takes(part, self.job, self.settings)
@@ -266,23 +240,17 @@ class _Whole:
             self.floors[part] = floor_us(part, self.target, most) if searched else None
         return self.floors[part]
 
-    def _brought(self, part: Part, report: Report) -> float | None:
-        """What a search has brought a part to; None if it came to its end and its operators are better.
-
-        Where a unit of it failed, or time ran out, what it would have found is not known, and the part stays one.
-        """
-        unfused = estimate(part.program, self.target).us
-        best = self._best(report)
-        if best is not None and best.cost <= unfused:
-            return best.cost
-        return None if report.summary.status == "complete" and not report.failed else unfused
+    def _expected_offers(self, part: KernelGraph) -> Offers:
+        us = self._expected(part)
+        return self._found(part) or (() if us is None else ((1, us),))
 
     def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
         """Every part of a partition with what takes its place."""
-        return tuple(self._replaced(part, self.reports.get(part.program)) for part in cut.parts)
+        found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
+        return tuple(replaced(self.program, part, report, self.target) for part, report in found)
 
-    def _reported(self, record: WholeRecord, result: Result | None, found: tuple[WholePart, ...]) -> WholeReport:
-        return WholeReport(record, result, found, self.root, tuple(self.reports.values()), self.limited)
+    def _searches(self) -> tuple[Report, ...]:
+        return tuple(self.reports.values())
 
     def _search(self, part: Part) -> Report | None:
         """The run of a part; equal parts share one. None if there is no time left."""
@@ -328,88 +296,47 @@ class _Whole:
         """Progress that says which part is searched."""
         return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
 
-    def _best(self, report: Report) -> Result | None:
-        """The best candidate that is proved."""
-        proved = (result for result in report.results if isinstance(result.verdict, Equivalent))
-        return min(proved, key=lambda result: result.rank, default=None)
-
-    def _replaced(self, part: Part, report: Report | None) -> WholePart:
-        best = None if report is None else self._best(report)
-        if best is None or best.cost > estimate(part.program, self.target).us:
-            return WholePart(part, part.program, None, report, is_view(self.program, part.result))
-        return WholePart(part, best.graph, best, report)
-
     # --- records -----------------------------------------------------------------------------------------------
 
-    def _part_record(self, one: WholePart) -> PartRecord:
-        from mirage_formal.check.equivalence import own_conditions
-
-        unfused = estimate(one.part.program, self.target)
-        chosen = one.chosen
-        searched = "" if one.report is None else one.report.directory.relative_to(self.root).as_posix()
-        conditions, added = own_conditions(one.part.program), tuple[str, ...]()
-        if chosen is not None:
-            assert isinstance(chosen.verdict, Equivalent)
-            conditions, added = chosen.verdict.conditions, chosen.verdict.added
-        return PartRecord(
-            operators=one.part.operators,
-            run=searched,
-            candidate=None if chosen is None else chosen.digest,
-            directory="" if chosen is None else f"{searched}/{CANDIDATES}/{chosen.directory.name}",
-            kernels=kernel_count(one.graph),
-            estimated_us=unfused.us if chosen is None else chosen.cost,
-            unfused_kernels=kernel_count(one.part.program),
-            unfused_us=unfused.us,
-            conditions=conditions,
-            added=added,
-        )
-
-    def _write(self, found: tuple[WholePart, ...], whole: KernelGraph | None, status: Status) -> WholeRecord:
-        unfused = estimate(self.program, self.target)
-        parts = tuple(self._part_record(one) for one in found)
+    def _write(self, covers: Sequence[Cover], status: Status) -> WholeRecord:
         record = WholeRecord(
             program=self.name,
             source=readable(self.source),
             config=self.settings.config and readable(self.settings.config),
             identity=self.identity,
-            graph_of_program=_raw(self.program),
+            graph_of_program=raw(self.program),
             status=status,
-            verdict=None if whole is None else "equivalent",
-            parts=parts,
-            graph=msgspec.Raw(b"null") if whole is None else _raw(whole),
-            graph_digest=None if whole is None else digest(whole),
-            kernels=0 if whole is None else kernel_count(whole),
-            estimated_us=0.0 if whole is None else estimate(whole, self.target).us,
             unfused_kernels=kernel_count(self.program),
-            unfused_us=unfused.us,
-            conditions=_numbered([part.conditions for part in parts]),
-            added=_numbered([part.added for part in parts]),
+            unfused_us=estimate(self.program, self.target).us,
+            covers=tuple(cover_record(one, self.root, self.target) for one in covers),
             wall_s=round(time.monotonic() - self.begin, 3),
             manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
         )
         write_atomic(self.root / WHOLE_FILE, sealed(record))
         return record
 
-    def _result(self, whole: KernelGraph, record: WholeRecord) -> Result:
-        assert record.graph_digest is not None
+    def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
         from mirage_formal.run.built.build import Alternatives  # as in a single run, not before there is a result
 
-        alternatives = Alternatives(((record.graph_digest[:12], encode(whole)),), self.program, self.target)
-        verdict = Equivalent(read(self.root / WHOLE_FILE), record.conditions, record.added)
-        return Result(whole, record.graph_digest, 1, verdict, record.estimated_us, self.root, alternatives)
+        evidence = read(self.root / WHOLE_FILE)
+        names = [one.graph_digest for one in record.covers]
+        encoded = [(name[:12], encode(one.graph)) for name, one in zip(names, covers, strict=True)]
+        return tuple(
+            Result(
+                one.graph,
+                names[i],
+                i + 1,
+                Equivalent(evidence, record.covers[i].conditions, record.covers[i].added),
+                one.us,
+                self.root,
+                Alternatives(encoded[i:], self.program, self.target),
+            )
+            for i, one in enumerate(covers)
+        )
 
 
 def _no_search(part: KernelGraph) -> None:
     """The price of parts where every operator stays as it is."""
 
 
-def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The conditions of all parts, each with its part's number."""
-    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
-
-
-def _raw(graph: KernelGraph) -> msgspec.Raw:
-    return msgspec.Raw(to_json(graph).strip().encode())
-
-
-__all__ = ["KEEP", "NO_TIME_S", "WholePart", "WholeReport", "part_config", "run_whole", "takes"]
+__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "run_whole"]

@@ -24,3 +24,34 @@ def layers(count: int = 2) -> KernelGraph:
     graph.mark_output(x)
     graph.mark_output(graph.div(power, graph.reduction(power, 2)))
     return graph.freeze()
+
+
+def projections(widths: tuple[int, ...] = (32, 16, 16)) -> KernelGraph:
+    """Products of several widths behind one norm, each an output."""
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(8, 32), name="X")
+    weights = [graph.new_input(dims=(32, width), name=f"W{i}") for i, width in enumerate(widths)]
+    h = graph.rms_norm(x)
+    for weight in weights:
+        graph.mark_output(graph.matmul(h, weight))
+    return graph.freeze()
+
+
+def gates() -> KernelGraph:
+    """The new cell and output of a recurrent unit: two outputs, the first of which reads the second."""
+    graph = mf.new_kernel_graph()
+    f, c, i, j, o = (graph.new_input(dims=(16, 32), name=name) for name in "FCIJO")
+    cell = graph.add(graph.mul(graph.sigmoid(f), c), graph.mul(graph.sigmoid(i), graph.tanh(j)))
+    graph.mark_output(graph.mul(graph.sigmoid(o), graph.tanh(cell)))
+    graph.mark_output(cell)
+    return graph.freeze()
+
+
+def sum_and_norm() -> KernelGraph:
+    """A residual sum and its norm, both of which are outputs."""
+    graph = mf.new_kernel_graph()
+    x, y = graph.new_input(dims=(8, 32), name="X"), graph.new_input(dims=(8, 32), name="Y")
+    total = graph.add(x, y)
+    graph.mark_output(graph.rms_norm(total))
+    graph.mark_output(total)
+    return graph.freeze()

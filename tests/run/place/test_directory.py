@@ -165,7 +165,7 @@ def act(action: str, root: Path, record: RunRecord, summary: SummaryRecord, othe
             Store.open(root, record, **flags).finish([], summary)
         case "whole":
             open_whole(root, other.config, other.identity, **flags)
-            drop_others(root, ())
+            drop_others(root, (), ())
         case "build":
             replaceable_kernels(root / "kernels", force=True)
             for path in sorted((root / "kernels").iterdir()) if (root / "kernels").is_dir() else ():

@@ -79,7 +79,7 @@ def parted(program: KernelGraph, limits: PartLimits, taken: Callable[[KernelGrap
 
 
 def nanos(program: KernelGraph, block: list[int], limits: PartLimits) -> int | None:
-    graph, _ = extract(program, sorted(block))
+    graph, _, _ = extract(program, sorted(block))
     floor = price(graph, limits)
     if floor is None:
         return None if len(block) > 1 else round(1000 * estimate(graph, H200).us)
@@ -127,7 +127,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
     known = set(range(len(program.inputs)))
     for part in parts:
         assert known.issuperset(part.reads)
-        known.add(part.result)
+        known.update(part.results)
         assert len(part.operators) <= limits.operators
         assert part.searched == takes(part.program)
         assert part.searched or len(part.operators) == 1
@@ -152,7 +152,7 @@ def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
             conditions=(),
         )
         piece = taken_out(program, record)
-        assert (piece.program, piece.reads, piece.result) == (part.program, part.reads, part.result)
+        assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
 
 
 def test_equal_layers_are_equal_programs() -> None:

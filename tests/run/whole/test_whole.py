@@ -37,7 +37,8 @@ from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.whole.answer import is_whole, run_any
 from mirage_formal.run.whole.show import notes, print_any, reports_json
-from mirage_formal.run.whole.whole import WholeReport, part_config, run_whole, takes
+from mirage_formal.run.whole.spaces import part_config, takes
+from mirage_formal.run.whole.whole import WholeReport, run_whole
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 from tests.kit.graphs.whole_programs import TINY, layers
@@ -69,17 +70,17 @@ def test_equal_parts_are_searched_once_and_all_are_put_together(report: WholeRep
     assert any("divisor nonzero" in condition for condition in report.result.verdict.conditions)
     assert any("radicand nonnegative" in condition for condition in report.result.verdict.conditions)
     # The reshape is a view: no kernel is launched for it.
-    assert record.kernels == kernel_count(report.result.graph) < record.unfused_kernels == 15
-    assert record.estimated_us < record.unfused_us
-    searched = [part for part in record.parts if part.run]
-    assert len({part.run for part in searched}) < len(searched)
-    assert [part.candidate for part in record.parts if not part.run] == [None]  # the reshape
+    assert record.best.kernels == kernel_count(report.result.graph) < record.unfused_kernels == 15
+    assert record.best.estimated_us < record.unfused_us
+    searched = [[part for part in one.parts if part.run] for one in record.covers]
+    assert any(len({part.run for part in parts}) < len(parts) for parts in searched)
+    assert [part.candidate for part in record.best.parts if not part.run] == [None]  # the reshape
     agree(layers(), report.result.graph)
 
 
 def test_a_part_for_which_nothing_is_found_is_cut_again(report: WholeReport) -> None:
     """A layer fits the limit on a part's operators, but not, with its accumulators, that of a kernel."""
-    used = {part.run for part in report.record.parts}
+    used = {part.run for part in report.record.best.parts}
     unused = {name.removesuffix("/summary.json") for name in report.record.manifest} - used
     assert unused
     assert all(one.chosen is not None for one in report.parts if one.report is not None)
@@ -87,15 +88,17 @@ def test_a_part_for_which_nothing_is_found_is_cut_again(report: WholeReport) -> 
 
 def test_the_directory_is_established_again(report: WholeReport, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([str(report.directory), "--jobs", "1"]) == 0
-    assert 'whole program "layers": equivalent' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for number, one in enumerate(report.record.covers, 1):
+        assert f'whole program "layers", cover {number} ({one.graph_digest[:12]}): equivalent' in said
 
 
 def test_what_is_printed(report: WholeReport) -> None:
     out = StringIO()
     print_any(report, Console(file=out))
-    assert f"kernels: {report.record.kernels} instead of 15" in " ".join(out.getvalue().split())
+    assert f"kernels: {report.record.best.kernels} instead of 15" in " ".join(out.getvalue().split())
     shown = msgspec.json.decode(reports_json([(report, None)]))
-    assert shown[0]["summary"]["graph_digest"] == report.record.graph_digest
+    assert shown[0]["summary"]["covers"][0]["graph_digest"] == report.record.best.graph_digest
     assert not any("others may be cheaper" in note for note in notes(report))
     assert any(note.startswith("parts: for 3 operators") for note in notes(replace(report, limited=3)))
 
@@ -115,7 +118,7 @@ def test_a_whole_is_called(report: WholeReport) -> None:
 def test_a_whole_is_lowered_and_runs_on_the_emulator(report: WholeReport) -> None:
     assert report.result is not None
     made = build(report.result.graph, layers(), load_target("h200"))
-    assert len(made.executable.launches) >= report.record.kernels
+    assert len(made.executable.launches) >= report.record.best.kernels
     assert checked(made, scales=(0.1,)).answer == "within"
 
 
@@ -150,8 +153,10 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
     (out / ".whole.json.123.tmp").write_text("{")
     (first / "run.json").unlink()
     resumed = run_whole(layers(), Settings(**{**TINY, "workers": 2}, resume=True), out, name="layers")
-    assert resumed.record.graph_digest == report.record.graph_digest
-    assert [part.candidate for part in resumed.record.parts] == [part.candidate for part in report.record.parts]
+    assert resumed.record.best.graph_digest == report.record.best.graph_digest
+    assert [part.candidate for part in resumed.record.best.parts] == [
+        part.candidate for part in report.record.best.parts
+    ]
     assert {f"{PARTS}/{path.name}" for path in (out / PARTS).iterdir()} == {
         name.removesuffix("/summary.json") for name in resumed.record.manifest
     }
@@ -193,14 +198,14 @@ def test_a_part_of_which_a_unit_failed_is_searched_again_on_resume(tmp_path: Pat
     with Broken(6) as broken:
         found = run_whole(layers(1), Settings(**TINY), tmp_path / "out", executor=broken)
     assert found.failed
-    assert all(len(part.operators) < 6 for part in found.record.parts)
+    assert all(len(part.operators) < 6 for part in found.record.best.parts)
     out = StringIO()
     print_any(found, Console(file=out))
     assert "INCOMPLETE" in out.getvalue()
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
     cured = run_whole(layers(1), Settings(**TINY, resume=True), tmp_path / "out")
     assert not cured.failed
-    assert cured.record.estimated_us <= found.record.estimated_us
+    assert cured.record.best.estimated_us <= found.record.best.estimated_us
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
 
 
@@ -211,7 +216,7 @@ def test_parts_without_a_digest_are_not_searched(monkeypatch: pytest.MonkeyPatch
     program, settings = _attention()
     job = make_job(program, settings)
     assert takes(program, job, settings)
-    monkeypatch.setattr("mirage_formal.run.whole.whole.digest", refuse)
+    monkeypatch.setattr("mirage_formal.run.whole.spaces.digest", refuse)
     assert not takes(program, job, settings)
 
 
@@ -231,7 +236,7 @@ def test_without_time_the_operators_stay(tmp_path: Path) -> None:
     found = run_whole(layers(), Settings(**TINY, time_limit_s=1e-9), out, name="layers")
     assert found.result is not None
     assert found.record.status == "time-limit"
-    assert found.record.kernels == found.record.unfused_kernels
+    assert found.record.best.kernels == found.record.unfused_kernels
     agree(layers(), found.result.graph)
     assert check([str(out), "--jobs", "1"]) == 0
 
@@ -269,7 +274,7 @@ def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
     found = run_any(program, Settings(**TINY), tmp_path / "out")
     assert isinstance(found, WholeReport)
     assert found.result is not None
-    assert found.record.kernels == found.record.unfused_kernels == 18  # transposes are views
+    assert found.record.best.kernels == found.record.unfused_kernels == 18  # transposes are views
     agree(program, found.result.graph)
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
 
@@ -335,11 +340,15 @@ def _attention() -> tuple[KernelGraph, Settings]:
     return graph.freeze(), Settings(**TINY)
 
 
-def test_superoptimize_returns_one_result(tmp_path: Path) -> None:
-    (found,) = mf.superoptimize(layers(1), out=tmp_path / "whole", name="one_layer", **TINY)
-    assert (found.rank, found.directory) == (1, tmp_path / "whole")
+def test_superoptimize_returns_the_covers(tmp_path: Path) -> None:
+    found = mf.superoptimize(layers(1), out=tmp_path / "whole", name="one_layer", **TINY)
+    assert len(found) > 1
+    assert [(one.rank, one.directory) for one in found] == [(i, tmp_path / "whole") for i in range(1, len(found) + 1)]
     written = decode((tmp_path / "whole" / WHOLE_FILE).read_bytes(), WholeRecord, WHOLE_FILE)
-    assert written.graph_digest == found.digest
+    assert [(one.graph_digest, one.estimated_us) for one in written.covers] == [(one.digest, one.cost) for one in found]
+    assert all(one.cost <= written.unfused_us for one in found)
+    for one in found:
+        agree(layers(1), one.graph)
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -364,7 +373,7 @@ def test_a_small_decoder_layer_from_end_to_end(tmp_path: Path) -> None:
     settings = Settings(config="norm", workers=1, keep=1)
     found = run_whole(program, settings, tmp_path / "layer", name="layer")
     assert found.result is not None
-    assert found.record.kernels < found.record.unfused_kernels == 34  # five reshapes are views
+    assert found.record.best.kernels < found.record.unfused_kernels == 34  # five reshapes are views
     agree(program, found.result.graph)
     assert check([str(tmp_path / "layer"), "--jobs", "1"]) == 0
     made = build(found.result.graph, program, load_target("h200"))

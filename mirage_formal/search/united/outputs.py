@@ -1,0 +1,31 @@
+"""Which programs the engines of guided search take, whatever the number of their outputs."""
+
+from __future__ import annotations
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.search.guided.axes import require_normal_form
+from mirage_formal.search.united.slices import slices
+
+
+def require_outputs(program: KernelGraph) -> None:
+    """Check that there is a way to compute each output by itself that the guided engine takes.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    if len(program.outputs) == 1:
+        require_normal_form(program)
+        return
+    for ways in slices(program):
+        refused: list[UnsupportedError] = []
+        for one in ways:
+            try:
+                require_normal_form(one.program)
+            except UnsupportedError as error:
+                refused.append(error)
+        if len(refused) == len(ways):
+            raise refused[0]
+
+
+__all__ = ["require_outputs"]

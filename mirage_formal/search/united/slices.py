@@ -1,0 +1,100 @@
+"""Some operators of a program as programs of their own, and the slices of a program: what each output is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.types import DTensor, row_major
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one output of a program is made of.
+
+    Attributes:
+        program: Operators of the given program as a program with one output.
+        reads: For each of its inputs, the number of the given program's tensor.
+        result: Number of the given program's tensor that it computes.
+    """
+
+    program: KernelGraph
+    reads: tuple[int, ...]
+    result: int
+
+
+def taken_out(
+    program: KernelGraph, types: Sequence[DTensor], operators: Sequence[int], results: Sequence[int]
+) -> tuple[KernelGraph, tuple[int, ...]]:
+    """Some operators of a program as a program of their own, with inputs x0, x1, ... in the order of their first use.
+
+    Args:
+        program: A program of predefined operators.
+        types: Of all its tensors.
+        operators: Numbers of operators, ascending.
+        results: Tensors of the program that are the outputs; each is the result of one of the operators.
+
+    Returns:
+        The program, and for each of its inputs the number of the given program's tensor.
+    """
+    base = len(program.inputs)
+    inside = {base + number for number in operators}
+    used = (i for number in operators for i in program.ops[number].operands)
+    reads = tuple(dict.fromkeys(i for i in used if i not in inside))
+    place = {tensor: i for i, tensor in enumerate((*reads, *(base + number for number in operators)))}
+    ops: list[Op] = []
+    for number in operators:
+        op = program.ops[number]
+        assert isinstance(op, Op)
+        ops.append(Op(op.kind, tuple(place[i] for i in op.operands), op.attrs))
+    inputs = tuple(_input(program, types, tensor, i) for i, tensor in enumerate(reads))
+    return KernelGraph(inputs, tuple(ops), tuple(place[tensor] for tensor in results)), reads
+
+
+def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: int) -> Input:
+    given = tensor < len(program.inputs)
+    strides = program.inputs[tensor].strides if given else row_major(types[tensor].shape)
+    return Input(f"x{number}", types[tensor], strides)
+
+
+def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
+    """For each output the programs that compute it: from the program's inputs, and with other outputs for inputs.
+
+    The second is left out where no other output is needed. An output that reads another may be too large for one kernel
+    from the inputs on, and one step behind the other.
+
+    Raises:
+        UnsupportedError: An output is an input, or an operator is graph-defined.
+    """
+    base = len(program.inputs)
+    if any(isinstance(op, GraphDefined) for op in program.ops) or any(i < base for i in program.outputs):
+        what = "expected outputs that predefined operators compute"
+        raise UnsupportedError(what, where="slices", hint="leave outputs that are inputs out")
+    types = kernel_types(program)
+    found: list[tuple[Slice, ...]] = []
+    for output in program.outputs:
+        cones = (_cone(program, output, stop) for stop in ((), program.outputs))
+        made = ((operators, *taken_out(program, types, operators, (output,))) for operators in dict.fromkeys(cones))
+        found.append(tuple(Slice(graph, reads, output) for _, graph, reads in made))
+    return tuple(found)
+
+
+def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the operators that a tensor needs, ascending, those behind other tensors left out."""
+    base = len(program.inputs)
+    needed: set[int] = set()
+    todo = [output]
+    while todo:
+        tensor = todo.pop()
+        number = tensor - base
+        if number < 0 or number in needed or (tensor in stop and tensor != output):
+            continue
+        needed.add(number)
+        todo += program.ops[number].operands
+    return tuple(sorted(needed))
+
+
+__all__ = ["Slice", "slices", "taken_out"]
