@@ -86,12 +86,16 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(job: Job) -> Engine:
-    """The engine of a job; for programs with several outputs, the one that unites what the guided engine finds."""
-    if job.engine == "guided" and len(job.sought.program.outputs) > 1:
+    """The engine of a job; for the guided one, what is built on it: several outputs, norms written out."""
+    if job.engine != "guided":
+        return load_engine(job.engine)
+    if len(job.sought.program.outputs) > 1:
         from mirage_formal.search.united.engine import UnitedEngine
 
         return UnitedEngine()
-    return load_engine(job.engine)
+    from mirage_formal.search.united.written_out import WrittenOutEngine
+
+    return WrittenOutEngine()
 
 
 def plan(job: Job) -> list[Unit]:

@@ -24,11 +24,11 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
-from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.search.united.outputs import require_outputs
 from mirage_formal.search.united.slices import Slice, slices
 from mirage_formal.search.united.union import Piece, turned, united
+from mirage_formal.search.united.written_out import WrittenOutEngine
 
 #: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
 _KERNELS: Final = 6
@@ -97,12 +97,15 @@ class _Slices:
             require_normal_form(program)
         except UnsupportedError:
             return
-        found = GuidedEngine(best=_ASSIGNMENTS).run(program, self._space, self._options, Unit(0, "", "0/1"))
-        self.stats += _of_slice(found.stats)
-        for candidate in found.candidates:
-            graph = candidate.graph
-            if len(graph.ops) == 1 and isinstance(op := graph.ops[0], GraphDefined) and op.results == 1:
-                yield Piece(op.operands, inlined(op.graph), 0, self._cost(graph))
+        engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
+        for unit in engine.units(program, self._space, self._options):
+            found = engine.run(program, self._space, self._options, unit)
+            self.stats += _of_slice(found.stats)
+            for graph in (candidate.graph for candidate in found.candidates):
+                kernel = graph.ops[0]
+                if len(graph.ops) == 1 and isinstance(kernel, GraphDefined) and graph not in seen:
+                    seen.add(graph)
+                    yield Piece(kernel.operands, inlined(kernel.graph), 0, self._cost(graph))
 
 
 def _of_slice(stats: Stats) -> Stats:

@@ -1,0 +1,107 @@
+"""Programs with their norms written out, and the guided engine on a program both as it is and written out.
+
+A root mean square norm with eps is one operator in a block, which then has to see whole rows. Written out it is the
+quotient of x and sqrt(mean(x^2) + eps): beside a product of x, a block sums x^2 in its loop and divides behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.space import SearchSpace
+
+#: Begins the payload of a unit of the program written out.
+_MARK: Final = "written out: "
+
+
+def written_out(program: KernelGraph) -> KernelGraph | None:
+    """The program with every norm with eps as mean, shift, root and quotient; None if that brings nothing.
+
+    It does where there are such norms and products: alone a norm is as good as one operator.
+
+    Sound: by definition a norm is x / sqrt(mean(x^2) + eps), times the weight where it has one. What is found for the
+    result is a candidate for the program itself and proved for it.
+    """
+    place = list(range(len(program.inputs)))
+    ops: list[KernelOp] = []
+
+    def put(kind: OpKind, *operands: int, attrs: Attrs | None = None) -> int:
+        ops.append(Op(kind, operands, attrs or Attrs()))
+        return len(program.inputs) + len(ops) - 1
+
+    for op in program.ops:
+        if not isinstance(op, Op):
+            return None
+        operands = tuple(place[i] for i in op.operands)
+        if op.kind is OpKind.RMS_NORM and op.attrs.eps is not None:
+            x, *weight = operands
+            mean = put(OpKind.MEAN, put(OpKind.SQUARE, x), attrs=Attrs(dim=op.attrs.dim))
+            root = put(OpKind.SQRT, put(OpKind.SHIFT, mean, attrs=Attrs(shift=op.attrs.eps)))
+            result = put(OpKind.DIV, x, root)
+            for factor in weight:
+                result = put(OpKind.MUL, result, factor)
+            place.append(result)
+        else:
+            place.append(put(op.kind, *operands, attrs=op.attrs))
+    if len(ops) == len(program.ops) or not any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in ops):
+        return None
+    return KernelGraph(program.inputs, tuple(ops), tuple(place[i] for i in program.outputs))
+
+
+class WrittenOutEngine:
+    """The guided engine on a program as it is, and on the program written out, each with units of its own.
+
+    Of the program written out single kernels are searched. A space's limit on the operators of a block counts those
+    that take the place of a norm as one.
+
+    Args:
+        best: As of the guided engine.
+    """
+
+    name = "guided"
+
+    def __init__(self, best: int | None = 6) -> None:
+        self._guided = GuidedEngine(best)
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """The guided engine's units, of the program and, if there is one, of the program written out.
+
+        Raises:
+            UnsupportedError: The program is outside the guided engine.
+        """
+        units = self._guided.units(program, space, options)
+        longer = written_out(program)
+        if longer is not None:
+            space, options = _own(program, longer, space, options)
+            (one,) = self._guided.units(longer, space, options)
+            units.append(Unit(len(units), "one kernel, norms written out", f"{_MARK}{one.payload}"))
+        return units
+
+    def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
+        """Run one unit."""
+        if not unit.payload.startswith(_MARK):
+            return self._guided.run(program, space, options, unit)
+        longer = written_out(program)
+        assert longer is not None
+        space, options = _own(program, longer, space, options)
+        own = msgspec.structs.replace(unit, payload=unit.payload.removeprefix(_MARK))
+        return self._guided.run(longer, space, options, own)
+
+
+def _own(
+    program: KernelGraph, longer: KernelGraph, space: SearchSpace, options: SearchOptions
+) -> tuple[SearchSpace, SearchOptions]:
+    """Space and options for a program written out."""
+    space, options = options.bounded(space), replace(options, max_kernel_ops=None, max_block_ops=None)
+    most = space.max_block_ops + len(longer.ops) - len(program.ops)
+    return replace(space, max_kernel_ops=1, max_graph_defined=1, max_block_ops=most), options
+
+
+__all__ = ["WrittenOutEngine", "written_out"]
