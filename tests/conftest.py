@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup does the same with SIGHUP.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Tests see searches, not what earlier ones have found; and nothing is left in the cache of whoever runs them.
 os.environ["MIRAGE_FORMAL_NO_CACHE"] = "1"
