@@ -69,7 +69,7 @@ class Argument(Record, frozen=True):
 
     Attributes:
         value: Number of the value, see LaunchRecord.
-        elements: Elements from the first to the last.
+        elements: Elements of the memory in which it lies, up to the last one of its own.
         align: Alignment of its first element in bytes.
         written: Whether the kernel writes it.
     """
