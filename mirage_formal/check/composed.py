@@ -38,10 +38,11 @@ class Composed(Theorem):
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
     """Checks a proof that a candidate computes what a program computes: one, or a list of a graph P' and two proofs.
 
-    Sound: the candidate is slices(C'(pads)), taken apart here, for any inputs of C'. The first proof says that P' = C',
-    the second that slices(P'(pads)) = P, with the same pads and slices; what is equal for all inputs is equal for
-    padded ones. So the outputs are equal wherever the conditions of all of these hold: those of C' at padded inputs are
-    the candidate's, those of P' there are the second proof's.
+    Sound: the candidate is slices(C'(pads)), taken apart here. The first proof says that P' = C', for all inputs of the
+    shapes that the pads make of the candidate's, which are the program's; the second that slices(P'(pads)) = P, with
+    the same pads and slices. What is equal for all inputs is equal for padded ones. So the outputs are equal wherever
+    the conditions of all of these hold: those of C' at padded inputs are the candidate's, those of P' there are the
+    second proof's.
 
     Raises:
         ProofError: A proof is not one; ``where`` names the part, and the lemma or step at fault.
@@ -59,6 +60,8 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         raise ProofError("expected a list of texts, got brackets nested too deep", "proof") from error
     except (ValueError, FormatError) as error:
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
+    mine, theirs = ([x.tensor.shape for x in graph.inputs] for graph in (program, candidate))
+    need(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
     found = apart(candidate)
     if found is None:
         raise ProofError("expected pads of inputs or slices of results around the candidate's kernels", "candidate")

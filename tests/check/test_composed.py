@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -173,6 +174,17 @@ def test_other_pads_and_slices_are_refused() -> None:
         with pytest.raises(ProofError):
             replayed(program, moved, proof)
         assert isinstance(prove(program, moved), Unknown), position
+
+
+def test_inputs_of_other_shapes_are_refused() -> None:
+    """The same pads make other extents of them: what is proved of the kernels is about those of the candidate."""
+    program, graph = chain((5, 9), (8, 16), (2, 2))
+    proof = proof_of(program, graph)
+    longer = tuple(replace(item, tensor=replace(item.tensor, shape=(6, 9))) for item in graph.inputs)
+    other = replace(program, inputs=longer)
+    for mine, theirs in ((other, graph), (program, replace(graph, inputs=longer))):
+        with pytest.raises(ProofError, match="shapes"):
+            replayed(mine, theirs, proof)
 
 
 def test_a_list_for_a_candidate_without_tails_is_refused() -> None:
