@@ -329,7 +329,7 @@ class CandidateRecord(Record, frozen=True, kw_only=True):
         estimated_us: The cost model's estimate, in microseconds.
         outside: Scales of the inputs at which its operators, executed in their element types, are outside of their
             tolerances and the program's own operators are not; empty where there are none, null where nobody looked.
-        rounding: What its tolerances are of its values at scale 1, in norm; null where nobody looked.
+        rounding: What its tolerances are of its values at scale 1, in norm; null where nobody looked or it is large.
         measured_us: Null: a run ends before its kernels are made; measure.json beside them has it.
         max_relative_error: Null, likewise; numerics.json beside the kernels has it.
         directory: Relative to the run's directory.
@@ -386,7 +386,7 @@ class RejectedRecord(Record, frozen=True, kw_only=True):
             certificate is missing or not refuted by both solvers. "unproved": the prover knows no proof.
             "proof-refused": the checker's kernel refused the proof, or a solver found one of its obligations
             satisfiable, a bug of the prover. "numerics": its results are outside of their tolerances at a scale at
-            which the program's own operators are not, and so are those of every other candidate.
+            which the program's own operators are not, and so are those of all candidates before it.
         reason: What was found.
     """
 

@@ -258,7 +258,7 @@ class _Run:
         if kept is not None:
             evidence.recall(kept.verified, kept.rejected, kept.tests)
         try:
-            verified = evidence.by_numerics(evidence.choose(ranked))
+            verified = evidence.reported(ranked)
         except KeyboardInterrupt:
             self.status = "interrupted"
             verified = evidence.chosen(ranked)

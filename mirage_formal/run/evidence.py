@@ -130,7 +130,18 @@ class Evidence:
         """Those of the candidates that are verified by now, best first."""
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
-        return [self._verified[name] for name in order if name in self._verified]
+        return [self._verified[name] for name in order if name in self._verified and name not in self.rejected]
+
+    def reported(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
+        """The candidates to report, in the order in which they are: verified, and then told by their numerics.
+
+        Those of which all are outside make room for the next in rank.
+        """
+        while True:
+            verified = self.choose(ranked)
+            found = self.by_numerics(verified)
+            if found or not verified or len(self.rejected) > PATIENCE * self._job.space.keep:
+                return found
 
     def by_numerics(self, verified: Sequence[Verified]) -> list[Verified]:
         """The candidates in the order in which they are reported; none if the numerics of all are outside.

@@ -81,22 +81,26 @@ def by_numerics(
     Args:
         ranked: Candidates in the order of rank.
         look: See ``run.tasks.foresee_candidate``.
-        pattern: Equal for candidates that round alike.
+        pattern: Equal for candidates that round alike, of which one is looked at.
     """
     known: dict[str, Foreseen] = {}
+    alike: dict[Hashable, Foreseen | None] = {}
     lead: FoundRecord | None = None
     seen: set[Hashable] = set()
     for one in ranked:
+        key = pattern(one)
         if lead is not None and (one.estimated_us > CLOSE * lead.estimated_us or len(seen) == _LEADERS):
             break
-        if pattern(one) in seen:
+        if key in seen:
             continue
-        found = look(one)
+        if key not in alike:
+            alike[key] = look(one)
+        found = alike[key]
         if found is not None:
             known[one.digest] = found
         if found is None or not found.outside:
             lead = lead or one
-            seen.add(pattern(one))
+            seen.add(key)
     places = {
         one.digest: (one.estimated_us, known[one.digest].outside, known[one.digest].rounding)
         if one.digest in known

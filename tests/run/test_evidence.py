@@ -104,6 +104,14 @@ def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     assert mine.by_numerics(chosen) == []
     assert [(r.digest, r.kind) for r in mine.rejected.values()] == [(v.found.digest, "numerics") for v in chosen]
     assert "at scale 1, 8" in mine.rejected[RANKED[0].digest].reason
+    again = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    assert [v.found for v in again.reported(RANKED)] == [RANKED[1]]
+    assert list(again.rejected) == [RANKED[0].digest, RANKED[2].digest]
+    bad.add(RANKED[1].graph)
+    none = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    assert none.reported(RANKED) == []
+    assert {r.kind for r in none.rejected.values()} == {"numerics"}
+    assert len(none.rejected) == 3
 
 
 @pytest.mark.parametrize("kind", ["different", "unknown", "unproved", "proof-refused"])

@@ -106,6 +106,10 @@ def test_candidates_that_round_alike_are_looked_at_once() -> None:
         return GOOD
 
     by_numerics(ranked, look, lambda one: one.digest[0] in "ab")
+    wide = {"a": AT_8, "c": GOOD}
+    order, known = by_numerics(ranked, lambda one: wide[one.digest[0]], lambda one: one.digest[0] in "ab")
+    assert "".join(one.digest[0] for one in order) == "cdab"
+    assert [known[one.digest] for one in (order[0], *order[2:])] == [GOOD, AT_8, AT_8]
     assert asked == ["a", "c"]
     assert by_numerics([], lambda one: GOOD, lambda one: one) == ([], {})
     assert reported({}) == []

@@ -29,8 +29,9 @@ from mirage_formal.records import Answer
 
 Array = NDArray[Any]
 
-#: Elements that an evaluation may hold; a graph with more is not executed.
-MAX_ELEMENTS: Final = 1 << 21
+#: Elements that an evaluation may hold for its errors to be estimated, and for it to be executed at all.
+MAX_ESTIMATED: Final = 1 << 21
+MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0
@@ -87,14 +88,18 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
     """The numerics of a candidate's operators; None if it is too large to be executed.
 
     The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
-    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows.
+    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows. Of what
+    is too large for tolerances, it is only seen whether results are finite where the program's own are.
 
     Args:
         program: The program.
         graph: What kernels of the candidate are made of; it has the program's inputs and outputs.
     """
-    if max(footprint(program), footprint(graph)) > MAX_ELEMENTS:
+    elements = max(footprint(program), footprint(graph))
+    if elements > MAX_ELEMENTS:
         return None
+    if elements > MAX_ESTIMATED:
+        return Foreseen(tuple(scale for scale in SCALES if _overflows(program, graph, scale)), None)
     outside: list[float] = []
     rounding = 0.0
     for scale in SCALES:
@@ -114,6 +119,18 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
     return Foreseen(tuple(outside), rounding)
 
 
+def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
+    """Whether a result is not finite where the program's own operators give a finite one."""
+    pairs = zip(executed(graph, draw_all(program, _SEED, scale)), _plain(program, scale), strict=True)
+    return any(bool((~np.isfinite(result) & np.isfinite(plain)).any()) for result, plain in pairs)
+
+
+@lru_cache(maxsize=3)
+def _plain(program: KernelGraph, scale: float) -> list[Array]:
+    """What the program's own operators compute, each a kernel."""
+    return executed(program, draw_all(program, _SEED, scale))
+
+
 @lru_cache(maxsize=8)
 def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """Inputs, and the program's exact outputs."""
@@ -124,8 +141,7 @@ def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array
 @lru_cache(maxsize=8)
 def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """What the program's own operators compute, each a kernel, and their tolerances."""
-    arrays = _exact(program, scale)[0]
-    return executed(program, arrays), tolerated(program, arrays)[0]
+    return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]
 
 
 def _judged(program: KernelGraph, i: int, result: Array, value: Array, tolerance: Array) -> Answer:

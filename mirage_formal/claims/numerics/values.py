@@ -12,8 +12,8 @@ class Foreseen:
     Attributes:
         outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,
             are not.
-        rounding: Its tolerances over the values at scale 1, in norm, to two digits.
+        rounding: Its tolerances over the values at scale 1, in norm, to two digits; None where they are not estimated.
     """
 
     outside: tuple[float, ...]
-    rounding: float
+    rounding: float | None

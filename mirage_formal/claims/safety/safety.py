@@ -4,8 +4,8 @@ A Program is safe if no integer overflows and nothing is divided by 0; every acc
 waits and collectives stand in uniform control flow; accesses to shared memory that nothing orders never meet, where an
 asynchronous copy is unordered until its thread has waited for its group and a barrier follows; what a statement reads
 from shared memory was written through the same buffer; and every element of a written parameter is written, by one
-thread. Obligations are about the very expressions that are printed. Most hold by bounds or digits; the others go to z3
-and cvc5.
+thread. Obligations are about the very expressions that are printed; those about two accesses leave out divisions that
+their conditions make needless. Most hold by bounds or digits; the others go to z3 and cvc5.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ Programs and hand-written µGraphs that were written for the documented Python i
 (mirage-project/mirage) run after `import mirage as mi` is changed to `import mirage_formal as mi`. The tables say what
 is offered (yes), accepted without effect and with an `IgnoredOptionWarning` (ignored), or refused with an
 `UnsupportedError` that names its row (no). They are printed by `{_COMMAND}`, and
-tests try every row. `search` has no row: here it is the package of the engines.
+tests try every row, and scripts as that system's benchmarks, demos and tutorials are. A script that makes its graph
+behind a main guard runs as a script; `mirage-formal search` says where to put the graph. `search` has no row: here it
+is the package of the engines.
 """
 
 
