@@ -86,16 +86,12 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(job: Job) -> Engine:
-    """The engine of a job; for the guided one, what is built on it: several outputs, norms written out."""
+    """The engine of a job; for the guided one, what is built on it."""
     if job.engine != "guided":
         return load_engine(job.engine)
-    if len(job.sought.program.outputs) > 1:
-        from mirage_formal.search.united.engine import UnitedEngine
+    from mirage_formal.search.united.engine import UnitedEngine
 
-        return UnitedEngine()
-    from mirage_formal.search.united.written_out import WrittenOutEngine
-
-    return WrittenOutEngine()
+    return UnitedEngine()
 
 
 def plan(job: Job) -> list[Unit]:

@@ -166,6 +166,12 @@ class SearchSpace:
         return SpaceLimits(self.shared_bytes, self.device_bytes, self.rules.min_blocks, self.rules.max_blocks)
 
     @property
+    def most_operators(self) -> int:
+        """Operators that a candidate has at most, over all its kernels."""
+        defined = min(self.max_graph_defined, self.max_kernel_ops)
+        return defined * self.max_block_ops + self.max_kernel_ops - defined
+
+    @property
     def grids(self) -> tuple[Dim3, ...] | None:
         """Exactly these grids, or None for all that ``grid_candidates`` gives."""
         return self.rules.grids

@@ -16,13 +16,6 @@ from mirage_formal.run.place.lock import writing
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.whole.spaces import takes
 from mirage_formal.run.whole.whole import NO_TIME_S, WholeReport, run_whole
-from mirage_formal.search.space import SearchSpace
-
-
-def most_operators(space: SearchSpace) -> int:
-    """Operators that a candidate of a space has at most, over all its kernels."""
-    defined = min(space.max_graph_defined, space.max_kernel_ops)
-    return defined * space.max_block_ops + space.max_kernel_ops - defined
 
 
 def is_whole(program: KernelGraph, settings: Settings) -> bool:
@@ -31,7 +24,7 @@ def is_whole(program: KernelGraph, settings: Settings) -> bool:
     Raises:
         MirageError: The program or the settings are at fault.
     """
-    return len(program.ops) > most_operators(make_job(program, settings).space)
+    return len(program.ops) > make_job(program, settings).space.most_operators
 
 
 def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
@@ -74,4 +67,4 @@ def _left(limit: float | None, begin: float) -> float | None:
     return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 
 
-__all__ = ["is_whole", "most_operators", "run_any"]
+__all__ = ["is_whole", "run_any"]

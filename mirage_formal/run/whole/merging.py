@@ -24,10 +24,12 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.whole.partition import Offers, Part, Partition, PartLimits, Prices, extract
-from mirage_formal.search.united.slices import slices
+from mirage_formal.search.united.slices import slices, stations
 
 #: Results that one part has at most.
 _RESULTS: Final = 8
+#: Operators of a part, as a multiple of those that one kernel may have.
+_LONGEST: Final = 4
 #: Readers of one tensor of which all pairs are looked at.
 _READERS: Final = 8
 #: Microseconds that a merging has to save.
@@ -123,9 +125,12 @@ class Merger:
 
     def _within(self, part: KernelGraph) -> bool:
         most = self._limits
+        if len(part.ops) > _LONGEST * most.operators:
+            return False
+        between = stations(part, most.operators, most.inputs)
         return all(
             any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
-            for ways in slices(part)
+            for ways in slices(part, between)
         )
 
 

@@ -337,8 +337,9 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | Non
     rate = target.bandwidth_gbs * model.bandwidth_efficiency * 1e3
     traffic = sum(types[i].bytes for i in range(len(part.inputs))) + sum(types[i].bytes for i in part.outputs)
     compute = sum(kernel.compute_us for kernel in estimate(part, target).kernels) * model.library_efficiency
-    # Kernels of several outputs are united, and each reads the inputs of its output only.
-    wide = max(0, -(-(len(part.inputs) - 1) // max(1, most_inputs - 1)) - 1) if len(part.outputs) == 1 else 0
+    # Kernels of several outputs, and those without products, are united ones, each of which reads a few of the inputs.
+    alone = len(part.outputs) == 1 and any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
+    wide = max(0, -(-(len(part.inputs) - 1) // max(1, most_inputs - 1)) - 1) if alone else 0
     launches = 1 + max(extra, wide)
     return launches * (model.launch_us + model.latency_us) + max((traffic + crossing) / rate, compute)
 

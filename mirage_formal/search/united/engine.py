@@ -1,9 +1,11 @@
-"""The engine for programs with several outputs: one kernel for all of them, put together from those of each.
+"""The engine around the guided one: kernels for several outputs, and long kernels, put together from shorter ones.
 
 Every output is a program of its own (``slices``), which the guided engine searches for single kernels. Kernels with the
 same grid and loop range are united (``union``), equal loads and operators of theirs once; a producer that several
-outputs need is in each of their kernels, and the union computes it once. What is kept are the unions of least estimate,
-found output by output: of the unions for the first outputs, so many best ones are tried with each kernel for the next.
+outputs need is in each of their kernels, and the union computes it once. A program without products that is too large
+for one kernel is cut at some of its tensors (``stations``), which are computed like outputs and not written. What is
+kept are the unions of least estimate, found result by result: of the unions for the first results, so many best ones
+are tried with each kernel for the next.
 
 Sound: nothing is pruned that was asked for, and nothing is accepted here: the united kernel is a candidate for the
 program with all its outputs, which the prover and the checker decide.
@@ -26,13 +28,15 @@ from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.search.united.outputs import require_outputs
-from mirage_formal.search.united.slices import Slice, slices
+from mirage_formal.search.united.slices import Slice, slices, stations
 from mirage_formal.search.united.union import Piece, turned, united
 from mirage_formal.search.united.written_out import WrittenOutEngine
 
 #: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
 _KERNELS: Final = 6
 _UNIONS: Final = 4
+#: Payload of the unit of unions.
+_UNITED: Final = "united"
 #: Unions that a search reports.
 _MOST: Final = 64
 #: Assignments of a structure that the guided engine instantiates: kernels are united on equal grids, so there have to
@@ -41,32 +45,46 @@ _ASSIGNMENTS: Final = 16
 
 
 class UnitedEngine:
-    """Candidates of one graph-defined kernel with several outputs.
+    """What is built on the guided engine: several outputs, norms written out, long programs without products.
 
-    Left out: unions of kernels with different grids or loop ranges; candidates of several kernels, which covers of the
-    program find (run/whole).
+    A program with one output has the guided engine's units, if its operators fit into a candidate; a unit for its norms
+    written out (``WrittenOutEngine``); and one for kernels that are put together behind each other, if it is too large
+    for one kernel. A program with several outputs has one unit.
+
+    Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
+    which covers of the program find (run/whole).
     """
 
     name = "guided"
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
-        """One unit.
+        """The units.
 
         Raises:
             UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
         """
-        require_outputs(program)
-        return [Unit(0, f"one kernel for {len(program.outputs)} outputs", "")]
+        bounded = options.bounded(space)
+        between = stations(program, bounded.max_block_ops, bounded.max_block_inputs)
+        if len(program.outputs) > 1:
+            require_outputs(program, between)
+            return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
+        fits = len(program.ops) <= bounded.most_operators
+        units = WrittenOutEngine().units(program, space, options) if fits or not between else []
+        return [*units, Unit(len(units), "one kernel of several", _UNITED)] if between else units
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
-        """The unions of least estimate, canonical, each once."""
+        """Run one unit; of unions those of least estimate, canonical, each once."""
+        if unit.payload != _UNITED:
+            return WrittenOutEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
         cost = options.cost or _bytes_read
         search = _Slices(space, replace(options, accept=None), cost)
-        ordered = sorted(slices(program), key=lambda ways: ways[0].result)  # what reads another output comes behind it
-        outputs = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
+        between = stations(program, space.max_block_ops, space.max_block_inputs)
+        # What reads another output comes behind it.
+        ordered = sorted(slices(program, between), key=lambda ways: ways[0].result)
+        pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
         found: dict[str, tuple[float, Candidate]] = {}
-        for us, graph in _unions(program, outputs, space, cost):
+        for us, graph in _unions(program, pieces, space, cost):
             final = canonical(graph)
             found.setdefault(digest(final), (us, Candidate(final, self.name)))
         best = sorted(found.items(), key=lambda item: (item[1][0], item[0]))[:_MOST]
@@ -93,6 +111,8 @@ class _Slices:
             yield replace(piece, reads=reads, result=one.result)
 
     def _searched(self, program: KernelGraph) -> Iterator[Piece]:
+        if len(program.ops) > self._space.most_operators or len(program.inputs) > self._space.max_block_inputs:
+            return  # too large for one kernel
         try:
             require_normal_form(program)
         except UnsupportedError:
@@ -116,14 +136,14 @@ def _of_slice(stats: Stats) -> Stats:
 
 def _unions(
     program: KernelGraph,
-    outputs: Sequence[Sequence[Piece]],
+    results: Sequence[Sequence[Piece]],
     space: SearchSpace,
     cost: Callable[[KernelGraph], float],
 ) -> Iterator[tuple[float, KernelGraph]]:
-    """Unions of one kernel of each output, with their costs."""
-    shapes = dict.fromkeys(piece.shape for piece in outputs[0])
+    """Unions of one kernel of each result, with their costs."""
+    shapes = dict.fromkeys(piece.shape for piece in results[0])
     for shape in shapes:
-        fitting = [sorted((p for p in pieces if p.shape == shape), key=lambda p: p.us) for pieces in outputs]
+        fitting = [sorted((p for p in pieces if p.shape == shape), key=lambda p: p.us) for pieces in results]
         if not all(fitting):
             continue
         # Axes of one extent may stand for different dims in different kernels: the first kernel fixes their order.
@@ -133,11 +153,15 @@ def _unions(
             for _, sofar, _ in unions:
                 for piece in _several(pieces):
                     for one in turned(piece, sofar[0].block.grid if sofar else piece.block.grid):
-                        graph = _graph(program, (*sofar, one), space)
+                        made = (*sofar, one)
+                        graph = _graph(program, made, space, [piece.result for piece in made])
                         if graph is not None and graph not in grown:
-                            grown[graph] = (cost(graph), (*sofar, one), graph)
+                            grown[graph] = (cost(graph), made, graph)
             unions = sorted(grown.values(), key=lambda union: union[0])[:_UNIONS]
-        yield from ((us, graph) for us, _, graph in unions)
+        for _, pieces_, _ in unions:
+            whole = _graph(program, pieces_, space, program.outputs)
+            if whole is not None:
+                yield cost(whole), whole
 
 
 def _several(pieces: Sequence[Piece]) -> list[Piece]:
@@ -152,10 +176,11 @@ def _several(pieces: Sequence[Piece]) -> list[Piece]:
     return found
 
 
-def _graph(program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace) -> KernelGraph | None:
+def _graph(
+    program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace, outputs: Sequence[int]
+) -> KernelGraph | None:
     """The union of kernels as a graph, if it is well-formed and within the space's limits."""
     results = {piece.result for piece in pieces}
-    outputs = [tensor for tensor in program.outputs if tensor in results]
     if any(i >= len(program.inputs) and i not in results for piece in pieces for i in piece.reads):
         return None  # reads an output that a kernel behind it computes
     kernel = united(pieces, outputs)

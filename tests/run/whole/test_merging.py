@@ -121,7 +121,8 @@ def test_merging_follows_what_it_saves() -> None:
 def test_a_result_beyond_the_limits_is_not_merged() -> None:
     inputs = tuple(w.tensor(f"t{i}", 16, 16) for i in range(2))
     chain = [Op(OpKind.EXP, (0,))]
-    chain += [Op(OpKind.SQUARE, (1 + i,)) for i in range(1, 5)]
+    chain += [Op(OpKind.SQUARE, (1 + i,)) for i in range(1, 4)]
+    chain.append(Op(OpKind.MATMUL, (5, 1)))  # a program with a product is not cut further
     program = KernelGraph(inputs, (*chain, Op(OpKind.ADD, (0, 1))), (6, 7))
     cut = partition(program, H200, LIMITS, us)
     small = PartLimits(4, 4)

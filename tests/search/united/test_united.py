@@ -25,10 +25,11 @@ from mirage_formal.graph.types import Dim3
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.meaning import reference
 from mirage_formal.search.engine import SearchOptions, UnitResult
+from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.search.united.engine import UnitedEngine
 from mirage_formal.search.united.outputs import require_outputs
-from mirage_formal.search.united.slices import slices
+from mirage_formal.search.united.slices import slices, stations
 from mirage_formal.search.united.union import Piece, turned, united
 from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
 
@@ -181,3 +182,54 @@ def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     assert {p.block.inputs[0].imap for p in turned(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
     twice = replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
     assert len(list(turned(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
+
+
+def chain(width: int = 32) -> KernelGraph:
+    """Eighteen elementwise operators on six tensors, and a norm among them: too many for one kernel of any space."""
+    graph = mf.new_kernel_graph()
+    a, b, c, d, e, f = (graph.new_input(dims=(16, width), name=name) for name in "ABCDEF")
+    t = graph.add(graph.mul(graph.sigmoid(a), b), graph.mul(graph.tanh(c), d))
+    u = graph.add(graph.mul(graph.exp(t), e), graph.square(f))
+    s = graph.add(graph.rms_norm(u), t)
+    graph.mark_output(graph.add(graph.mul(graph.relu(s), graph.sigmoid(s)), graph.mul(a, f)))
+    return graph.freeze()
+
+
+def test_a_long_program_is_cut_within_the_limits() -> None:
+    program, (operators, inputs) = chain(), (9, 4)
+    cut = stations(program, operators, inputs)
+    assert cut
+    for ways in slices(program, cut):
+        last = ways[-1]
+        assert len(last.program.ops) < operators
+        assert len(last.reads) <= inputs
+    assert stations(program, 30, 8) == ()
+    with_product = replace(program, ops=(*program.ops, Op(OpKind.MATMUL, (0, 0))))
+    assert stations(with_product, operators, inputs) == ()
+
+
+def test_a_long_program_is_one_kernel() -> None:
+    program, space, options = chain(), load_space("mlp"), SearchOptions()
+    engine = UnitedEngine()
+    (unit,) = engine.units(program, space, options)  # none of the guided engine's: it is too long for a candidate
+    result = engine.run(program, space, options, unit)
+    assert result.candidates
+    (want,) = values(program)
+    for candidate in result.candidates:
+        (made,) = candidate.graph.ops
+        assert isinstance(made, GraphDefined)
+        assert made.results == 1
+        assert sorted(set(made.operands)) == list(range(6))
+        np.testing.assert_allclose(values(candidate.graph)[0], want, rtol=1e-9)
+    assert isinstance(prove(program, result.candidates[0].graph), Equivalent)
+
+
+def test_short_programs_keep_the_guided_units() -> None:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(8, 8))
+    graph.mark_output(graph.exp(graph.matmul(x, graph.new_input(dims=(8, 8)))))
+    engine, guided, options, space = UnitedEngine(), GuidedEngine(), SearchOptions(), load_space("mlp")
+    program = graph.freeze()
+    units = engine.units(program, space, options)
+    assert units == guided.units(program, space, options)
+    assert engine.run(program, space, options, units[0]) == guided.run(program, space, options, units[0])
