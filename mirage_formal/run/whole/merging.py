@@ -50,6 +50,7 @@ class Merger:
         self._target = target
         self._limits = limits
         self._taken: dict[frozenset[int], Part | None] = {}
+        self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
 
     def merged(self, cut: Partition, prices: Prices, kernel_us: float = 0.0) -> Partition:
         """A partition with parts merged as far as that saves.
@@ -75,6 +76,8 @@ class Merger:
                 if saved > _LEAST and (best is None or saved > best[0]) and _convex(list(parts.values()), group):
                     best = saved, group, replace(part, kernels=kernels)
             if best is None:
+                own = {frozenset(part.operators) for part in cut.parts}
+                self._proposed |= dict.fromkeys(key for key in parts if key not in own)
                 return Partition(_ordered(list(parts.values())), cut.limited)
             saved, group, part = best
             costs[frozenset(part.operators)] = sum(costs[key] for key in group) - saved
@@ -92,7 +95,10 @@ class Merger:
         return len(part.operators) == 1 and is_view(self._program, part.results[0])
 
     def _groups(self, parts: Sequence[Part]) -> Iterator[frozenset[frozenset[int]]]:
-        """Sets of parts that share a tensor, each once, as sets of their operators."""
+        """Sets of parts that share a tensor or were merged before, each once, as sets of their operators.
+
+        What was merged in steps before may have been searched without the steps between, and is then reached at once.
+        """
         readers: dict[int, list[frozenset[int]]] = {}
         writer: dict[int, frozenset[int]] = {}
         for part in parts:
@@ -113,6 +119,11 @@ class Merger:
                 if len(found) > 1 and found not in seen:
                     seen.add(found)
                     yield found
+        for proposed in self._proposed:
+            found = frozenset(key for key in map(frozenset, (part.operators for part in parts)) if key <= proposed)
+            if len(found) > 1 and found not in seen and sum(map(len, found)) == len(proposed):
+                seen.add(found)
+                yield found
 
     def _part(self, operators: frozenset[int]) -> Part | None:
         """Operators as one part, if it has not too many results and each is within the limits of one search."""

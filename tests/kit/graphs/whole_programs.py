@@ -55,3 +55,14 @@ def sum_and_norm() -> KernelGraph:
     graph.mark_output(graph.rms_norm(total))
     graph.mark_output(total)
     return graph.freeze()
+
+
+def long_chain(width: int = 32) -> KernelGraph:
+    """Eighteen elementwise operators on six tensors, and a norm among them: too many for one kernel of any space."""
+    graph = mf.new_kernel_graph()
+    a, b, c, d, e, f = (graph.new_input(dims=(16, width), name=name) for name in "ABCDEF")
+    t = graph.add(graph.mul(graph.sigmoid(a), b), graph.mul(graph.tanh(c), d))
+    u = graph.add(graph.mul(graph.exp(t), e), graph.square(f))
+    s = graph.add(graph.rms_norm(u), t)
+    graph.mark_output(graph.add(graph.mul(graph.relu(s), graph.sigmoid(s)), graph.mul(a, f)))
+    return graph.freeze()

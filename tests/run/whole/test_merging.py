@@ -30,7 +30,7 @@ from mirage_formal.run.whole.partition import (
 )
 from mirage_formal.run.whole.whole import run_whole
 from tests.kit.graphs import workloads as w
-from tests.kit.graphs.whole_programs import TINY, gates, projections, sum_and_norm
+from tests.kit.graphs.whole_programs import TINY, gates, long_chain, projections, sum_and_norm
 from tests.kit.kernels.example_kernels import checked
 from tests.run.whole.test_partition import random_program, set_partitions, takes, used_outside
 from tests.run.whole.test_whole import agree
@@ -192,8 +192,8 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("merged")
 
 
-@pytest.mark.parametrize(("make", "kernels"), [(projections, 1), (gates, 1), (sum_and_norm, 1)])
-def test_outputs_of_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) -> None:
+@pytest.mark.parametrize(("make", "kernels"), [(projections, 1), (gates, 1), (sum_and_norm, 1), (long_chain, 1)])
+def test_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) -> None:
     """Searched, proved, checked from the files alone, lowered, and run on the emulator."""
     program = make()
     found = run_whole(program, Settings(workers=1, config="mlp"), rooms / make.__name__, name=make.__name__)

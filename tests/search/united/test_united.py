@@ -31,7 +31,7 @@ from mirage_formal.search.united.engine import UnitedEngine
 from mirage_formal.search.united.outputs import require_outputs
 from mirage_formal.search.united.slices import slices, stations
 from mirage_formal.search.united.union import Piece, turned, united
-from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
+from tests.kit.graphs.whole_programs import gates, long_chain, projections, sum_and_norm
 
 
 def found(program: KernelGraph, space: SearchSpace | None = None) -> UnitResult:
@@ -184,19 +184,8 @@ def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     assert len(list(turned(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
 
 
-def chain(width: int = 32) -> KernelGraph:
-    """Eighteen elementwise operators on six tensors, and a norm among them: too many for one kernel of any space."""
-    graph = mf.new_kernel_graph()
-    a, b, c, d, e, f = (graph.new_input(dims=(16, width), name=name) for name in "ABCDEF")
-    t = graph.add(graph.mul(graph.sigmoid(a), b), graph.mul(graph.tanh(c), d))
-    u = graph.add(graph.mul(graph.exp(t), e), graph.square(f))
-    s = graph.add(graph.rms_norm(u), t)
-    graph.mark_output(graph.add(graph.mul(graph.relu(s), graph.sigmoid(s)), graph.mul(a, f)))
-    return graph.freeze()
-
-
 def test_a_long_program_is_cut_within_the_limits() -> None:
-    program, (operators, inputs) = chain(), (9, 4)
+    program, (operators, inputs) = long_chain(), (9, 4)
     cut = stations(program, operators, inputs)
     assert cut
     for ways in slices(program, cut):
@@ -209,7 +198,7 @@ def test_a_long_program_is_cut_within_the_limits() -> None:
 
 
 def test_a_long_program_is_one_kernel() -> None:
-    program, space, options = chain(), load_space("mlp"), SearchOptions()
+    program, space, options = long_chain(), load_space("mlp"), SearchOptions()
     engine = UnitedEngine()
     (unit,) = engine.units(program, space, options)  # none of the guided engine's: it is too long for a candidate
     result = engine.run(program, space, options, unit)
