@@ -33,6 +33,8 @@ Array = NDArray[Any]
 MAX_ESTIMATED: Final = 1 << 21
 MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
+#: Of the largest number of an element type, the share below which rounding makes nothing infinite.
+_FAR: Final = 0.5
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0
 
@@ -120,9 +122,16 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
 
 
 def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
-    """Whether a result is not finite where the program's own operators give a finite one."""
-    pairs = zip(executed(graph, draw_all(program, _SEED, scale)), _plain(program, scale), strict=True)
-    return any(bool((~np.isfinite(result) & np.isfinite(plain)).any()) for result, plain in pairs)
+    """Whether a result is not finite where the program's own operators give one that is far from the largest number.
+
+    Near the largest number rounding decides whether a result is finite, of the program's operators as of the kernels.
+    """
+    types = kernel_types(program)
+    results = executed(graph, draw_all(program, _SEED, scale))
+    for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
+        if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
+            return True
+    return False
 
 
 @lru_cache(maxsize=3)
