@@ -102,8 +102,13 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
         return None
     if elements > MAX_ESTIMATED:
         return Foreseen(tuple(scale for scale in SCALES if _overflows(program, graph, scale)), None)
+    with np.errstate(all="ignore"):
+        return _estimated(program, graph)
+
+
+def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
     outside: list[float] = []
-    rounding = 0.0
+    rounding: float | None = None
     for scale in SCALES:
         arrays, values = _exact(program, scale)
         results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
@@ -111,7 +116,8 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
         bad = [i for i in numbers if _judged(program, i, results[i], values[i], tolerances[i]) == "outside"]
         if scale == _USUAL:
             shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
-            rounding = float(f"{max(shares):.2g}")
+            most = max(shares)
+            rounding = float(f"{most:.2g}") if np.isfinite(most) else None
         if bad or scale == _USUAL:
             plain, own = _own(program, scale)
             inside = [i for i in numbers if _judged(program, i, plain[i], values[i], own[i]) == "within"]
@@ -140,14 +146,14 @@ def _plain(program: KernelGraph, scale: float) -> list[Array]:
     return executed(program, draw_all(program, _SEED, scale))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=3)
 def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """Inputs, and the program's exact outputs."""
     arrays = draw_all(program, _SEED, scale)
     return arrays, exact(program, arrays)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=3)
 def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """What the program's own operators compute, each a kernel, and their tolerances."""
     return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]

@@ -142,3 +142,12 @@ def test_near_the_largest_number_rounding_makes_nobody_overflow(monkeypatch: pyt
     (one,), (other,) = executed(plain, arrays), executed(fused, arrays)
     assert (np.isfinite(one) != np.isfinite(other)).any()
     assert foresee(plain, fused) == Foreseen((), None)
+
+
+def test_errors_beyond_all_numbers_are_not_told() -> None:
+    """exp(exp(9 x)) leaves float64, in the program as well."""
+    wild = program({"X": (16, 64)}, lambda g, x: g.exp(g.exp(g.scale(x, 9))))
+    found = foresee(wild, wild)
+    assert found is not None
+    assert found.outside == ()
+    assert found.rounding is None or np.isfinite(found.rounding)
