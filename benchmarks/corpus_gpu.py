@@ -3,6 +3,9 @@
     .venv/bin/python -m benchmarks.corpus_gpu build RUNS --out DIR    # where the solvers are: kernels for sm_90a
     python3 -m benchmarks.corpus_gpu run DIR [--autotune] [--limit S]  # where the GPU is: torch, CuPy, NumPy, msgspec
 
+With --warm N, N processes compile the peers first, without measuring, so that torch's cache on disk has them when each
+is measured alone. --from and --to name the first and the last program.
+
 RUNS is what benchmarks.corpus has written (runs/corpus/runs). Numerics are compared at scales 0.1, 1 and 8. The peer is
 PyTorch on the same operators, eager and compiled, captured in a CUDA graph and timed by the same protocol. The ratio is
 the better of torch.compile's times over ours. Each program has a process of its own.
@@ -17,6 +20,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,22 +108,49 @@ def one(directory: Path, *, autotune: bool) -> dict[str, Any]:
     return found
 
 
-def run(directory: Path, out: Path, *, autotune: bool, limit: float) -> int:
+def warm(directory: Path, *, autotune: bool) -> None:
+    """Compile the peers of one program and call them once."""
+    import torch
+
+    from benchmarks.torch_program import draw, torch_program
+    from mirage_formal.kernels.executable import load
+
+    program = load(directory).program
+    with torch.no_grad():
+        for mode in (None, "max-autotune-no-cudagraphs")[: 1 + autotune]:
+            torch.compile(torch_program(program), mode=mode)(*draw(program.inputs, 7))
+
+
+def _started(stage: str, place: Path, *, autotune: bool) -> subprocess.CompletedProcess[str]:
+    """A process for one stage of one program."""
+    command = [sys.executable, "-m", "benchmarks.corpus_gpu", stage, str(place), *(["--autotune"] if autotune else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SILENCE_S)
+
+
+def _warmed(places: Sequence[Path], processes: int, *, autotune: bool) -> None:
+    """Compile the peers of all programs; what fails here is told when it is measured."""
+
+    def quietly(place: Path) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            _started("warm", place, autotune=autotune)
+
+    begin = time.monotonic()
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(quietly, places))
+    print(f"peers of {len(places)} programs compiled in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def run(places: Sequence[Path], out: Path, *, autotune: bool, limit: float, processes: int) -> int:
     """Every program in a process of its own; the table so far is written after each."""
     begin, rows = time.monotonic(), list[dict[str, Any]]()
-    for place in sorted(path for path in directory.iterdir() if (path / "launch.json").is_file()):
+    if processes:
+        _warmed(places, processes, autotune=autotune)
+    for place in places:
         if time.monotonic() - begin > limit:
             break
-        command = [sys.executable, "-m", "benchmarks.corpus_gpu", "one", str(place)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         try:
-            done = subprocess.run(
-                [*command, *(["--autotune"] if autotune else [])],
-                capture_output=True,
-                text=True,
-                env=environment,
-                timeout=_SILENCE_S,
-            )
+            done = _started("one", place, autotune=autotune)
             last = (done.stdout.strip().splitlines() or [""])[-1]
             row = json.loads(last) if done.returncode == 0 else {"error": done.stderr.strip().splitlines()[-1][:300]}
         except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
@@ -166,11 +199,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["build", "run", "one"])
+    parser.add_argument("stage", choices=["build", "run", "one", "warm"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
     parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which no program is begun")
+    parser.add_argument("--warm", type=int, default=0, metavar="N", help="processes that compile the peers first")
+    parser.add_argument("--from", dest="first", default="", metavar="NAME", help="the first program")
+    parser.add_argument("--to", dest="last", default="~", metavar="NAME", help="the last program")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.stage == "build":
@@ -178,7 +214,12 @@ def main() -> int:
     if given.stage == "one":
         print(json.dumps(one(given.directory, autotune=given.autotune)))
         return 0
-    return run(given.directory, given.out, autotune=given.autotune, limit=given.limit)
+    if given.stage == "warm":
+        warm(given.directory, autotune=given.autotune)
+        return 0
+    built = sorted(path for path in given.directory.iterdir() if (path / "launch.json").is_file())
+    places = [path for path in built if given.first <= path.name <= given.last]
+    return run(places, given.out, autotune=given.autotune, limit=given.limit, processes=given.warm)
 
 
 if __name__ == "__main__":
