@@ -12,6 +12,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.run.settings import Job, Settings, choose_config
 from mirage_formal.search.sought import sought
 from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.search.united.slices import stations
 
 #: Operators that only rename or move elements: a space has to list them before a search can propose them.
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
@@ -52,6 +53,24 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     return "default" if _kinds(sought(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
 
 
+def part_kernels(part: KernelGraph, settings: Settings, *, merged: bool) -> int | None:
+    """Most kernels of a part's candidates; None leaves its space's own.
+
+    A merged part is one kernel, or it is no part; so is one that is larger than what a kernel may be and is put
+    together (search/united). Candidates of several kernels for these take long to find and are no better than the parts
+    that they consist of. Where the user named a space or a number, that holds.
+
+    Args:
+        part: The part.
+        settings: What was asked for.
+        merged: Whether it was made by merging.
+    """
+    space = load_space(part_config(part, settings))
+    most = settings.max_block_ops or space.max_block_ops
+    single = merged or bool(stations(part, most, space.max_block_inputs))
+    return 1 if single and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
+
+
 def _kinds(part: KernelGraph) -> set[OpKind]:
     return {op.kind for op in part.ops if not isinstance(op, GraphDefined)}
 
@@ -66,4 +85,4 @@ def _listed(preset: str) -> frozenset[OpKind]:
     return _operators(load_space(preset))
 
 
-__all__ = ["part_config", "takes"]
+__all__ = ["part_config", "part_kernels", "takes"]

@@ -39,7 +39,7 @@ from mirage_formal.run.whole.partition import (
     partition,
     partitions,
 )
-from mirage_formal.run.whole.spaces import part_config, takes
+from mirage_formal.run.whole.spaces import part_config, part_kernels, takes
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
 from mirage_formal.workers.dispatch import Executor
 
@@ -152,6 +152,7 @@ class _Whole:
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
+        self.merging = False  # of merged parts single kernels are searched
         self.settings = settings
         self.root = root
         self.name = about.get("name", "program")
@@ -177,6 +178,7 @@ class _Whole:
     def _searched(self) -> Partition | None:
         """Search the parts of partitions, then merged parts; see ``_explore``."""
         stopped = self._explore(lambda: self._cut(self._expected))
+        self.merging = True
         for us in _KERNEL_US if self.job.engine == "guided" else ():
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
@@ -241,6 +243,7 @@ class _Whole:
         return self.floors[part]
 
     def _expected_offers(self, part: KernelGraph) -> Offers:
+        """What a merged part costs; see ``_expected``."""
         us = self._expected(part)
         return self._found(part) or (() if us is None else ((1, us),))
 
@@ -283,9 +286,14 @@ class _Whole:
         limit = None if left is None else max(left, NO_TIME_S)
         config = part_config(part.program, self.settings)
         # What lies in a part's directory is this whole's own, see open_whole.
-        states = self.job.space.max_states
         return replace(
-            self.settings, config=config, time_limit_s=limit, resume=resume, force=not resume, max_states=states
+            self.settings,
+            config=config,
+            time_limit_s=limit,
+            resume=resume,
+            force=not resume,
+            max_states=self.job.space.max_states,
+            max_kernel_ops=part_kernels(part.program, self.settings, merged=self.merging),
         )
 
     def _runs(self) -> list[str]:
