@@ -53,7 +53,7 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "time_limit_s": options.optional(options.amount),
     "unit_limit_s": options.amount,
     "proof_limit_s": options.amount,
-    **dict.fromkeys(("resume", "force", "cache"), options.switch),
+    **dict.fromkeys(("resume", "force", "cache", "longer"), options.switch),
     "extents": options.optional(partial(options.word, allowed=EXTENTS)),
     **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
     "fmaps": options.optional(partial(options.listed, what="dims")),
@@ -104,6 +104,8 @@ class Settings:
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
         max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
+        longer: Whether kernels may be put together beyond the space's limits for one: in parts of covers, where the
+            user named no limits.
     """
 
     config: str | None = None
@@ -133,6 +135,7 @@ class Settings:
     max_block_ops: int | None = None
     keep: int | None = None
     max_states: int | None = None
+    longer: bool = False
 
     @property
     def narrowed(self) -> bool:
@@ -202,6 +205,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         oracle="z3" if settings.oracle == "z3" else "normal-form",
         prune=settings.prune,
         seed=settings.seed,
+        longer=settings.longer,
     )
     target = load_target(settings.target)
     return Job(program, plain, readable(config), space, target, settings.engine, how, Policy(settings.accept))

@@ -44,6 +44,7 @@ class SearchOptions:
             as the space says.
         deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
             depends on the machine, so this is for measurements of searches that would not end.
+        longer: Whether kernels of a program that is too large for one kernel of the space may be put together to one.
         cost: Estimated microseconds of a complete graph, which the pipeline hands in; the engine for several outputs
             keeps what costs least. Without it, it counts bytes.
     """
@@ -59,6 +60,7 @@ class SearchOptions:
     accept: Accept | None = None
     max_states: int | None = None
     deadline: float | None = None
+    longer: bool = False
     cost: Cost | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:

@@ -88,7 +88,8 @@ def _kept_at_all(job: Job) -> bool:
 
 
 def _path(job: Job) -> Path:
-    decides = (to_json(job.program), key_of(identity(job)), job.config, sorted(environment().items()))
+    asked = (key_of(identity(job)), job.config, job.options.longer)
+    decides = (to_json(job.program), asked, sorted(environment().items()))
     return cache_dir("searches") / sha256(msgspec.json.encode(decides))
 
 

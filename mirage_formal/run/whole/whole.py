@@ -293,6 +293,7 @@ class _Whole:
             resume=resume,
             force=not resume,
             max_states=self.job.space.max_states,
+            longer=not self.settings.narrowed,
             max_kernel_ops=part_kernels(part.program, self.settings, merged=self.merging),
         )
 

@@ -48,8 +48,8 @@ class UnitedEngine:
     """What is built on the guided engine: several outputs, norms written out, long programs without products.
 
     A program with one output has the guided engine's units, if its operators fit into a candidate; a unit for its norms
-    written out (``WrittenOutEngine``); and one for kernels that are put together behind each other, if it is too large
-    for one kernel. A program with several outputs has one unit.
+    written out (``WrittenOutEngine``); and, where that is allowed, one for kernels that are put together behind each
+    other, if it is too large for one kernel. A program with several outputs has one unit.
 
     Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
     which covers of the program find (run/whole).
@@ -64,7 +64,7 @@ class UnitedEngine:
             UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
         """
         bounded = options.bounded(space)
-        between = stations(program, bounded.max_block_ops, bounded.max_block_inputs)
+        between = stations(program, bounded.max_block_ops, bounded.max_block_inputs) if options.longer else ()
         if len(program.outputs) > 1:
             require_outputs(program, between)
             return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
@@ -79,7 +79,7 @@ class UnitedEngine:
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
         cost = options.cost or _bytes_read
         search = _Slices(space, replace(options, accept=None), cost)
-        between = stations(program, space.max_block_ops, space.max_block_inputs)
+        between = stations(program, space.max_block_ops, space.max_block_inputs) if options.longer else ()
         # What reads another output comes behind it.
         ordered = sorted(slices(program, between), key=lambda ways: ways[0].result)
         pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]

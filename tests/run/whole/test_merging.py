@@ -196,7 +196,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) -> None:
     """Searched, proved, checked from the files alone, lowered, and run on the emulator."""
     program = make()
-    found = run_whole(program, Settings(workers=1, config="mlp"), rooms / make.__name__, name=make.__name__)
+    found = run_whole(program, Settings(workers=1), rooms / make.__name__, name=make.__name__)
     assert found.result is not None
     assert found.record.best.kernels == kernels < found.record.unfused_kernels == kernel_count(program)
     assert found.record.covers[-1].kernels > kernels

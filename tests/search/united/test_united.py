@@ -198,7 +198,7 @@ def test_a_long_program_is_cut_within_the_limits() -> None:
 
 
 def test_a_long_program_is_one_kernel() -> None:
-    program, space, options = long_chain(), load_space("mlp"), SearchOptions()
+    program, space, options = long_chain(), load_space("mlp"), SearchOptions(longer=True)
     engine = UnitedEngine()
     (unit,) = engine.units(program, space, options)  # none of the guided engine's: it is too long for a candidate
     result = engine.run(program, space, options, unit)
