@@ -19,6 +19,7 @@ from mirage_formal.frontend.origins import Origins
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import places
 from mirage_formal.run.driver import Report
 from mirage_formal.run.settings import Settings, display_path, make_job
 from mirage_formal.run.whole.spaces import part_config
@@ -179,14 +180,15 @@ def _too_many_inputs(search: _Search) -> Iterator[Reason]:
 
 
 def _outside(search: _Search) -> Iterator[Reason]:
-    """Operators that the space does not list, and that cannot be made of what it lists."""
+    """Operators that the space does not list, and that cannot be made of what it lists, but for views of inputs."""
     listed = frozenset({*search.space.kernel_ops, *search.space.block_ops})
-    program = search.program
-    for number, op in enumerate(program.ops):
-        if isinstance(op, Op) and not _has(listed, op.kind):
+    program, count = search.program, len(search.program.inputs)
+    for number, op in enumerate(program.ops):  # of predefined operators, which have one result each
+        view = places(program)[count + number].base < count
+        if isinstance(op, Op) and not view and not _has(listed, op.kind):
             space = f"the search space {search.space.name}, which lists no {op.kind.value}"
             what = f"{_described(search, number, op)} is outside {space}"
-            yield Reason("operator", search.origins.operator(program, number), what, _instead(search, number, op))
+            yield Reason("operator", search.origins.operator(program, number), what, _instead(search, op))
 
 
 def _has(listed: frozenset[OpKind], kind: OpKind) -> bool:
@@ -203,24 +205,10 @@ def _described(search: _Search, number: int, op: Op) -> str:
     return f"{op.kind.value}{of}{to}{made}"
 
 
-def _instead(search: _Search, number: int, op: Op) -> str:
+def _instead(search: _Search, op: Op) -> str:
     """What to write instead of an operator that is outside the space."""
     program = search.program
-    first = op.operands[0]
-    shown = len(program.inputs) + number in program.outputs
     hints = []
-    if op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE) and first < len(program.inputs):
-        given = program.inputs[first]
-        if op.kind is OpKind.RESHAPE and op.attrs.shape is not None:
-            hints.append(f"declare {given.name} with dims={_tuple(op.attrs.shape)}")
-        if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
-            dims = tuple(given.tensor.shape[d] for d in op.attrs.perm)
-            steps = tuple(given.strides[d] for d in op.attrs.perm)
-            hints.append(
-                f"declare the transposed {given.name} as an input: dims={_tuple(dims)}, strides={_tuple(steps)}"
-            )
-    elif op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE) and shown:
-        hints.append(f"leave the {op.kind.value} out and do it to what the kernel returns")
     if search.settings.config is not None or op.kind in SEARCHABLE:
         kinds = {other.kind for other in program.ops if isinstance(other, Op)}
         wider = [name for name in _wider(kinds, op.kind) if name != search.space.name]
@@ -237,10 +225,6 @@ def _wider(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
     has = [(space.name, frozenset({*space.kernel_ops, *space.block_ops})) for space in spaces]
     yield from (name for name, listed in has if all(_has(listed, one) for one in kinds))
     yield from (name for name, listed in has if _has(listed, kind))
-
-
-def _tuple(numbers: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, numbers))}{',' if len(numbers) == 1 else ''})"
 
 
 # --- rules about the search ------------------------------------------------------------------------------------------
