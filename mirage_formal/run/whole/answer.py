@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Final, Unpack
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
@@ -16,6 +16,9 @@ from mirage_formal.run.place.lock import writing
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.whole.spaces import takes
 from mirage_formal.run.whole.whole import NO_TIME_S, WholeReport, run_whole
+
+#: Of what the operators take one by one, the share from which on a candidate is clearly better.
+_CLEARLY: Final = 0.75
 
 
 def is_whole(program: KernelGraph, settings: Settings) -> bool:
@@ -50,16 +53,20 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
             return run_whole(program, settings, out, **about)
         begin = time.monotonic()
         report = run(program, settings, out, **about)
-        if report.summary.status == "interrupted" or _good(report) or (out / KERNELS).exists():
+        # Views and maxima in between are where a cover may cut better.
+        good = _good(report, 1.0 if job.sought.program == program else _CLEARLY)
+        if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
             return report  # kernels of a run that is resumed are not removed unasked
-        # What lies there is the run that was just made.
+        # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover,
+        # and the cache has its search.
         settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
-        return run_whole(program, settings, out, tried=report.summary.status == "complete", **about)
+        tried = report.summary.status == "complete" and not _good(report, 1.0)
+        return run_whole(program, settings, out, tried=tried, **about)
 
 
-def _good(report: Report) -> bool:
-    """Whether a search of a program as one is worth reporting."""
-    return bool(report.failed) or any(result.cost <= report.unfused_us for result in report.results)
+def _good(report: Report, share: float) -> bool:
+    """Whether a search of a program as one is worth reporting: it brings that share of the operators one by one."""
+    return bool(report.failed) or any(result.cost <= share * report.unfused_us for result in report.results)
 
 
 def _left(limit: float | None, begin: float) -> float | None:

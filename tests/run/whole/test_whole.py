@@ -304,7 +304,7 @@ def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkey
     assert isinstance(first, Report)
     (outcome,) = build_run(tmp_path / "run", 1, ())
     assert outcome[1].startswith("built")
-    monkeypatch.setattr("mirage_formal.run.whole.answer._good", lambda report: False)
+    monkeypatch.setattr("mirage_formal.run.whole.answer._good", lambda report, share: False)
     again = run_any(program, Settings(workers=1, resume=True), tmp_path / "run")
     assert isinstance(again, Report)
     assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))
