@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.tails.apart import Wrapping
+from mirage_formal.graph.tails.apart import Wrapping, between
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import places
 from mirage_formal.search.normal import normal
@@ -70,49 +69,48 @@ def sought(program: KernelGraph) -> Sought:
     if len(program.ops) <= _MOST_OPERATORS:
         plain = _without_maxima(program)
         anew = normal(plain)
-        if anew is not None and isinstance(prove(program, anew), Equivalent):
+        if anew is not None and _proved(program, anew):
             plain = anew
     return _peeled(plain) or Sought(plain, program.inputs, None)
+
+
+def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
+    from mirage_formal.claims.equality.prove import prove  # most programs are sought as they are
+
+    return isinstance(prove(program, anew), Equivalent)
 
 
 # --- maxima -----------------------------------------------------------------------------------------------------------
 
 
 def _without_maxima(program: KernelGraph) -> KernelGraph:
-    for position, op in enumerate(program.ops):
-        plain = _without(program, position) if isinstance(op, Op) and op.kind is OpKind.MAX else None
-        if plain is not None and isinstance(prove(program, plain), Equivalent):
+    for first, op in numbered(len(program.inputs), program.ops):
+        plain = _without(program, first) if isinstance(op, Op) and op.kind is OpKind.MAX else None
+        if plain is not None and _proved(program, plain):
             return _without_maxima(plain)
     return program
 
 
-def _without(program: KernelGraph, position: int) -> KernelGraph | None:
-    """The program with zeros in place of an operator's result; None if they do not vanish by themselves."""
-    types, base = kernel_types(program), len(program.inputs)
-    number = {i: i for i in range(base)}
-    zeros: set[int] = set()
-    ops: list[KernelOp] = []
-    for first, op in numbered(base, program.ops):
-        inside = zeros.intersection(op.operands)
-        if first == base + position or (inside and isinstance(op, Op) and op.kind in _OF_ZERO):
-            zeros.add(first)
+def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
+    """The program with zeros in place of a result; None if they do not vanish by themselves."""
+    types = kernel_types(program)
+    stands = list(range(len(types)))  # for each tensor, the one that is read in its place
+    zeros = {tensor}
+    for first, op in numbered(len(program.inputs), program.ops):
+        if zeros.isdisjoint(op.operands):
             continue
-        if not inside:
-            ops.append(renumbered(op, number))
-            number |= {first + i: base + _results(ops[:-1]) + i for i in range(op.results)}
+        if isinstance(op, Op) and op.kind in _OF_ZERO:
+            zeros.add(first)
             continue
         kept = _other(op, zeros) if isinstance(op, Op) else None
         if kept is None or types[kept] != types[first]:
             return None
-        number[first] = number[kept]
+        stands[first] = stands[kept]
     if zeros.intersection(program.outputs):
         return None
-    made = replace(program, ops=tuple(ops), outputs=tuple(number[i] for i in program.outputs))
+    ops = tuple(renumbered(op, stands) for op in program.ops)
+    made = replace(program, ops=ops, outputs=tuple(stands[i] for i in program.outputs))
     return None if faults(made) else pruned(made)
-
-
-def _results(ops: list[KernelOp]) -> int:
-    return sum(op.results for op in ops)
 
 
 def _other(op: Op, zeros: set[int]) -> int | None:
@@ -134,30 +132,17 @@ def _peeled(program: KernelGraph) -> Sought | None:
     count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
     types, known = kernel_types(program), places(program)
     front = [first for first in makers if known[first].base < count]
-    back = _reshaped(program, makers)
-    core = {first: op for first, op in makers.items() if first not in front and first not in back}
+    back = sorted(_reshaped(program, makers))
+    core = [op for first, op in makers.items() if first not in front and first not in back]
     ends = tuple(makers[n].operands[0] if n in back else n for n in program.outputs)
     if not (front or back) or not core or len(set(ends)) < len(ends) or any(n < count or n in front for n in ends):
         return None
-    read = {n for op in core.values() for n in op.operands}
-    reads = [n for n in range(count) if n in read] + [n for n in front if n in read]
-    before = {n: i for i, n in enumerate((*range(count), *front))}
-    after = {n: i for i, n in enumerate((*ends, *sorted(back)))}
-    wrapping = Wrapping(
-        tuple(_op(makers[n], before) for n in front),
-        tuple(before[n] for n in reads),
-        tuple(_op(makers[n], after) for n in sorted(back)),
-        tuple(after[n] for n in program.outputs),
-    )
-    number = {n: i for i, n in enumerate(reads)}
-    ops: list[KernelOp] = []
-    for first, op in core.items():
-        ops.append(renumbered(op, number))
-        number |= {first + i: len(reads) + _results(ops[:-1]) + i for i in range(op.results)}
-    inputs = tuple(
+    read = {n for op in core for n in op.operands}
+    reads = [n for n in (*range(count), *front) if n in read]
+    inputs = [
         program.inputs[n] if n < count else Input(f"view{i}", types[n], known[n].strides) for i, n in enumerate(reads)
-    )
-    inner = KernelGraph(inputs, tuple(ops), tuple(number[n] for n in ends))
+    ]
+    wrapping, inner = between(program, (front, reads), (ends, back), inputs)
     return None if faults(inner) else Sought(inner, program.inputs, wrapping)
 
 
@@ -173,11 +158,6 @@ def _reshaped(program: KernelGraph, makers: Mapping[int, KernelOp]) -> set[int]:
         and op.operands[0] not in program.outputs
         and not any(n in other.operands for other in makers.values())
     }
-
-
-def _op(op: KernelOp, number: Mapping[int, int]) -> Op:
-    assert isinstance(op, Op)
-    return renumbered(op, number)
 
 
 __all__ = ["Sought", "sought"]

@@ -16,12 +16,12 @@ _AnyOp = TypeVar("_AnyOp", Op, KernelOp)
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """Pads of inputs and slices of results, around a graph whose inputs are the padded ones.
+    """Operators over inputs and over results of a graph in between: pads and slices, or views and other shapes.
 
     Attributes:
-        front: Pads, over the inputs of the whole and each other's results.
+        front: Those over the inputs of the whole and each other's results.
         reads: For each input of the graph in between, the tensor that it is.
-        back: Slices; their operands are counted from 0, the graph's outputs first.
+        back: Those over results; their operands are counted from 0, the graph's outputs first.
         outputs: What of those the outputs of the whole are.
     """
 
@@ -31,11 +31,11 @@ class Wrapping:
     outputs: tuple[int, ...]
 
     def around(self, inputs: tuple[Input, ...], graph: KernelGraph) -> KernelGraph:
-        """The whole: pads, the graph's operators, slices.
+        """The whole: what is in front, the graph's operators, what is behind.
 
         Args:
             inputs: The inputs of the whole.
-            graph: What stands between; its inputs are of the padded shapes.
+            graph: What stands between.
         """
         count = len(inputs) + len(self.front)
         number = list(self.reads)
@@ -72,40 +72,61 @@ def apart(graph: KernelGraph) -> tuple[Wrapping, KernelGraph] | None:
         read = first in graph.outputs or bool(readers)
         if isinstance(op, Op) and op.kind is OpKind.SLICE and read and readers <= behind and first not in source:
             behind.add(first)
-    between = {first: op for first, op in makers.items() if first not in source and first not in behind}
-    if len(between) == len(makers) or not between:
+    core = [op for first, op in makers.items() if first not in source and first not in behind]
+    if len(core) == len(makers) or not core:
         return None
-    entries = {n for op in between.values() for n in op.operands if n in source}
+    entries = {n for op in core for n in op.operands if n in source}
     ends = [n for n in graph.outputs if n not in behind]
     ends += [n for first in sorted(behind) for n in makers[first].operands if n not in behind]
     ends = list(dict.fromkeys(ends))
     reads = [next((n for n in sorted(entries) if source[n] == i), i) for i in range(count)]
     if len(entries) > len({source[n] for n in entries}) or any(n in source for n in ends):
         return None
+    inputs = [
+        Input(item.name, types[n], item.strides if n < count else row_major(types[n].shape))
+        for item, n in zip(graph.inputs, reads, strict=True)
+    ]
     front, back = sorted(n for n in source if n >= count), sorted(behind)
-    before = {n: i for i, n in enumerate((*range(count), *front))}
-    after = {n: i for i, n in enumerate((*ends, *back))}
+    return between(graph, (front, reads), (ends, back), inputs)
+
+
+def between(
+    graph: KernelGraph,
+    front: tuple[Sequence[int], Sequence[int]],
+    back: tuple[Sequence[int], Sequence[int]],
+    inputs: Sequence[Input],
+) -> tuple[Wrapping, KernelGraph]:
+    """What stands between some operators over inputs and some over results, and these.
+
+    Args:
+        graph: The whole.
+        front: Results of the operators over inputs; and the tensors that what is between reads, inputs or of these.
+        back: The tensors that what is between gives; and results of the operators over these.
+            Results are ascending, here as in front.
+        inputs: For each tensor that what is between reads, what it is to that.
+    """
+    (ahead, reads), (ends, behind), count = front, back, len(graph.inputs)
+    makers = dict(numbered(count, graph.ops))
+    before = {n: i for i, n in enumerate((*range(count), *ahead))}
+    after = {n: i for i, n in enumerate((*ends, *behind))}
     wrapping = Wrapping(
-        tuple(op for n in front if isinstance(op := _renumbered(makers[n], before), Op)),
+        tuple(op for n in ahead if isinstance(op := _renumbered(makers[n], before), Op)),
         tuple(before[n] for n in reads),
-        tuple(op for n in back if isinstance(op := _renumbered(makers[n], after), Op)),
+        tuple(op for n in behind if isinstance(op := _renumbered(makers[n], after), Op)),
         tuple(after[n] for n in graph.outputs),
     )
     number = {n: i for i, n in enumerate(reads)}
     ops: list[KernelOp] = []
-    for first, op in between.items():
-        ops.append(_renumbered(op, number))
-        for r in range(op.results):
-            number[first + r] = len(number)
-    inputs = tuple(
-        Input(item.name, types[n], item.strides if n < count else row_major(types[n].shape))
-        for item, n in zip(graph.inputs, reads, strict=True)
-    )
-    return wrapping, KernelGraph(inputs, tuple(ops), tuple(number[n] for n in ends))
+    for first, op in makers.items():
+        if first not in ahead and first not in behind:
+            ops.append(_renumbered(op, number))
+            for r in range(op.results):
+                number[first + r] = len(number)
+    return wrapping, KernelGraph(tuple(inputs), tuple(ops), tuple(number[n] for n in ends))
 
 
 def _renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
     return replace(op, operands=tuple(number[n] for n in op.operands))
 
 
-__all__ = ["Wrapping", "apart"]
+__all__ = ["Wrapping", "apart", "between"]
