@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 import msgspec
 
 from mirage_formal.errors import WorkerError
-from mirage_formal.graph.formats.json import decode, to_json
+from mirage_formal.graph.formats.json import decode, embedded
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import kernel_count
@@ -207,7 +207,7 @@ def _run_record(job: Job, name: str, source: str) -> RunRecord:
         config=job.config,
         identity=who,
         key=key_of(who),
-        program=msgspec.Raw(to_json(job.program).strip().encode()),
+        program=embedded(job.program),
         space=space_fields(job.space),
         versions=versions(),
         host=host(),

@@ -17,7 +17,7 @@ import msgspec
 
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import decode, to_json
+from mirage_formal.graph.formats.json import decode, embedded, to_json
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
@@ -96,9 +96,9 @@ class Evidence:
         self._show = show
         self._verified: dict[str, Verified] = {}
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
-        self._program = msgspec.Raw(to_json(job.program).strip().encode())
+        self._program = embedded(job.program)
         seen = job.sought.whole
-        self._sought = msgspec.Raw(b"null" if seen == job.program else to_json(seen).strip().encode())
+        self._sought = msgspec.Raw(b"null") if seen == job.program else embedded(seen)
         self._program_digest = digest(job.program)
 
     def recall(self, verified: Iterable[Verified], rejected: Iterable[RejectedRecord], tests: int) -> None:

@@ -107,5 +107,5 @@ def by_numerics(
         else (one.estimated_us, (), None)
         for one in ranked
     }
-    order = reported(places)
-    return sorted(ranked, key=lambda one: order.index(one.digest)), known
+    by_digest = {one.digest: one for one in ranked}
+    return [by_digest[digest] for digest in reported(places)], known

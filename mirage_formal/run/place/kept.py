@@ -16,6 +16,7 @@ import os
 import re
 import zlib
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -89,8 +90,13 @@ def _kept_at_all(job: Job) -> bool:
 
 def _path(job: Job) -> Path:
     asked = (key_of(identity(job)), job.config, job.options.longer)
-    decides = (to_json(job.program), asked, sorted(environment().items()))
+    decides = (to_json(job.program), asked, _installed())
     return cache_dir("searches") / sha256(msgspec.json.encode(decides))
+
+
+@lru_cache(maxsize=1)
+def _installed() -> list[tuple[str, str]]:
+    return sorted(environment().items())
 
 
 def _read(path: Path) -> Kept | None:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import to_json
+from mirage_formal.graph.formats.json import embedded
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_view, kernel_count
@@ -143,7 +141,7 @@ def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
     parts = tuple(_part_record(part, root, target) for part in one.parts)
     return CoverRecord(
         parts=parts,
-        graph=raw(one.graph),
+        graph=embedded(one.graph),
         graph_digest=digest(one.graph),
         kernels=one.kernels,
         estimated_us=one.us,
@@ -182,9 +180,4 @@ def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
-def raw(graph: KernelGraph) -> msgspec.Raw:
-    """A graph in the form of mugraph.json."""
-    return msgspec.Raw(to_json(graph).strip().encode())
-
-
-__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "raw", "replaced", "reported"]
+__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "replaced", "reported"]

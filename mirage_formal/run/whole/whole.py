@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Unpack
 
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import encode
+from mirage_formal.graph.formats.json import embedded, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
@@ -27,7 +27,7 @@ from mirage_formal.run.driver import About, Report, Result, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.progress import Watch, silent
 from mirage_formal.run.settings import Job, Settings, identity, make_job, readable
-from mirage_formal.run.whole.covers import Cover, WholePart, cover, cover_record, offers, raw, replaced, reported
+from mirage_formal.run.whole.covers import Cover, WholePart, cover, cover_record, offers, replaced, reported
 from mirage_formal.run.whole.merging import Merger
 from mirage_formal.run.whole.partition import (
     Offers,
@@ -313,7 +313,7 @@ class _Whole:
             source=readable(self.source),
             config=self.settings.config and readable(self.settings.config),
             identity=self.identity,
-            graph_of_program=raw(self.program),
+            graph_of_program=embedded(self.program),
             status=status,
             unfused_kernels=kernel_count(self.program),
             unfused_us=estimate(self.program, self.target).us,

@@ -72,7 +72,7 @@ def test_another_program_is_another_search_and_so_are_other_names(tmp_path: Path
 
 def test_other_code_is_another_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched(tmp_path / "first")
-    monkeypatch.setattr(kept, "environment", lambda: {"code of mirage_formal": "another"})
+    monkeypatch.setattr(kept, "_installed", lambda: [("code of mirage_formal", "another")])
     assert not searched(tmp_path / "second").summary.recalled
 
 

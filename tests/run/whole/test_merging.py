@@ -14,7 +14,6 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.records.whole import PartRecord
 from mirage_formal.run.built.build import build
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.whole.covers import Cover, reported
@@ -32,6 +31,7 @@ from mirage_formal.run.whole.whole import run_whole
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import TINY, gates, long_chain, projections, sum_and_norm
 from tests.kit.kernels.example_kernels import checked
+from tests.kit.runs.parts import part_record
 from tests.run.whole.test_partition import random_program, set_partitions, takes, used_outside
 from tests.run.whole.test_whole import agree
 
@@ -63,19 +63,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
     for part in after.parts:
         assert known.issuperset(part.reads)
         known.update(part.results)
-        record = PartRecord(
-            operators=part.operators,
-            run="",
-            candidate=None,
-            directory="",
-            kernels=0,
-            estimated_us=0.0,
-            added=(),
-            unfused_kernels=0,
-            unfused_us=0.0,
-            conditions=(),
-        )
-        piece = taken_out(program, record)
+        piece = taken_out(program, part_record(part.operators))
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
     assert known.issuperset(program.outputs)
     assert after == merged(program)[1]

@@ -15,11 +15,11 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.records.whole import PartRecord
 from mirage_formal.run.whole.partition import Partition, PartLimits, extract, floor_us, partition
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers
 from tests.kit.paths import REPOSITORY
+from tests.kit.runs.parts import part_record
 
 H200 = load_target("h200")
 EXAMPLES = REPOSITORY / "examples"
@@ -139,19 +139,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
 def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
     program = random_program(seed, 12)
     for part in parted(program, PartLimits(5, 4)).parts:
-        record = PartRecord(
-            operators=part.operators,
-            run="",
-            candidate=None,
-            directory="",
-            kernels=0,
-            estimated_us=0.0,
-            added=(),
-            unfused_kernels=0,
-            unfused_us=0.0,
-            conditions=(),
-        )
-        piece = taken_out(program, record)
+        piece = taken_out(program, part_record(part.operators))
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
 
 
