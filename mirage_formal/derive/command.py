@@ -25,7 +25,7 @@ from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
 from mirage_formal.check.report import CheckFailed, Listener, established, list_files, listening, watch
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
-from mirage_formal.check.whole import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
+from mirage_formal.check.whole.whole import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.guard import shielded
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
@@ -330,11 +330,11 @@ def _conditions(proved: Sequence[Established]) -> str:
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
 
 
-def _added(each: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """The conditions that the program has not, by what has them."""
+def _added(each: Sequence[tuple[str, tuple[str, ...]]], whose: str = "program") -> list[str]:
+    """The conditions that the program, or another graph, has not, by what has them."""
     found = [f"  {plain(name, 80)}: {'; '.join(added)}" for name, added in each if added]
     return (
-        ["conditions that the program does not have:", *found] if found else ["None is one that the program has not."]
+        [f"conditions that the {whose} does not have:", *found] if found else [f"None is one that the {whose} has not."]
     )
 
 
@@ -368,13 +368,13 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
-    """Where running-maximum forms equal their programs, by kind; the candidates' own conditions are listed above."""
+    """Where running-maximum forms equal their candidates, by kind; the candidates' own conditions are listed above."""
     if not any(item.stabilized for item in results):
         return []
     held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
     return [
         f"conditions of the proofs of running maxima: {', '.join(held) or 'none'} (where: equivalence.json).",
-        *_added([(item.name, item.added) for item in results if item.stabilized]),
+        *_added([(item.name, item.added) for item in results if item.stabilized], "candidate"),
     ]
 
 
@@ -400,7 +400,8 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     total, held, refuted = sum(item.obligations for item in results), sum(again.values()), again.pop(SOLVERS, 0)
     lines = [
         f"Kernels of {len(results)} candidates. Digests agree; each launch computes one operator of a µGraph that is",
-        "the candidate's or has a proof of its own, replayed; registers and stack frames are the machine code's own.",
+        "the candidate's, or equal to it by replayed proofs of what it changes; registers and stack frames are the",
+        "machine code's own.",
         *_form_conditions(results),
         "Derived again from each µGraph, and equal to the files: Programs, CUDA C++, launches, plans, obligations of",
         f"safety and their questions. Of {total} obligations {held} hold again: {SOLVERS} refuted the negation",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mirage_formal.files import read
 from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
+from mirage_formal.records.forms import FormPartRecord, FormRecord, ProvedRecord
 from mirage_formal.records.kernels import (
     DEVICE_FILES,
     KERNELS,
@@ -140,6 +141,8 @@ __all__ = [
     "DigitLemma",
     "DigitRecord",
     "EquivalenceRecord",
+    "FormPartRecord",
+    "FormRecord",
     "FoundRecord",
     "HostRecord",
     "Identity",
@@ -160,6 +163,7 @@ __all__ = [
     "ProductLaunch",
     "ProgramsRecord",
     "ProofRecord",
+    "ProvedRecord",
     "Record",
     "RejectedKind",
     "RejectedRecord",

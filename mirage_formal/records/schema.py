@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mirage_formal.records.forms import FormRecord
 from mirage_formal.records.kernels import (
     KERNELS,
     LAUNCH_FILE,
@@ -14,6 +15,7 @@ from mirage_formal.records.kernels import (
     NUMERICS_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    STABILIZED_PROOF_FILE,
     KernelManifestRecord,
     LaunchRecord,
     MeasureRecord,
@@ -46,6 +48,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "manifest.json": (ManifestRecord,),
     WHOLE_FILE: (WholeRecord,),
     f"{KERNELS}-{MANIFEST_FILE}": (KernelManifestRecord,),
+    f"{KERNELS}-{STABILIZED_PROOF_FILE}": (FormRecord,),
     f"{KERNELS}-{LAUNCH_FILE}": (LaunchRecord,),
     f"{KERNELS}-{PLAN_FILE}": (PlanRecord,),
     f"{KERNELS}-{PROGRAMS_FILE}": (ProgramsRecord,),

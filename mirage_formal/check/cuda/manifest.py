@@ -19,9 +19,9 @@ import msgspec
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
-from mirage_formal.check.equivalence import Replayed, replayed
 from mirage_formal.check.report import check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
+from mirage_formal.check.whole.parts import Other, Replaced, replaced
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
@@ -38,6 +38,8 @@ from mirage_formal.records import (
     QUESTIONS_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
+    FormPartRecord,
+    FormRecord,
     KernelLaunch,
     KernelManifestRecord,
     LaunchRecord,
@@ -66,10 +68,10 @@ class EstablishedKernels:
         candidate: Digest of the candidate's graph.
         program: Digest of its program.
         target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
-        stabilized: Whether they compute the running-maximum form, whose own proof was replayed.
-        conditions: Of that proof: what program and running-maximum form need to be defined; none for the candidate's
-            own form, whose proof has its own.
-        added: Those that the program has not.
+        stabilized: Whether they compute the running-maximum form, whose proofs were replayed.
+        conditions: Of these proofs: what the candidate's parts that change, and what takes their places, need to be
+            defined; none for the candidate's own form, whose proof has its own.
+        added: Those that the candidate has not.
         kernels: Generated kernels that are launched.
         products: Predefined products that cuBLAS computes.
         obligations: Safety obligations, all of which were settled when the kernels were made.
@@ -133,7 +135,7 @@ def check_kernels(root: Path) -> BoundKernels:
     """Establish about a directory of kernels what can be established without knowing what a kernel's text means.
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
-    candidate's own, or one whose proof of equality with the program is replayed here. No obligation counts as
+    candidate's own, or one whose equality with the candidate is established here. No obligation counts as
     established. That the candidate is one of the run is for ``check.run`` to see.
 
     Raises:
@@ -152,7 +154,7 @@ def check_kernels(root: Path) -> BoundKernels:
         launch = decode(read(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)
         graph, program = from_json(bytes(launch.graph), "graph"), from_json(bytes(launch.program), "program")
     _check_graphs(root, manifest, launch, graph, program)
-    form = _check_form(root, manifest, graph, program)
+    form = _check_form(root, manifest, graph)
     check_launches(root, launch, graph)
     with step(root / PLAN_FILE, "read the plans", corrupt=True):
         plans = decode(read(root / PLAN_FILE), PlanRecord, PLAN_FILE)
@@ -198,13 +200,12 @@ def _check_graphs(
         expect("program of the manifest", digest(program), manifest.program)
 
 
-def _check_form(
-    root: Path, manifest: KernelManifestRecord, graph: KernelGraph, program: KernelGraph
-) -> Replayed | None:
-    """What the proof of the kernels' µGraph shows, where that is not the candidate's own.
+def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph) -> Replaced | None:
+    """What the proofs of the kernels' µGraph show, where that is not the candidate's own.
 
-    Sound: the kernel of the checker replays the proof for the µGraph of the launches, and both solvers refute the
-    digit lemmas that it used.
+    Sound: the µGraph of the launches is put together here from the parts of the candidate that the manifest names and
+    from what takes the place of some, of each of which the kernel of the checker replays the proof; both solvers refute
+    the digit lemmas that these use.
     """
     own = manifest.graph == manifest.candidate
     with step(root / MANIFEST_FILE, "running-maximum form"):
@@ -214,11 +215,29 @@ def _check_form(
         return None
     with step(root / STABILIZED_FILE, "running-maximum form"):
         expect("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
-    with step(root / STABILIZED_PROOF_FILE, "replay the proof"):
-        found = replayed(program, graph, read(root / STABILIZED_PROOF_FILE))
+    path = root / STABILIZED_PROOF_FILE
+    with step(path, "read the proofs of the running-maximum form", corrupt=True):
+        record = decode(read(path), FormRecord, STABILIZED_PROOF_FILE)
+        candidate = from_json(bytes(record.candidate), "candidate")
+        parts = [(part.operators, _other(number, part)) for number, part in enumerate(record.parts, 1)]
+    with step(path, "candidate"):
+        if wrong := faults(candidate):
+            raise FormatError("; ".join(wrong)[:600])
+        expect("digest of the candidate", manifest.candidate, digest(candidate))
+    with step(path, "replay the proofs of parts"):
+        found = replaced(candidate, parts)
         for one in found.obligations:
             expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
+    with step(path, "the running-maximum form is put together from the parts"):
+        if found.graph != graph:
+            raise FormatError("expected the µGraph of the launches, got another one")
     return found
+
+
+def _other(number: int, part: FormPartRecord) -> Other | None:
+    if part.form is None:
+        return None
+    return Other(from_json(bytes(part.form.graph), f"graph of part {number}"), bytes(part.form.proof))
 
 
 def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecord, stabilized: bool) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.edit import renumbered
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -31,7 +31,7 @@ from mirage_formal.kernels.stable.shifted import Stop
 
 
 def hoisted(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
-    """The graph with an exponential formed where it is read.
+    """The graph with an exponential formed where it is read; operators keep their places, needed or not.
 
     Args:
         graph: A graph without thread graphs.
@@ -70,7 +70,7 @@ def hoisted(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
             ops[k] = _with_exp(reader, [i for i, n in enumerate(reader.operands) if n in results])
             if isinstance(op, Op):
                 ops[k] = replace(ops[k], operands=tuple(source if n in results else n for n in reader.operands))
-    return pruned(replace(graph, ops=tuple(ops)))
+    return replace(graph, ops=tuple(ops))
 
 
 def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) -> KernelGraph:

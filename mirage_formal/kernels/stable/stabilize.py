@@ -45,6 +45,7 @@ from mirage_formal.kernels.stable.shifted import (
     block_level,
     kernel_level,
 )
+from mirage_formal.kernels.stable.together import Run, Together, makers, runs
 
 _ROUNDS: Final = 200
 _MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX)
@@ -56,6 +57,25 @@ class NotStable:
     """There is no stable form, or this rewriting does not find it."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stabilized:
+    """A stable form.
+
+    Attributes:
+        graph: It; the given graph if nothing is to be stabilised.
+        runs: The given graph's kernel operators, in an order in which they can be computed: those that change together,
+            and between them those that stay as they are.
+    """
+
+    graph: KernelGraph
+    runs: tuple[Run, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether any operator changes."""
+        return any(run.changed for run in self.runs)
 
 
 class _Hoist(Exception):
@@ -77,10 +97,16 @@ class _Move(Exception):
 
 
 def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
-    """The graph with running maxima under every exponential that is summed; the graph itself if there is none.
+    """The graph with running maxima under every exponential that is summed; see ``stabilized``."""
+    found = stabilized(graph)
+    return found if isinstance(found, NotStable) else found.graph
 
-    Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the program
-    as any candidate. Kernels without such exponentials keep their thread graphs, in others they are inlined, to be
+
+def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
+    """The graph with running maxima under every exponential that is summed, and what of it changes.
+
+    Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
+    or to its program. Kernels without such exponentials keep their thread graphs, in others they are inlined, to be
     fused again (search/thread.py).
 
     Args:
@@ -94,23 +120,47 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
     flat = (replace(op, graph=inlined(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
     work = replace(graph, ops=tuple(flat))
     maxima: Maxima = {}
+    # For each operator of the graph that is worked on, the given one that it comes from.
+    sources, together = list(range(len(graph.ops))), Together(len(graph.ops))
     for _ in range(_ROUNDS):
+        walk = _Walk(work, maxima)
         try:
-            found = pruned(_Walk(work, maxima).run())
+            found = pruned(walk.run())
         except Need as need:
             if need.dim in maxima.get(need.origin, frozenset()):
                 return NotStable("a maximum over the dim that is summed does not make the sum stable")
             maxima[need.origin] = maxima.get(need.origin, frozenset()) | {need.dim}
         except (_Hoist, _Move) as change:
+            kernel = _maker(work, change)
             other = _changed(work, change)
             if isinstance(other, NotStable):
                 return other
+            together.join(sources[k] for k in _with_readers(work, kernel))
+            more = len(other.ops) - len(work.ops)
+            sources[kernel + 1 : kernel + 1] = [sources[kernel]] * more
             work, maxima = other, {}
         except Stop as reason:
             return NotStable(str(reason))
         else:
-            return _finished(found, before) if maxima else graph
+            for kernels in walk.shared():
+                together.join(sources[k] for k in kernels)
+            form = _finished(found, before) if maxima else graph
+            changed = {sources[kernel] for _, kernel, _ in maxima}
+            return form if isinstance(form, NotStable) else Stabilized(form, runs(graph, together, changed))
     return NotStable(f"expected a stable form within {_ROUNDS} rounds")
+
+
+def _maker(graph: KernelGraph, change: _Hoist | _Move) -> int:
+    """The kernel operator whose results change."""
+    if isinstance(change, _Hoist):
+        return change.origin[1]
+    return makers(graph)[graph.ops[change.kernel].operands[change.iterator]]
+
+
+def _with_readers(graph: KernelGraph, kernel: int) -> list[int]:
+    """A kernel operator and all that read a result of it."""
+    made = makers(graph)
+    return [kernel, *(k for k, op in enumerate(graph.ops) if any(made[n] == kernel for n in op.operands))]
 
 
 def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
@@ -178,6 +228,12 @@ class _Walk:
             raise Stop("a running maximum over the loop alone needs a dim of extent 1")
         outputs = tuple(self._values[n].number for n in graph.outputs)
         return KernelGraph(graph.inputs, tuple(level.ops), outputs)
+
+    def shared(self) -> list[list[int]]:
+        """After the walk: sets of kernel operators one of which writes what others read as a multiple of exp(shift)."""
+        made = makers(self._graph)
+        shifted = {made[n] for n, value in enumerate(self._values) if value.shift is not None}
+        return [_with_readers(self._graph, kernel) for kernel in sorted(shifted)]
 
     def _op(self, index: int, op: Op) -> list[Value]:
         """The results of a predefined kernel operator."""
@@ -370,4 +426,4 @@ def _plainly(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(value, raw=frozenset()) for value in values)
 
 
-__all__ = ["NotStable", "stabilize"]
+__all__ = ["NotStable", "Stabilized", "stabilize", "stabilized"]

@@ -82,8 +82,9 @@ class Settled:
 def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
     """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.built.stable).
 
-    Sound: the running-maximum form has a proof of its own, replayed; every generated kernel, those of predefined
-    operators included, is discharged by claims.safety.safety; only if all its obligations hold is anything returned.
+    Sound: the running-maximum form is proved equal to the µGraph, which the checker replays; every generated kernel,
+    those of predefined operators included, is discharged by claims.safety.safety; only if all its obligations hold is
+    anything returned.
 
     Args:
         graph: The µGraph, proved equal to the program.
@@ -97,7 +98,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     from mirage_formal.run.built.stable import stable  # loads numerical packages
 
     try:
-        form = stable(graph, program)
+        form = stable(graph)
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))

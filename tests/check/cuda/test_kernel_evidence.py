@@ -164,6 +164,7 @@ def drop_reset(root: Path) -> None:
 
     edit(root / "stabilized.json", change)
     edit(root / "launch.json", change)
+    edit(root / "equivalence.json", lambda record: change(record["parts"][0]["form"]))
     code = digest(from_json((root / "stabilized.json").read_bytes()))
     edit(root / "launch.json", lambda record: record.update(digest=code))
     edit(root / "manifest.json", lambda record: record.update(graph=code))

@@ -1,4 +1,4 @@
-"""Kernels are made of the running-maximum form, which has a proof of its own; without one they are refused."""
+"""Kernels are made of the running-maximum form, which has proofs of what it changes; without them they are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.whole.parts import Other, Replaced, replaced
 from mirage_formal.claims.equality import prove
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -26,6 +26,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
 from mirage_formal.meaning import reference
+from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.built.build import (
     Alternatives,
     KernelRefused,
@@ -48,16 +49,27 @@ def kinds(graph: KernelGraph) -> set[OpKind]:
     return {op.kind for ops in blocks for op in ops if isinstance(op, Op)}
 
 
+def again(graph: KernelGraph, proof: bytes) -> Replaced:
+    """What the checker says about a file of proofs."""
+    record = decode(proof, FormRecord, "equivalence.json")
+    assert from_json(bytes(record.candidate)) == graph
+    forms = [part.form for part in record.parts]
+    others = [None if x is None else Other(from_json(bytes(x.graph)), bytes(x.proof)) for x in forms]
+    return replaced(graph, [(part.operators, other) for part, other in zip(record.parts, others, strict=True)])
+
+
 def test_it_has_a_proof_that_the_checker_replays() -> None:
-    found = stable(SPLIT, PROGRAM)
+    found = stable(SPLIT)
     assert {OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM} <= kinds(found.graph)
     assert found.proof is not None
-    assert replay(PROGRAM, found.graph, found.proof).conditions == found.conditions
+    shown = again(SPLIT, found.proof)
+    assert shown.graph == found.graph
+    assert shown.conditions == found.conditions
     assert found.note == ""
 
 
 def test_what_sums_no_exponentials_stays_as_it_is() -> None:
-    found = stable(w.ntrans_fused(n=512), w.ntrans(n=512))
+    found = stable(w.ntrans_fused(n=512))
     assert found.graph == w.ntrans_fused(n=512)
     assert found.proof is None
 
@@ -67,7 +79,7 @@ def test_files_lie_beside_the_kernels(tmp_path: Path) -> None:
     save_built(built, tmp_path)
     graph = from_json((tmp_path / "stabilized.json").read_bytes(), "stabilized.json")
     assert graph == load(tmp_path).graph == built.stable.graph
-    assert replay(PROGRAM, graph, (tmp_path / "equivalence.json").read_bytes()).closings
+    assert again(SPLIT, (tmp_path / "equivalence.json").read_bytes()).graph == graph
     assert isinstance(mf.equivalence(PROGRAM, tmp_path / "stabilized.json"), Equivalent)
     save_built(build(w.ntrans_fused(n=512), w.ntrans(n=512), H200), tmp_path)
     assert not (tmp_path / "stabilized.json").exists()
@@ -119,7 +131,7 @@ def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: A
 
     module._answers.cache_clear()
     with pytest.raises(NotProved):
-        stable(SPLIT, PROGRAM)
+        stable(SPLIT)
     with pytest.raises(KernelRefused, match="NotProved"):
         build(SPLIT, PROGRAM, H200)
     module._answers.cache_clear()
@@ -127,7 +139,7 @@ def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: A
 
 def test_where_there_is_no_such_form_the_graph_goes_on_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerics are the judge then."""
-    monkeypatch.setattr(optimizer, "stabilize", lambda graph: NotStable("a sum leaves the kernel"))
+    monkeypatch.setattr(optimizer, "stabilized", lambda graph: NotStable("a sum leaves the kernel"))
     built = build(SPLIT, PROGRAM, H200)
     assert built.executable.graph == SPLIT
     assert built.stable.note == "no running maximum: a sum leaves the kernel"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.check.whole import taken_out
+from mirage_formal.check.whole.parts import taken_out
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.views import is_view, kernel_count
@@ -31,7 +31,6 @@ from mirage_formal.run.whole.whole import run_whole
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import TINY, gates, long_chain, projections, sum_and_norm
 from tests.kit.kernels.example_kernels import checked
-from tests.kit.runs.parts import part_record
 from tests.run.whole.test_partition import random_program, set_partitions, takes, used_outside
 from tests.run.whole.test_whole import agree
 
@@ -63,7 +62,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
     for part in after.parts:
         assert known.issuperset(part.reads)
         known.update(part.results)
-        piece = taken_out(program, part_record(part.operators))
+        piece = taken_out(program, part.operators)
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
     assert known.issuperset(program.outputs)
     assert after == merged(program)[1]

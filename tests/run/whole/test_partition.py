@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mirage_formal.check.whole import taken_out
+from mirage_formal.check.whole.parts import taken_out
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import faults
@@ -19,7 +19,6 @@ from mirage_formal.run.whole.partition import Partition, PartLimits, extract, fl
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.parts import part_record
 
 H200 = load_target("h200")
 EXAMPLES = REPOSITORY / "examples"
@@ -139,7 +138,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
 def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
     program = random_program(seed, 12)
     for part in parted(program, PartLimits(5, 4)).parts:
-        piece = taken_out(program, part_record(part.operators))
+        piece = taken_out(program, part.operators)
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
 
 

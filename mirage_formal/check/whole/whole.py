@@ -1,13 +1,13 @@
 """A whole program that was searched part by part: its covers, their parts and what is put together from them.
 
-Written apart from the code that cuts and stitches: the parts' programs are taken out of the program here, and the whole
-is put together here.
+Written apart from the code that cuts and stitches: ``parts`` takes the parts' programs out of the program, and puts the
+whole together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,12 +17,12 @@ from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.check.report import expect, list_files, step
 from mirage_formal.check.run import Run
+from mirage_formal.check.whole.parts import Piece, composed, partition
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
-from mirage_formal.graph.types import row_major
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     GRAPH_FILE,
@@ -37,23 +37,6 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the program, taken out of it.
-
-    Attributes:
-        record: What is claimed about it.
-        program: Its operators as a program of their own.
-        reads: For each input of that, the tensor of the whole program.
-        results: For each output of that, likewise: the tensors that are used outside of the part.
-    """
-
-    record: PartRecord
-    program: KernelGraph
-    reads: tuple[int, ...]
-    results: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +90,7 @@ class EstablishedWhole:
 def read_whole(root: Path) -> Whole:
     """Read whole.json and establish that the parts of each cover are a partition of its program.
 
-    Sound: every operator is in one part and no more; a part's program consists of its operators and reads only inputs
-    of the program and results of earlier parts; its outputs are all of its tensors that are used outside.
+    Sound: see ``check.whole.parts.partition``.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -140,65 +122,10 @@ def read_whole(root: Path) -> Whole:
         figures = [one.estimated_us for one in record.covers]
         expect("order of covers", sorted(figures), figures)
     with step(path, "partition"):
-        covers = tuple(_pieces(program, one.parts) for one in record.covers)
+        covers = tuple(partition(program, [part.operators for part in one.parts]) for one in record.covers)
     whole = Whole(root, record, program, covers)
     _check_files(whole)
     return whole
-
-
-def _pieces(program: KernelGraph, parts: Sequence[PartRecord]) -> tuple[Piece, ...]:
-    """Parts of a program, each taken out of it; refuses what is no partition."""
-    inputs = len(program.inputs)
-    expect(
-        "operators of all parts",
-        list(range(len(program.ops))),
-        sorted(n for part in parts for n in part.operators),
-    )
-    known = set(range(inputs))
-    pieces: list[Piece] = []
-    for number, part in enumerate(parts, 1):
-        piece = taken_out(program, part)
-        if not known.issuperset(piece.reads):
-            raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
-        known.update(piece.results)
-        pieces.append(piece)
-    return tuple(pieces)
-
-
-def taken_out(program: KernelGraph, part: PartRecord) -> Piece:
-    """The operators of a part as a program whose outputs are its tensors that are used outside, or the last one.
-
-    Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
-    """
-    expect("order of operators", tuple(sorted(part.operators)), part.operators)
-    inputs, types = len(program.inputs), kernel_types(program)
-    own: dict[int, int] = {}  # tensors of the program to tensors of the part; its inputs are counted down from -1
-    reads: list[int] = []
-    ops: list[Op] = []
-    for n in part.operators:
-        op = program.ops[n]
-        assert isinstance(op, Op)
-        for tensor in op.operands:
-            if tensor not in own:
-                reads.append(tensor)
-                own[tensor] = -len(reads)
-        ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
-        own[inputs + n] = len(ops) - 1
-    count = len(reads)
-    placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
-    given = tuple(
-        Input(
-            f"x{i}",
-            types[tensor],
-            program.inputs[tensor].strides if tensor < inputs else row_major(types[tensor].shape),
-        )
-        for i, tensor in enumerate(reads)
-    )
-    outside = (op.operands for n, op in enumerate(program.ops) if n not in part.operators)
-    used = {i for operands in (*outside, program.outputs) for i in operands}
-    results = tuple(inputs + n for n in part.operators if inputs + n in used) or (inputs + part.operators[-1],)
-    graph = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
-    return Piece(part, graph, tuple(reads), results)
 
 
 def _check_files(whole: Whole) -> None:
@@ -206,7 +133,7 @@ def _check_files(whole: Whole) -> None:
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
         expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
-        used = {piece.record.run for pieces in whole.covers for piece in pieces if piece.record.run}
+        used = {part.run for one in whole.record.covers for part in one.parts if part.run}
         expect("searches that are not listed", [], sorted(used - set(whole.runs)))
         empty = set() if whole.runs else {f"{PARTS}/"}
         ours = (*(f"{run}/" for run in whole.runs), *(f"{KERNELS}/{name}/" for name in whole.kernels))
@@ -246,19 +173,19 @@ def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequenc
     graphs: list[KernelGraph] = []
     needs: list[tuple[str, ...]] = []
     more: list[tuple[str, ...]] = []
-    for number, piece in enumerate(pieces, 1):
+    for number, (part, piece) in enumerate(zip(record.parts, pieces, strict=True), 1):
         at = f"cover {rank}, part {number}"
-        graph, conditions, added = _replacement(whole, at, piece, found)
+        graph, conditions, added = _replacement(whole, at, part, piece, found)
         graphs.append(graph)
         needs.append(conditions)
         more.append(added)
         with step(path, f"{at}: claims"):
-            expect("conditions", conditions, piece.record.conditions)
-            expect("conditions that its operators have not", added, piece.record.added)
-            own = (piece.record.kernels, piece.record.unfused_kernels)
+            expect("conditions", conditions, part.conditions)
+            expect("conditions that its operators have not", added, part.added)
+            own = (part.kernels, part.unfused_kernels)
             expect("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
     with step(path, f"cover {rank}: the whole is put together from the parts"):
-        together = _composed(whole.program, pieces, graphs)
+        together = composed(whole.program, pieces, graphs)
         expect("graph", together, from_json(bytes(record.graph), "graph"))
         expect("digest of the graph", digest(together), record.graph_digest)
         here, there = kernel_types(together), kernel_types(whole.program)
@@ -267,7 +194,7 @@ def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequenc
         expect("conditions", _numbered(needs), record.conditions)
         expect("conditions that the parts' operators have not", _numbered(more), record.added)
         expect("kernels", kernel_count(together), record.kernels)
-    replaced = sum(bool(piece.record.candidate) for piece in pieces)
+    replaced = sum(bool(part.candidate) for part in record.parts)
     counts = (len(pieces), replaced, record.kernels, whole.record.unfused_kernels)
     return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
 
@@ -304,10 +231,10 @@ def _check_search(record: WholeRecord, run: Run) -> None:
 
 
 def _replacement(
-    whole: Whole, at: str, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
+    whole: Whole, at: str, part: PartRecord, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
-    path, part = whole.root / WHOLE_FILE, piece.record
+    path = whole.root / WHOLE_FILE
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
             expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
@@ -338,27 +265,4 @@ def _replacement(
     return graph, held.conditions, held.added
 
 
-def _composed(program: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
-    """The graphs of the parts one after another over the program's inputs.
-
-    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i
-    of the graph stands for result i of the part.
-    """
-    tensors = len(program.inputs)
-    stands: dict[int, int] = {i: i for i in range(tensors)}
-    ops: list[KernelOp] = []
-    for piece, graph in zip(pieces, graphs, strict=True):
-        local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
-        for op in graph.ops:
-            ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
-            for _ in range(op.results):
-                local[len(local)] = tensors
-                tensors += 1
-        stands |= {tensor: local[output] for tensor, output in zip(piece.results, graph.outputs, strict=True)}
-    return KernelGraph(program.inputs, tuple(ops), tuple(stands[tensor] for tensor in program.outputs))
-
-
-__all__ = [
-    *("EstablishedWhole", "Piece", "Whole"),
-    *("check_kernels_of_covers", "check_whole", "read_whole", "taken_out"),
-]
+__all__ = ["EstablishedWhole", "Whole", "check_kernels_of_covers", "check_whole", "read_whole"]

@@ -1,0 +1,1 @@
+"""Graphs in parts, and whole programs that were searched in parts."""

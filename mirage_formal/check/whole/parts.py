@@ -1,0 +1,200 @@
+"""Parts of a graph: operators taken out as graphs of their own, and what takes their places put together.
+
+Written apart from the code that cuts a program for its searches and stitches a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirage_formal.check.equivalence import Obligation, replayed
+from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.check.report import expect
+from mirage_formal.errors import FormatError
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, numbered
+from mirage_formal.graph.types import DTensor, row_major
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a graph, taken out of it.
+
+    Attributes:
+        program: Its operators as a graph of their own.
+        reads: For each input of that, the tensor of the graph that it was taken out of.
+        results: For each output of that, likewise: the tensors that are used outside of the part.
+    """
+
+    program: KernelGraph
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece, ...]:
+    """Parts of a graph, each taken out of it.
+
+    Sound: every operator is in one part and no more; a part reads only inputs of the graph and results of earlier
+    parts.
+
+    Args:
+        graph: A well-formed graph.
+        parts: For each part the numbers of its operators, ascending.
+
+    Raises:
+        FormatError: It is no such partition.
+    """
+    expect("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
+    known = set(range(len(graph.inputs)))
+    pieces: list[Piece] = []
+    for number, part in enumerate(parts, 1):
+        piece = taken_out(graph, part)
+        if not known.issuperset(piece.reads):
+            raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
+        known.update(piece.results)
+        pieces.append(piece)
+    return tuple(pieces)
+
+
+def taken_out(graph: KernelGraph, operators: Sequence[int]) -> Piece:
+    """Some operators as a graph whose outputs are their results that are used outside, or the last one.
+
+    Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
+
+    Raises:
+        FormatError: The operators are not in ascending order.
+    """
+    expect("order of operators", sorted(operators), list(operators))
+    types, makers = kernel_types(graph), list(numbered(len(graph.inputs), graph.ops))
+    inside = set(operators)
+    own: dict[int, int] = {}  # tensors of the graph to tensors of the part; its inputs are counted down from -1
+    reads: list[int] = []
+    made: list[int] = []
+    ops: list[KernelOp] = []
+    for n in operators:
+        first, op = makers[n]
+        for tensor in op.operands:
+            if tensor not in own:
+                reads.append(tensor)
+                own[tensor] = -len(reads)
+        ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
+        for tensor in range(first, first + op.results):
+            own[tensor] = len(made)
+            made.append(tensor)
+    count = len(reads)
+    placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
+    given = tuple(_input(graph, types, i, tensor) for i, tensor in enumerate(reads))
+    outside = (op.operands for n, op in enumerate(graph.ops) if n not in inside)
+    used = {i for operands in (*outside, graph.outputs) for i in operands}
+    results = tuple(tensor for tensor in made if tensor in used) or (made[-1],)
+    program = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
+    return Piece(program, tuple(reads), results)
+
+
+def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: int) -> Input:
+    """A tensor of the graph as an input of a part."""
+    given = tensor < len(graph.inputs)
+    return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
+
+
+def composed(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
+    """The graphs that take the places of the parts, one after another over the inputs of the graph.
+
+    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i
+    of the graph stands for result i of the part.
+    """
+    tensors = len(graph.inputs)
+    stands: dict[int, int] = {i: i for i in range(tensors)}
+    ops: list[KernelOp] = []
+    for piece, part in zip(pieces, graphs, strict=True):
+        local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
+        for op in part.ops:
+            ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
+            for _ in range(op.results):
+                local[len(local)] = tensors
+                tensors += 1
+        stands |= {tensor: local[output] for tensor, output in zip(piece.results, part.outputs, strict=True)}
+    return KernelGraph(graph.inputs, tuple(ops), tuple(stands[tensor] for tensor in graph.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another graph in the place of a part.
+
+    Attributes:
+        graph: It, over the part's inputs.
+        proof: That it computes what the part does.
+    """
+
+    graph: KernelGraph
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A graph that is equal to another one part by part, given that the obligations are unsatisfiable.
+
+    Attributes:
+        graph: It.
+        conditions: What the parts that have proofs, and what takes their places, need to be defined: the equality holds
+            wherever these hold. Each with the number of its part, from 1.
+        added: Those that the parts have not.
+        doubtful: Whether a condition does not show by its form that it always holds.
+        obligations: Of all proofs, each once.
+    """
+
+    graph: KernelGraph
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+    doubtful: bool
+    obligations: tuple[Obligation, ...]
+
+
+def replaced(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
+    """A graph with others in the places of some parts.
+
+    Sound: by induction over the parts, see ``partition`` and ``composed``. A part without another graph stays as it is;
+    of any other the kernel replays a proof that, on all inputs where the conditions hold, its outputs are the part's.
+    So every tensor that a part hands on is equal to the given graph's, and so are the outputs.
+
+    Args:
+        graph: A well-formed graph.
+        parts: For each part its operators, and what takes its place, in an order in which they can be computed.
+
+    Raises:
+        FormatError: The parts are no partition, or a graph does not fit where it stands.
+        ProofError: A proof is not one; ``where`` names the part, and the lemma or step at fault.
+    """
+    pieces = partition(graph, [operators for operators, _ in parts])
+    graphs: list[KernelGraph] = []
+    held: dict[str, None] = {}
+    added: dict[str, None] = {}
+    obligations: dict[Obligation, None] = {}
+    doubtful = False
+    for number, (piece, (_, other)) in enumerate(zip(pieces, parts, strict=True), 1):
+        graphs.append(piece.program if other is None else other.graph)
+        if other is None:
+            continue
+        if found := faults(other.graph):
+            raise FormatError(f"part {number}: {'; '.join(found)[:600]}")
+        expect(f"part {number}: inputs", piece.program.inputs, other.graph.inputs)
+        expect(f"part {number}: outputs", _outputs(piece.program), _outputs(other.graph))
+        try:
+            shown = replayed(piece.program, other.graph, other.proof)
+        except ProofError as error:
+            raise ProofError(error.what, f"part {number}, {error.where}") from error
+        held |= dict.fromkeys(f"part {number}: {one}" for one in shown.conditions)
+        added |= dict.fromkeys(f"part {number}: {one}" for one in shown.added)
+        obligations |= dict.fromkeys(shown.obligations)
+        doubtful = doubtful or shown.doubtful
+    together = composed(graph, pieces, graphs)
+    return Replaced(together, tuple(held), tuple(added), doubtful, tuple(obligations))
+
+
+def _outputs(graph: KernelGraph) -> list[DTensor]:
+    types = kernel_types(graph)
+    return [types[number] for number in graph.outputs]
+
+
+__all__ = ["Other", "Piece", "Replaced", "composed", "partition", "replaced", "taken_out"]
