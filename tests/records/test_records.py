@@ -62,6 +62,7 @@ def test_published_schema_is_the_generated_one() -> None:
     assert SCHEMA.read_text() == schema_text()
     kernels = {
         records.MANIFEST_FILE,
+        records.STABILIZED_PROOF_FILE,
         records.LAUNCH_FILE,
         records.PLAN_FILE,
         records.OBLIGATIONS_FILE,

@@ -79,6 +79,7 @@ class Value:
         raw: Plain exponentials in which the value is linear; summing it needs a shift for them.
         moving: Whether it differs from iteration to iteration.
         lost: Whether dims have been rearranged since those exponentials.
+        wide: In a block graph, the same value in float32, not yet rounded; None if it is the tensor.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Value:
     raw: frozenset[Origin] = frozenset()
     moving: bool = False
     lost: bool = False
+    wide: int | None = None
 
 
 _T = TypeVar("_T", STensor, DTensor)
@@ -209,18 +211,32 @@ class Level(Generic[_T]):
         if SPECS[op.kind].accumulator:
             return (self._accumulated(op, operands),)
         if op.kind is OpKind.EXP and operands[0].shift is None:
-            found = self.emit(op.kind, *before)
+            found, wide = self._emitted(op, operands)
             self.plain[found] = (before[0], key)
-            return (Value(found, raw=frozenset({origin}), moving=moving),)
+            return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
         if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
             return (Value(bounded, moving=moving),)
         if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
             moves = moving or whole.moving or whole.factor is not None
-            return (Value(self._logarithm(before[0], whole.tensor), moving=moves),)
+            found, wide = self._logarithm(before[0], whole.tensor)
+            return (Value(found, moving=moves, wide=wide),)
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
-        number = self.emit(op.kind, *before, attrs=op.attrs)
-        return tuple(Value(number + r, shift, raw, moving, lost) for r in range(op.results))
+        number, wide = self._emitted(op, operands)
+        return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
+
+    def _emitted(self, op: Op, operands: tuple[Value, ...]) -> tuple[int, int | None]:
+        """The first result of an operator, and the same in float32 where an operand is known in that.
+
+        A logarithm that is subtracted from all scores of a row must not be rounded: the errors of all would be one.
+        """
+        before = tuple(v.number for v in operands)
+        wides = [v.wide for v in operands]
+        if not SPECS[op.kind].elementwise or op.kind is OpKind.CAST or all(wide is None for wide in wides):
+            return self.emit(op.kind, *before, attrs=op.attrs), None
+        given = (self.cast(n, DType.FLOAT32) if wide is None else wide for n, wide in zip(before, wides, strict=True))
+        found = self.emit(op.kind, *given, attrs=op.attrs)
+        return self.cast(found, self.types[before[0]].dtype), found
 
     def _divided(self, above: Value, below: Value) -> int | None:
         """exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
@@ -238,11 +254,15 @@ class Level(Generic[_T]):
         exponential = self.emit(OpKind.EXP, self.emit(OpKind.SUB, scores, top))
         return self.emit(OpKind.DIV, self.cast(exponential, self.types[above.number].dtype), below.number)
 
-    def _logarithm(self, number: int, shift: int) -> int:
-        """log(t exp(m)) as log(t) + m, added in the element type of m."""
+    def _logarithm(self, number: int, shift: int) -> tuple[int, int | None]:
+        """log(t exp(m)) as log(t) + m, added in the element type of m; and the sum before it is rounded to that of t.
+
+        Kernel operators are launched one by one: there the unrounded sum would cost others their launches.
+        """
         dtype = self.types[number].dtype
-        found = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
-        return self.cast(self.emit(OpKind.ADD, found, shift), dtype)
+        found = self.emit(OpKind.ADD, self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype), shift)
+        unrounded = self.context is not None and self.types[found].dtype is DType.FLOAT32 is not dtype
+        return self.cast(found, dtype), found if unrounded else None
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Plain exponentials in which the results are linear, or squares of them."""

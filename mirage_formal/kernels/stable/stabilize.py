@@ -33,6 +33,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
+from mirage_formal.kernels.stable.normalised import normalised
 from mirage_formal.kernels.stable.partials import hoisted, moved
 from mirage_formal.kernels.stable.shifted import (
     Level,
@@ -245,7 +246,9 @@ class _Walk:
             if self._crosses(need):
                 raise _Hoist(need.origin) from None
             raise
-        bounded = op.kind is OpKind.EXP and _bounded(len(self._graph.inputs), self._graph.ops, op.operands[0])
+        bounded = op.kind is OpKind.EXP and (
+            _bounded(len(self._graph.inputs), self._graph.ops, op.operands[0]) or normalised(key)
+        )
         if op.kind in _REARRANGED:
             found = (self._renamed(found[0], ("out", index, 0)),)
         return list(_plainly(found) if bounded else found)
@@ -348,7 +351,7 @@ class _Walk:
             if need.origin[0] == "exp" and need.origin[1] != index:
                 raise _Hoist(need.origin) from None
             raise
-        bounded = op.kind is OpKind.EXP and _bounded(len(block.inputs), block.ops, op.operands[0])
+        bounded = op.kind is OpKind.EXP and (_bounded(len(block.inputs), block.ops, op.operands[0]) or normalised(key))
         return _plainly(found) if bounded else found
 
     def _saved(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,61 @@ def test_a_shift_leaves_a_logarithm_as_a_term(
         most_of = given.max(1, keepdims=True).astype(np.float64)
         log = most_of + np.log(np.exp(given - most_of).sum(1, keepdims=True))
         np.testing.assert_allclose(after, exact(given, log), rtol=1e-5, atol=1e-4)
+
+
+def entropy(g: Graph, x: Tensor) -> Tensor:
+    """The sum of p log p, p a softmax that is written as the exponential of its logarithm."""
+    log = less_the_log(g, x)
+    return g.reduction(g.exp(log) * log, 1)
+
+
+def entropy_by_hand(g: Graph, x: Tensor) -> Tensor:
+    """Likewise, with the largest score put back behind the logarithm."""
+    most = g.max(x, 1)
+    log = x - (most + log_of_a_sum(g, x - most))
+    return g.reduction(g.exp(log) * log, 1)
+
+
+def entropy_in_a_loop(g: Graph, x: Tensor) -> Tensor:
+    """Likewise, in a kernel that reads the scores again; the logarithm is from another."""
+
+    def body(t: BlockBuilder, x: BlockTensor, total: BlockTensor) -> Saved:
+        log = t.sub(x, total)
+        return t.forloop_accum(t.exp(log) * log, "sum"), on(0)
+
+    return kernel(g, (4,), [(x, on(0), 1), (log_of_parts(g, x), on(0))], body, 4)
+
+
+@pytest.mark.parametrize("body", [entropy, entropy_by_hand, entropy_in_a_loop])
+def test_an_exponential_of_the_logarithm_of_a_softmax_needs_no_maximum(body: Callable[..., Tensor]) -> None:
+    inputs = {"X": (8, 64)}
+    wanted, graph = program(inputs, entropy), program(inputs, body)
+    found = stable(graph)
+    assert faults(found) == []
+    assert proved(wanted, found) is not None
+    for least, most in ((300, 900), (-900, -300), (-900, 900)):
+        given = np.random.default_rng(0).integers(least, most, size=(8, 64)).astype(np.float32)
+        arrays: list[Any] = [given]
+        with np.errstate(all="raise", under="ignore"):
+            (after,) = evaluate(found, arrays, FloatDomain())
+        log = given - given.max(1, keepdims=True).astype(np.float64)
+        log -= np.log(np.exp(log).sum(1, keepdims=True))
+        np.testing.assert_allclose(after, (np.exp(log) * log).sum(1, keepdims=True), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda g, x: g.log(g.reduction(g.exp(g.scale(x, 2)), 1)),
+        lambda g, x: g.log(g.reduction(g.exp(x) * x, 1)),
+        lambda g, x: g.reduction(g.exp(x), 1),
+        lambda g, x: g.scale(log_of_a_sum(g, x), Fraction(1, 2)),
+    ],
+)
+def test_less_anything_else_it_needs_one(other: Callable[..., Tensor]) -> None:
+    """A maximum does not help either: the sum itself is the result."""
+    graph = program({"X": (8, 64)}, lambda g, x: g.reduction(g.exp(x - other(g, x)), 1))
+    assert isinstance(stabilize(graph), NotStable)
 
 
 @pytest.mark.parametrize("body", [normalised, in_two_kernels])
