@@ -123,8 +123,9 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
     maxima: Maxima = {}
     # For each operator of the graph that is worked on, the given one that it comes from.
     sources, together = list(range(len(graph.ops))), Together(len(graph.ops))
-    for _ in range(_ROUNDS):
-        walk = _Walk(work, maxima)
+    terms, settled, rounds = _terms(work), 0, 0
+    while rounds < _ROUNDS:
+        walk = _Walk(work, maxima, terms)
         try:
             found = pruned(walk.run())
         except Need as need:
@@ -139,7 +140,9 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
             together.join(sources[k] for k in _with_readers(work, kernel))
             more = len(other.ops) - len(work.ops)
             sources[kernel + 1 : kernel + 1] = [sources[kernel]] * more
-            work, maxima = other, {}
+            # What was settled before stays as it was found; the rest lies otherwise now.
+            work, terms = other, _terms(other)
+            maxima = {origin: dims for origin, dims in maxima.items() if origin[1] < walk.settled}
         except Stop as reason:
             return NotStable(str(reason))
         else:
@@ -148,7 +151,9 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
             form = _finished(found, before) if maxima else graph
             changed = {sources[kernel] for _, kernel, _ in maxima}
             return form if isinstance(form, NotStable) else Stabilized(form, runs(graph, together, changed))
-    return NotStable(f"expected a stable form within {_ROUNDS} rounds")
+        rounds = 0 if walk.settled > settled else rounds + 1
+        settled = max(settled, walk.settled)
+    return NotStable(f"expected a stable form of each part within {_ROUNDS} rounds")
 
 
 def _maker(graph: KernelGraph, change: _Hoist | _Move) -> int:
@@ -183,7 +188,11 @@ def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotSta
         return NotStable(str(reason))
 
 
-def _terms(graph: KernelGraph) -> tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]:
+#: Of the tensors of a graph, and of each of its block graphs.
+_Terms = tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]
+
+
+def _terms(graph: KernelGraph) -> _Terms:
     """What every tensor is, for comparing; empty where it cannot be said."""
     try:
         trace = expressions(graph)
@@ -195,13 +204,16 @@ def _terms(graph: KernelGraph) -> tuple[tuple[Hashable, ...], dict[int, tuple[Ha
 class _Walk:
     """One walk over a graph, with the maxima that are known to be needed."""
 
-    def __init__(self, graph: KernelGraph, maxima: Maxima) -> None:
+    def __init__(self, graph: KernelGraph, maxima: Maxima, terms: _Terms) -> None:
         self._graph = graph
         self._maxima = maxima
-        self._tensors, self._blocks = _terms(graph)
+        self._tensors, self._blocks = terms
         self._level = kernel_level(maxima)
         self._values: list[Value] = []
-        self._made: list[tuple[int, int]] = []
+        #: Kernel operators up to here are done with: no later one reads a tensor with a shift or plain exponentials.
+        self.settled = 0
+        self._last = {n: index for index, op in enumerate(graph.ops) for n in op.operands}
+        self._last |= dict.fromkeys(graph.outputs, len(graph.ops))
 
     def run(self) -> KernelGraph:
         """The new graph, before what is not needed is left out.
@@ -214,14 +226,16 @@ class _Walk:
         for index, item in enumerate(graph.inputs):
             level.types.append(item.tensor)
             self._values.append(Value(index))
-            self._made.append((-1, index))
         for index, op in enumerate(graph.ops):
             if isinstance(op, GraphDefined):
                 results = self._block(index, op)
             else:
                 results = self._op(index, op)
             self._values += results
-            self._made += [(index, r) for r in range(len(results))]
+            if not any(
+                v.shift is not None or v.raw for n, v in enumerate(self._values) if self._last.get(n, 0) > index
+            ):
+                self.settled = index + 1
         for number in graph.outputs:
             if self._values[number].shift is not None:
                 raise Stop("a sum of exponentials is a result of the program, not divided by another")

@@ -62,11 +62,13 @@ def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tupl
             for first, numbers in sets.items()
         }
         order: list[int] = []
-        while ready := [first for first in sets if first not in order and needs[first].issubset(order)]:
-            order.append(ready[0])
-        if len(order) == len(sets):
+        left = dict.fromkeys(sets)
+        while (first := next((n for n in left if needs[n].isdisjoint(left)), None)) is not None:
+            order.append(first)
+            del left[first]
+        if not left:
             break
-        together.join(_cycle({first: needs[first].difference(order) for first in sets if first not in order}))
+        together.join(_cycle({first: needs[first].intersection(left) for first in left}))
     found: list[Run] = []
     for first in order:
         run = Run(tuple(sets[first]), not marked.isdisjoint(sets[first]))

@@ -95,22 +95,23 @@ def _parts(graph: KernelGraph) -> list[_Part] | NotStable:
         return []
     parts: list[_Part] = []
     for run, piece in zip(found.runs, partition(graph, [run.operators for run in found.runs]), strict=True):
-        form = stabilize(piece.program) if run.changed else None
-        if isinstance(form, NotStable):
+        if not run.changed:
+            parts.append((run.operators, None))
+            continue
+        form = stabilize(piece.program)
+        if isinstance(form, NotStable) or form == piece.program:
             # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
             whole = taken_out(graph, range(len(graph.ops)))
             form = stabilize(whole.program)
             return form if isinstance(form, NotStable) else [(tuple(range(len(graph.ops))), _proved(whole, form))]
-        parts.append((run.operators, None if form is None else _proved(piece, form)))
+        parts.append((run.operators, _proved(piece, form)))
     return parts
 
 
-def _proved(piece: Piece, form: KernelGraph) -> Other | None:
-    """A stable form of a part, with its proof; None if it is the part itself."""
+def _proved(piece: Piece, form: KernelGraph) -> Other:
+    """A stable form of a part, with its proof."""
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 
-    if form == piece.program:
-        return None
     verdict = prove(piece.program, form)
     if not isinstance(verdict, Equivalent):
         raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="running maxima")

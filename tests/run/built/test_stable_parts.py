@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
@@ -24,7 +25,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.stable import stabilize as stabilizer
-from mirage_formal.kernels.stable.stabilize import stabilize, stabilized
+from mirage_formal.kernels.stable.stabilize import NotStable, stabilize, stabilized
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.records import FormRecord, decode
@@ -33,6 +34,7 @@ from mirage_formal.run.built.save import save_built
 from mirage_formal.run.built.stable import NotProved, stable
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import built, candidates
+from tests.kit.proofs.claims import Saved, kernel, on, program
 from tests.kit.runs.tampering import copy, edit, sign_kernels
 
 H200 = load_target("h200")
@@ -90,6 +92,37 @@ def test_the_proofs_grow_with_the_number_of_layers_and_not_faster() -> None:
         forms = [part.form for part in record_of(stable(layers(count, SPLIT)).proof).parts if part.form is not None]
         sizes.append(sum(len(bytes(form.proof)) for form in forms))
     assert sizes == [sizes[0] * count for count in (1, 2, 3, 6)]
+
+
+def test_many_layers_have_a_stable_form() -> None:
+    """Each layer takes several rounds, and moves its partial sums; what was found for those before stays."""
+    found = stabilized(layers(10, SPLIT))
+    assert isinstance(found, stabilizer.Stabilized)
+    assert [run.operators for run in found.runs if run.changed] == [(4 * n, 4 * n + 1) for n in range(10)]
+
+
+def test_a_part_that_knows_too_little_is_taken_with_all_around_it() -> None:
+    """The kernel reads the logarithm of a softmax: that its exponential is bounded is known outside of the kernel."""
+
+    def weighed(t: BlockBuilder, y: BlockTensor, log: BlockTensor) -> Saved:
+        e = t.exp(y)
+        return t.forloop_accum(e * t.exp(log), "sum") / t.forloop_accum(e, "sum"), on(0)
+
+    def body(g: Graph, x: Tensor, y: Tensor) -> Tensor:
+        log = x - g.log(g.reduction(g.exp(x), 1))
+        return kernel(g, (4,), [(y, on(0), 1), (log, on(0), 1)], weighed, 4)
+
+    graph = program({"X": (8, 64), "Y": (8, 64)}, body)
+    form = stabilized(graph)
+    assert isinstance(form, stabilizer.Stabilized)
+    assert len(form.runs) > 1
+    last = taken_out(graph, form.runs[-1].operators).program
+    assert isinstance(stabilize(last), NotStable)
+    found = stable(graph)
+    assert [part.operators for part in record_of(found.proof).parts] == [tuple(range(len(graph.ops)))]
+    draw = np.random.default_rng(3)
+    arrays = [draw.standard_normal((8, 64)) for _ in range(2)]
+    assert np.allclose(reference.run(graph, arrays)[0], reference.run(found.graph, arrays)[0])
 
 
 def test_it_computes_what_the_candidate_does() -> None:
