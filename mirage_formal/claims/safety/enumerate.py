@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
+from mirage_formal.claims.safety.radix import Digit, linear
 from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
 from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
@@ -86,11 +87,37 @@ def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -
         groups.append((names, members))
     total = prod(extent for name, extent in extents if not any(name in names for names, _ in groups))
     for names, members in groups:
-        found = _met(members, [(name, extent) for name, extent in extents if name in names], most)
+        own = [(name, extent) for name, extent in extents if name in names]
+        found = _numbered(members[0], own) if len(members) == 1 else None
+        found = _met(members, own, most) if found is None else found
         if found is None:
             return None
         total *= found
     return total
+
+
+def _numbered(guard: IntExpr, extents: Extents) -> int | None:
+    """How many points meet ``a < c`` or ``a / k < c``, if a numbers them; None if it is not seen to.
+
+    Sound: whole variables whose coefficients are 1 and the products of the extents below them are the digits of a
+    mixed-radix number, which takes every value below its size at one point; ``a / k < c`` is ``a < c * k``.
+    """
+    match guard:
+        case IntBin(IntOp.LT, IntBin(IntOp.DIV, a, Int(k)), Int(bound)) if k > 0 and bound >= 0:
+            return _numbered(IntBin(IntOp.LT, a, Int(k * bound)), extents)
+        case IntBin(IntOp.LT, a, Int(bound)) if bound >= 0:
+            x = linear(a, dict(extents))
+        case _:
+            return None
+    if x is None or x.constant:
+        return None
+    size, names = 1, list[str]()
+    for coefficient, atom in x.terms:
+        if not isinstance(atom, Digit) or coefficient != size or atom.div != 1 or atom.mod != atom.size:
+            return None
+        size *= atom.mod
+        names += [name for name, _ in atom.string]
+    return min(bound, size) if sorted(names) == sorted(name for name, extent in extents if extent > 1) else None
 
 
 def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:

@@ -211,8 +211,8 @@ NO_FACTS = Facts()
 def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
     """What some conditions say.
 
-    Sound: ``a < c`` bounds the digits of a together and makes those 0 whose coefficient is c or more, and ``a == c``
-    fixes them where that decodes.
+    Sound: ``a < c`` bounds the digits of a together, by a multiple of what divides all of them, and makes those 0 whose
+    coefficient is c or more, and ``a == c`` fixes them where that decodes.
     """
     bounds: list[tuple[tuple[tuple[int, Digit | Xor], ...], int]] = []
     fixed: set[Digit] = set()
@@ -222,6 +222,7 @@ def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
                 x = linear(a, extents)
                 if x is not None and x.terms:
                     rest = max(most - 1 - x.constant, 0)
+                    rest -= rest % gcd(*(c for c, _ in x.terms))
                     bounds.append((x.terms, rest))
                     fixed |= {atom for c, atom in x.terms if c > rest and isinstance(atom, Digit)}
             case IntBin(IntOp.EQ, a, Int()) | IntBin(IntOp.EQ, Int(), a):
