@@ -152,7 +152,7 @@ def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
 def vector_width(cx: Context, number: int, run: int) -> int:
     """Elements of one vector access to a run of columns of a tensor in memory; 1 if there is none."""
     tensor = cx.tensor(number)
-    width = run
+    width = run & -run
     placement = tensor.placement.shared
     if placement is not None:
         if placement.transposed:
@@ -162,7 +162,7 @@ def vector_width(cx: Context, number: int, run: int) -> int:
     else:
         tile = cx.input_tile(number)
         param = cx.plan.params[tile.param]
-        return device_width(param, tensor, width)
+        return device_width(param, tensor, run)
     width = min(width, 16 // size)
     while width > 1 and any(extent % width for extent in aligned):
         width //= 2
@@ -171,7 +171,7 @@ def vector_width(cx: Context, number: int, run: int) -> int:
 
 def device_width(param: PlanParam, tensor: PlanTensor, run: int) -> int:
     """Elements of one vector access to a run of columns of a tile in device memory; 1 if there is none."""
-    width = min(run, 16 // param.dtype.bytes) if param.strides[-1] == 1 else 1
+    width = min(run & -run, 16 // param.dtype.bytes) if param.strides[-1] == 1 else 1
     while width > 1 and not (tensor.cols % width == 0 and param.aligned(width, len(param.shape) - 1)):
         width //= 2
     return width
