@@ -17,7 +17,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import Place, launched, places
-from mirage_formal.kernels.lowering.predefined import copy_program, operator_program
+from mirage_formal.kernels.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target
@@ -81,7 +81,7 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
-    outputs = _outputs(graph, types, known, steps)
+    outputs = _outputs(graph, types, known, steps, target)
     return Generated(tuple(steps), tuple(outputs))
 
 
@@ -113,7 +113,7 @@ def _lowered(
         side(types[b].shape, known[b].strides)
         return ProductLaunch(position, a, b, values[-1])
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
-    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]])
+    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]], target)
     return Kernel(position, values, made)
 
 
@@ -122,6 +122,7 @@ def _outputs(
     types: Sequence[Any],
     known: Sequence[Place],
     steps: list[Kernel | ProductLaunch],
+    target: Target,
 ) -> list[int]:
     """The value of each output; inputs and repeated outputs are copied to values of their own."""
     outputs: list[int] = []
@@ -130,7 +131,8 @@ def _outputs(
         if tensor >= len(graph.inputs) and tensor not in outputs:
             outputs.append(tensor)
             continue
-        copy = copy_program(f"copy{len(outputs)}", (types[tensor], known[tensor].strides, known[tensor].offset))
+        place = known[tensor]
+        copy = copy_program(f"copy{len(outputs)}", (types[tensor], place.strides, place.offset), target)
         steps.append(Kernel(-1, (tensor, extra), copy))
         outputs.append(extra)
         extra += 1

@@ -1,24 +1,31 @@
-// op0_silu: 128 x 1 x 1 blocks of 128 threads,
+// op0_silu: 16 x 1 x 1 blocks of 128 threads,
 // 0 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   Out: 16384 x float16, written, aligned to 2 bytes
+//   In0: 16384 x float16, read, aligned to 16 bytes
+//   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) op0_silu(MF_INPUT(mf::half) In0, MF_OUTPUT(mf::half) Out) {
   const int tid = mf::below<128>(threadIdx.x);
-  const int bx = mf::below<128>(blockIdx.x);
-  mf::store(
-      Out,
-      bx * 128 + tid,
-      mf::silu(mf::load(In0, ((bx * 128 + tid) / 256) * 256 + (bx * 128 + tid) % 256))
-  );
+  const int bx = mf::below<16>(blockIdx.x);
+  MF_FLOATS(v0, 8);
+  mf::load_vector<8>(v0, 0, In0, (bx * 128 + tid) * 8);
+  mf::store_vector(Out, (bx * 128 + tid) * 8, {
+      mf::silu(v0[0]),
+      mf::silu(v0[1]),
+      mf::silu(v0[2]),
+      mf::silu(v0[3]),
+      mf::silu(v0[4]),
+      mf::silu(v0[5]),
+      mf::silu(v0[6]),
+      mf::silu(v0[7])
+  });
 }
 
-// op0_add: 128 x 1 x 1 blocks of 128 threads,
+// op0_add: 16 x 1 x 1 blocks of 128 threads,
 // 0 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   In1: 256 x float16, read, aligned to 2 bytes
-//   Out: 16384 x float16, written, aligned to 2 bytes
+//   In0: 16384 x float16, read, aligned to 16 bytes
+//   In1: 256 x float16, read, aligned to 16 bytes
+//   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) op0_add(
@@ -27,18 +34,27 @@ extern "C" __global__ void __launch_bounds__(128) op0_add(
     MF_OUTPUT(mf::half) Out
 ) {
   const int tid = mf::below<128>(threadIdx.x);
-  const int bx = mf::below<128>(blockIdx.x);
-  mf::store(
-      Out,
-      bx * 128 + tid,
-      mf::load(In0, ((bx * 128 + tid) / 256) * 256 + (bx * 128 + tid) % 256) + mf::load(In1, (bx * 128 + tid) % 256)
-  );
+  const int bx = mf::below<16>(blockIdx.x);
+  MF_FLOATS(v0, 8);
+  MF_FLOATS(v1, 8);
+  mf::load_vector<8>(v0, 0, In0, ((bx * 128 + tid) / 32) * 256 + ((bx * 128 + tid) % 32) * 8);
+  mf::load_vector<8>(v1, 0, In1, ((bx * 128 + tid) % 32) * 8);
+  mf::store_vector(Out, (bx * 128 + tid) * 8, {
+      v0[0] + v1[0],
+      v0[1] + v1[1],
+      v0[2] + v1[2],
+      v0[3] + v1[3],
+      v0[4] + v1[4],
+      v0[5] + v1[5],
+      v0[6] + v1[6],
+      v0[7] + v1[7]
+  });
 }
 
-// op0_transpose: 128 x 1 x 1 blocks of 128 threads,
+// op0_transpose: 16 x 1 x 1 blocks of 128 threads,
 // 0 bytes of dynamic shared memory.
 //   In0: 16384 x float16, read, aligned to 2 bytes
-//   Out: 16384 x float16, written, aligned to 2 bytes
+//   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) op0_transpose(
@@ -46,15 +62,29 @@ extern "C" __global__ void __launch_bounds__(128) op0_transpose(
     MF_OUTPUT(mf::half) Out
 ) {
   const int tid = mf::below<128>(threadIdx.x);
-  const int bx = mf::below<128>(blockIdx.x);
-  mf::store(Out, bx * 128 + tid, mf::load(In0, ((bx * 128 + tid) % 64) * 256 + (bx * 128 + tid) / 64));
+  const int bx = mf::below<16>(blockIdx.x);
+  MF_FLOATS(v0, 8);
+  #pragma unroll
+  for (int k0 = 0; k0 < 8; ++k0) {
+    v0[k0] = mf::load(In0, (bx / 8) * 8192 + (bx % 8) * 32 + (tid / 32) * 2048 + tid % 32 + k0 * 256);
+  }
+  mf::store_vector(Out, (bx / 8) * 32 + (bx % 8) * 2048 + (tid / 32) * 8 + (tid % 32) * 64, {
+      v0[0],
+      v0[1],
+      v0[2],
+      v0[3],
+      v0[4],
+      v0[5],
+      v0[6],
+      v0[7]
+  });
 }
 
-// op0_concat: 192 x 1 x 1 blocks of 128 threads,
+// op0_concat: 24 x 1 x 1 blocks of 128 threads,
 // 0 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   In1: 8192 x float16, read, aligned to 2 bytes
-//   Out: 24576 x float16, written, aligned to 2 bytes
+//   In0: 16384 x float16, read, aligned to 16 bytes
+//   In1: 8192 x float16, read, aligned to 16 bytes
+//   Out: 24576 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) op0_concat(
@@ -63,148 +93,150 @@ extern "C" __global__ void __launch_bounds__(128) op0_concat(
     MF_OUTPUT(mf::half) Out
 ) {
   const int tid = mf::below<128>(threadIdx.x);
-  const int bx = mf::below<192>(blockIdx.x);
-  mf::store(
-      Out,
-      bx * 128 + tid,
-      (bx * 128 + tid) % 384 < 256 ? mf::load(In0, ((bx * 128 + tid) / 384) * 256 + ((bx * 128 + tid) % 384) % 256) : mf::load(In1, ((bx * 128 + tid) / 384) * 128 + (((bx * 128 + tid) % 384 + 128) % 384) % 128)
-  );
+  const int bx = mf::below<24>(blockIdx.x);
+  MF_FLOATS(v0, 8);
+  if ((bx * 128 + tid) % 48 < 32) {
+    mf::load_vector<8>(v0, 0, In0, ((bx * 128 + tid) / 48) * 256 + ((bx * 128 + tid) % 48) * 8);
+  }
+  if (((bx * 128 + tid) % 48 < 32) == 0) {
+    mf::load_vector<8>(v0, 0, In1, ((bx * 128 + tid) / 48) * 128 + ((bx * 128 + tid) % 48 - 32) * 8);
+  }
+  mf::store_vector(Out, (bx * 128 + tid) * 8, {v0[0], v0[1], v0[2], v0[3], v0[4], v0[5], v0[6], v0[7]});
 }
 
-// op0_sum: 64 x 1 x 1 blocks of 128 threads,
-// 16 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   Out: 64 x float16, written, aligned to 2 bytes
+// op0_sum: 64 x 1 x 1 blocks of 32 threads,
+// 0 bytes of dynamic shared memory.
+//   in0_x0: 16384 x float16, read, aligned to 16 bytes
+//   out0_d1: 64 x float16, written, aligned to 2 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_sum(MF_INPUT(mf::half) In0, MF_OUTPUT(mf::half) Out) {
-  MF_SHARED_MEMORY(16);
-  MF_SHARED(float, s_total, 4, 0);  // bytes 0..15
-  const int tid = mf::below<128>(threadIdx.x);
+extern "C" __global__ void __launch_bounds__(32) op0_sum(
+    MF_INPUT(mf::half) in0_x0,
+    MF_OUTPUT(mf::half) out0_d1
+) {
+  const int tid = mf::below<32>(threadIdx.x);
   const int bx = mf::below<64>(blockIdx.x);
-  MF_FLOATS(total, 1);
-  mf::fill(total, 0.0f);
-  for (int i_total = 0; i_total < 2; ++i_total) {
-    total[0] = total[0] + mf::load(In0, bx * 256 + (i_total * 128 + tid));
+  MF_FLOATS(t0, 8);
+  MF_FLOATS(t1, 1);
+  mf::load_vector<8>(t0, 0, in0_x0, bx * 256 + tid * 8);
+  t1[0] = 0.0f;
+  #pragma unroll
+  for (int u0 = 0; u0 < 8; ++u0) {
+    t1[0] = t1[0] + t0[u0];
   }
-  mf::shuffle_add(total, 0, 16);
-  mf::shuffle_add(total, 0, 8);
-  mf::shuffle_add(total, 0, 4);
-  mf::shuffle_add(total, 0, 2);
-  mf::shuffle_add(total, 0, 1);
-  if (tid % 32 == 0) {
-    mf::store(s_total, tid / 32, total[0]);
-  }
-  mf::barrier();
-  total[0] = mf::load(s_total, 0);
-  total[0] = total[0] + mf::load(s_total, 1);
-  total[0] = total[0] + mf::load(s_total, 2);
-  total[0] = total[0] + mf::load(s_total, 3);
+  mf::shuffle_add(t1, 0, 1);
+  mf::shuffle_add(t1, 0, 2);
+  mf::shuffle_add(t1, 0, 4);
+  mf::shuffle_add(t1, 0, 8);
+  mf::shuffle_add(t1, 0, 16);
   if (tid == 0) {
-    mf::store(Out, bx, total[0]);
+    mf::store(out0_d1, bx, t1[0]);
   }
 }
 
-// op0_softmax: 64 x 1 x 1 blocks of 128 threads,
-// 32 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   Out: 16384 x float16, written, aligned to 2 bytes
+// op0_softmax: 64 x 1 x 1 blocks of 32 threads,
+// 0 bytes of dynamic shared memory.
+//   in0_x0: 16384 x float16, read, aligned to 16 bytes
+//   out0_d1: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_softmax(
-    MF_INPUT(mf::half) In0,
-    MF_OUTPUT(mf::half) Out
+extern "C" __global__ void __launch_bounds__(32) op0_softmax(
+    MF_INPUT(mf::half) in0_x0,
+    MF_OUTPUT(mf::half) out0_d1
 ) {
-  MF_SHARED_MEMORY(32);
-  MF_SHARED(float, s_largest, 4, 0);  // bytes 0..15
-  MF_SHARED(float, s_total, 4, 16);  // bytes 16..31
-  const int tid = mf::below<128>(threadIdx.x);
+  const int tid = mf::below<32>(threadIdx.x);
   const int bx = mf::below<64>(blockIdx.x);
-  MF_FLOATS(largest, 1);
-  mf::fill(largest, -mf::infinity());
-  for (int i_largest = 0; i_largest < 2; ++i_largest) {
-    largest[0] = mf::max(largest[0], mf::load(In0, bx * 256 + (i_largest * 128 + tid)));
+  MF_FLOATS(t0, 8);
+  MF_FLOATS(t1, 1);
+  MF_FLOATS(t2, 8);
+  MF_FLOATS(t3, 8);
+  MF_FLOATS(t4, 1);
+  MF_FLOATS(t5, 8);
+  mf::load_vector<8>(t0, 0, in0_x0, bx * 256 + tid * 8);
+  t1[0] = -3.4028235e+38f;
+  #pragma unroll
+  for (int u0 = 0; u0 < 8; ++u0) {
+    t1[0] = mf::max(t1[0], t0[u0]);
   }
-  mf::shuffle_max(largest, 0, 16);
-  mf::shuffle_max(largest, 0, 8);
-  mf::shuffle_max(largest, 0, 4);
-  mf::shuffle_max(largest, 0, 2);
-  mf::shuffle_max(largest, 0, 1);
-  if (tid % 32 == 0) {
-    mf::store(s_largest, tid / 32, largest[0]);
+  mf::shuffle_max(t1, 0, 1);
+  mf::shuffle_max(t1, 0, 2);
+  mf::shuffle_max(t1, 0, 4);
+  mf::shuffle_max(t1, 0, 8);
+  mf::shuffle_max(t1, 0, 16);
+  #pragma unroll
+  for (int u1 = 0; u1 < 8; ++u1) {
+    t2[u1] = t0[u1] - t1[0];
   }
-  mf::barrier();
-  largest[0] = mf::load(s_largest, 0);
-  largest[0] = mf::max(largest[0], mf::load(s_largest, 1));
-  largest[0] = mf::max(largest[0], mf::load(s_largest, 2));
-  largest[0] = mf::max(largest[0], mf::load(s_largest, 3));
-  MF_FLOATS(total, 1);
-  mf::fill(total, 0.0f);
-  for (int i_total = 0; i_total < 2; ++i_total) {
-    total[0] = total[0] + mf::exp(mf::load(In0, bx * 256 + (i_total * 128 + tid)) - largest[0]);
+  #pragma unroll
+  for (int u2 = 0; u2 < 8; ++u2) {
+    t3[u2] = mf::exp(t2[u2]);
   }
-  mf::shuffle_add(total, 0, 16);
-  mf::shuffle_add(total, 0, 8);
-  mf::shuffle_add(total, 0, 4);
-  mf::shuffle_add(total, 0, 2);
-  mf::shuffle_add(total, 0, 1);
-  if (tid % 32 == 0) {
-    mf::store(s_total, tid / 32, total[0]);
+  t4[0] = 0.0f;
+  #pragma unroll
+  for (int u3 = 0; u3 < 8; ++u3) {
+    t4[0] = t4[0] + t3[u3];
   }
-  mf::barrier();
-  total[0] = mf::load(s_total, 0);
-  total[0] = total[0] + mf::load(s_total, 1);
-  total[0] = total[0] + mf::load(s_total, 2);
-  total[0] = total[0] + mf::load(s_total, 3);
-  for (int o = 0; o < 2; ++o) {
-    mf::store(
-        Out,
-        bx * 256 + (o * 128 + tid),
-        mf::div(mf::exp(mf::load(In0, bx * 256 + (o * 128 + tid)) - largest[0]), total[0])
-    );
+  mf::shuffle_add(t4, 0, 1);
+  mf::shuffle_add(t4, 0, 2);
+  mf::shuffle_add(t4, 0, 4);
+  mf::shuffle_add(t4, 0, 8);
+  mf::shuffle_add(t4, 0, 16);
+  #pragma unroll
+  for (int u4 = 0; u4 < 8; ++u4) {
+    t5[u4] = mf::div(t3[u4], t4[0]);
   }
+  mf::store_vector(out0_d1, bx * 256 + tid * 8, {t5[0], t5[1], t5[2], t5[3], t5[4], t5[5], t5[6], t5[7]});
 }
 
-// op0_rms_norm: 64 x 1 x 1 blocks of 128 threads,
-// 16 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
-//   In1: 256 x float16, read, aligned to 2 bytes
-//   Out: 16384 x float16, written, aligned to 2 bytes
+// op0_rms_norm: 64 x 1 x 1 blocks of 32 threads,
+// 0 bytes of dynamic shared memory.
+//   in0_x0: 16384 x float16, read, aligned to 16 bytes
+//   in1_x1: 256 x float16, read, aligned to 16 bytes
+//   out0_d2: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_rms_norm(
-    MF_INPUT(mf::half) In0,
-    MF_INPUT(mf::half) In1,
-    MF_OUTPUT(mf::half) Out
+extern "C" __global__ void __launch_bounds__(32) op0_rms_norm(
+    MF_INPUT(mf::half) in0_x0,
+    MF_INPUT(mf::half) in1_x1,
+    MF_OUTPUT(mf::half) out0_d2
 ) {
-  MF_SHARED_MEMORY(16);
-  MF_SHARED(float, s_squares, 4, 0);  // bytes 0..15
-  const int tid = mf::below<128>(threadIdx.x);
+  const int tid = mf::below<32>(threadIdx.x);
   const int bx = mf::below<64>(blockIdx.x);
-  MF_FLOATS(squares, 1);
-  mf::fill(squares, 0.0f);
-  for (int i_squares = 0; i_squares < 2; ++i_squares) {
-    squares[0] = squares[0] + mf::square(mf::load(In0, bx * 256 + (i_squares * 128 + tid)));
+  MF_FLOATS(t0, 8);
+  MF_FLOATS(t1, 8);
+  MF_FLOATS(t2, 8);
+  MF_FLOATS(t3, 1);
+  MF_FLOATS(t4, 1);
+  MF_FLOATS(t5, 1);
+  MF_FLOATS(t6, 1);
+  MF_FLOATS(t7, 8);
+  MF_FLOATS(t8, 8);
+  mf::load_vector<8>(t0, 0, in0_x0, bx * 256 + tid * 8);
+  mf::load_vector<8>(t1, 0, in1_x1, tid * 8);
+  #pragma unroll
+  for (int u0 = 0; u0 < 8; ++u0) {
+    t2[u0] = mf::square(t0[u0]);
   }
-  mf::shuffle_add(squares, 0, 16);
-  mf::shuffle_add(squares, 0, 8);
-  mf::shuffle_add(squares, 0, 4);
-  mf::shuffle_add(squares, 0, 2);
-  mf::shuffle_add(squares, 0, 1);
-  if (tid % 32 == 0) {
-    mf::store(s_squares, tid / 32, squares[0]);
+  t3[0] = 0.0f;
+  #pragma unroll
+  for (int u1 = 0; u1 < 8; ++u1) {
+    t3[0] = t3[0] + t2[u1];
   }
-  mf::barrier();
-  squares[0] = mf::load(s_squares, 0);
-  squares[0] = squares[0] + mf::load(s_squares, 1);
-  squares[0] = squares[0] + mf::load(s_squares, 2);
-  squares[0] = squares[0] + mf::load(s_squares, 3);
-  squares[0] = mf::rsqrt(squares[0] * 0.00390625f + 1e-05f);
-  for (int o = 0; o < 2; ++o) {
-    mf::store(
-        Out,
-        bx * 256 + (o * 128 + tid),
-        mf::load(In0, bx * 256 + (o * 128 + tid)) * squares[0] * mf::load(In1, o * 128 + tid)
-    );
+  mf::shuffle_add(t3, 0, 1);
+  mf::shuffle_add(t3, 0, 2);
+  mf::shuffle_add(t3, 0, 4);
+  mf::shuffle_add(t3, 0, 8);
+  mf::shuffle_add(t3, 0, 16);
+  t4[0] = t3[0] * 0.00390625f;
+  t5[0] = t4[0] + 1e-05f;
+  t6[0] = mf::rsqrt(t5[0]);
+  #pragma unroll
+  for (int u2 = 0; u2 < 8; ++u2) {
+    t7[u2] = t0[u2] * t6[0];
   }
+  #pragma unroll
+  for (int u3 = 0; u3 < 8; ++u3) {
+    t8[u3] = t7[u3] * t1[u3];
+  }
+  mf::store_vector(out0_d2, bx * 256 + tid * 8, {t8[0], t8[1], t8[2], t8[3], t8[4], t8[5], t8[6], t8[7]});
 }

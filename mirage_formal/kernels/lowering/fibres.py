@@ -1,38 +1,37 @@
-"""Predefined kernel operators as Programs: all but matmul, which cuBLAS computes.
+"""Reductions and norms of fibres of any length: one block for each, which reads it once for every pass.
 
-Elementwise operators and copies (reshape, transpose, concat, repeat, cast) take one thread per element; reductions and
-norms one block per fibre along the reduced dim. Arithmetic is float32, whatever the element type.
+This is what takes an operator for which no block graph can be planned, because a fibre is longer than the registers of
+a block or its dims are not those of a matrix; it needs no more registers and shared memory for longer fibres.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Final
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
-from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, SPECS, Attrs, Family, Level, OpKind
-from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.kernels.lowering.context import TID, loop, when
+from mirage_formal.kernels.lowering.pointwise import Operand
+from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
     BinaryFn,
     Combine,
-    For,
     GlobalRead,
+    GlobalVector,
     GlobalWrite,
-    If,
     Int,
-    IntBin,
     IntExpr,
-    IntOp,
     Param,
     Program,
     Real,
     Reg,
     Registers,
-    Select,
     SetReg,
     SharedBuffer,
     SharedRead,
@@ -42,306 +41,205 @@ from mirage_formal.kernels.program.program import (
     UnaryFn,
     Value,
     Var,
-    binary_fn,
 )
 
-_THREADS: Final = 128
 _WARP: Final = 32
-_MAX_INDEX: Final = 2**31 - 1
-
-#: Operators that ``operator_program`` can write.
-SUPPORTED: Final = frozenset(
-    kind for kind, row in SPECS.items() if Level.KERNEL in row.levels and row.family is not Family.PRODUCT
-)
-
-#: An operand: its type, its strides and where its first element lies, both in elements.
-Operand = tuple[DTensor, tuple[int, ...], int]
+_MOST_THREADS: Final = 1024
+#: Vectors that a thread has before there are more threads; it reads at most _AT_ONCE before it uses them, and has no
+#: more than _REGISTERS elements in registers.
+_VECTORS: Final = 4
+_AT_ONCE: Final = 8
+_REGISTERS: Final = 32
+_VECTOR_BYTES: Final = 16
 
 
-def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor) -> Program:
-    """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
+def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]) -> Program:
+    """The kernel of a reduction or norm.
 
-    Raises:
-        UnsupportedError: The operator has no kernel, or a tensor has 2^31 elements or more.
+    Args:
+        name: Its name.
+        op: The operator.
+        operands: What it reads.
+        result: What it writes, row-major.
+        params: The operands and the result.
     """
-    if op.kind not in SUPPORTED:
-        raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
-    params = [
-        Param(f"In{i}", tensor.dtype, offset + _span(tensor.shape, strides), False, tensor.dtype.bytes)
-        for i, (tensor, strides, offset) in enumerate(operands)
-    ]
-    params.append(Param("Out", result.dtype, result.elements, True, result.dtype.bytes))
-    if any(param.elements > _MAX_INDEX for param in params):
-        raise UnsupportedError("expected tensors of fewer than 2^31 elements, got more", where=name)
-    if SPECS[op.kind].family in (Family.REDUCTION, Family.NORM):
-        return _fibres(name, op, operands, result, tuple(params))
-    return _elementwise(name, op, operands, result, tuple(params))
+    writer = _Fibres(op, operands, result)
+    body = writer.body()
+    warps = writer.threads // _WARP
+    shared = tuple(
+        SharedBuffer(f"s_{array}", DType.FLOAT32, warps, 4 * warps * i)
+        for i, array in enumerate(writer.folds)
+        if warps > 1
+    )
+    return Program(name, params, shared, (writer.blocks, 1, 1), writer.threads, tuple(body))
 
 
-def copy_program(name: str, operand: Operand) -> Program:
-    """The kernel that copies a tensor to a row-major one."""
-    tensor, _, _ = operand
-    op = Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape))
-    return operator_program(name, op, (operand,), tensor)
-
-
-# --- index expressions -----------------------------------------------------------------------------------------------
-
-
-def _span(shape: Shape, strides: tuple[int, ...]) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-
-
-def _bin(op: IntOp, a: IntExpr, b: int | IntExpr) -> IntExpr:
-    right = Int(b) if isinstance(b, int) else b
-    if isinstance(right, Int):
-        if op in (IntOp.MUL, IntOp.DIV) and right.value == 1:
-            return a
-        if op is IntOp.MOD and right.value == 1:
-            return Int(0)
-        if op is IntOp.ADD and right.value == 0:
-            return a
-    return right if op is IntOp.ADD and a == Int(0) else IntBin(op, a, right)
-
-
-def _coordinates(linear: IntExpr, shape: Shape) -> list[IntExpr]:
-    """The coordinates of the element of this row-major number."""
-    coordinates: list[IntExpr] = []
-    outermost = True
-    for extent, step in zip(shape, row_major(shape), strict=True):
-        if extent == 1:
-            coordinates.append(Int(0))
-            continue
-        quotient = _bin(IntOp.DIV, linear, step)
-        coordinates.append(quotient if outermost else _bin(IntOp.MOD, quotient, extent))
-        outermost = False
-    return coordinates
-
-
-def _offset(coordinates: list[IntExpr], shape: Shape, strides: tuple[int, ...]) -> IntExpr:
-    """Where an element lies; along a dim of extent 1 every coordinate means the only element."""
-    total: IntExpr = Int(0)
-    for coordinate, extent, stride in zip(coordinates, shape, strides, strict=True):
-        if extent > 1 and coordinate != Int(0):
-            total = _bin(IntOp.ADD, total, _bin(IntOp.MUL, coordinate, stride))
-    return total
-
-
-def _read(number: int, operand: Operand, coordinates: list[IntExpr]) -> Value:
-    """An element of an operand."""
-    tensor, strides, first = operand
-    return GlobalRead(f"In{number}", _bin(IntOp.ADD, _offset(coordinates, tensor.shape, strides), first))
-
-
-# --- one thread per element ------------------------------------------------------------------------------------------
-
-
-def _elementwise(
-    name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]
-) -> Program:
-    count = result.elements
-    threads = min(_THREADS, -(-count // _WARP) * _WARP)
-    blocks = -(-count // threads)
-    linear = _bin(IntOp.ADD, _bin(IntOp.MUL, Var("bx"), threads), Var("tid")) if blocks > 1 else Var("tid")
-    write: Stmt = GlobalWrite("Out", linear, (_element(op, operands, result, linear),))
-    if count % threads:
-        write = If(IntBin(IntOp.LT, linear, Int(count)), (write,))
-    return Program(name, params, (), (blocks, 1, 1), threads, (write,))
-
-
-def _element(op: Op, operands: tuple[Operand, ...], result: DTensor, linear: IntExpr) -> Value:
-    """The value of the result's element of this number."""
-    attrs = op.attrs
-    at = _coordinates(linear, result.shape)
-
-    def read(i: int, coordinates: list[IntExpr]) -> Value:
-        return _read(i, operands[i], coordinates)
-
-    if op.kind in FUNCTIONS:
-        return Apply(UnaryFn(op.kind.value), read(0, at))
-    if op.kind in ARITHMETIC:
-        return Combine(binary_fn(op.kind), read(0, at), read(1, at))
-    match op.kind:
-        case OpKind.SCALE:
-            assert attrs.factor is not None
-            return Combine(BinaryFn.MUL, read(0, at), Real(float(attrs.factor)))
-        case OpKind.SHIFT:
-            assert attrs.shift is not None
-            return Combine(BinaryFn.ADD, read(0, at), Real(float(attrs.shift)))
-        case OpKind.CAST | OpKind.REPEAT:
-            return read(0, at)
-        case OpKind.RESHAPE:
-            return read(0, _coordinates(linear, operands[0][0].shape))
-        case OpKind.TRANSPOSE:
-            assert attrs.perm is not None
-            return read(0, [at[attrs.perm.index(i)] for i in range(len(at))])
-        case OpKind.SLICE:
-            assert attrs.dim is not None
-            assert attrs.start is not None
-            return read(0, [_bin(IntOp.ADD, c, attrs.start) if i == attrs.dim else c for i, c in enumerate(at)])
-        case OpKind.PAD:
-            assert attrs.dim is not None
-            assert attrs.before is not None
-            extent, along = operands[0][0].shape[attrs.dim], at[attrs.dim]
-            # The index stays in bounds where nothing is read, too.
-            inside = _bin(IntOp.MOD, _bin(IntOp.ADD, along, -attrs.before % extent), extent)
-            value = read(0, [*at[: attrs.dim], inside, *at[attrs.dim + 1 :]])
-            if attrs.after:
-                value = Select(IntBin(IntOp.LT, along, Int(attrs.before + extent)), value, Real(0.0))
-            return Select(IntBin(IntOp.LT, along, Int(attrs.before)), Real(0.0), value) if attrs.before else value
-        case OpKind.CONCAT:
-            assert attrs.dim is not None
-            first, second = operands[0][0].shape[attrs.dim], operands[1][0].shape[attrs.dim]
-            along = at[attrs.dim]
-            # Both indices stay in bounds whichever operand is read.
-            beyond = _bin(IntOp.MOD, _bin(IntOp.MOD, _bin(IntOp.ADD, along, second), first + second), second)
-            inside = _bin(IntOp.MOD, along, first)
-            a = read(0, [*at[: attrs.dim], inside, *at[attrs.dim + 1 :]])
-            b = read(1, [*at[: attrs.dim], beyond, *at[attrs.dim + 1 :]])
-            return Select(IntBin(IntOp.LT, along, Int(first)), a, b)
-        case _:
-            raise AssertionError(op.kind)
-
-
-# --- one block per fibre ---------------------------------------------------------------------------------------------
-
-
-class _Fibre:
-    """Statements over the elements of one fibre of the operand, numbered 0 .. extent-1."""
+class _Fibres:
+    """Statements over the elements of one fibre of the operand."""
 
     def __init__(self, op: Op, operands: tuple[Operand, ...], result: DTensor) -> None:
         assert op.attrs.dim is not None
-        self.op = op
-        self.operands = operands
-        self.dim = op.attrs.dim
+        self.op, self.operands, self.dim = op, operands, op.attrs.dim
         shape = operands[0][0].shape
         self.extent = shape[self.dim]
-        self.result = result
-        self.shape = shape
-        self.outer = tuple(1 if i == self.dim else n for i, n in enumerate(shape))
-        self.fibre: list[IntExpr] = [Int(0)] * len(shape)
-        if prod(self.outer) > 1:
-            self.fibre = _coordinates(Var("bx"), self.outer)
-        self.threads = min(_THREADS, -(-self.extent // _WARP) * _WARP)
+        outer = tuple(1 if i == self.dim else n for i, n in enumerate(shape))
+        self.blocks = prod(outer)
+        self.steps = row_major(result.shape)
+        self.width = self._wide(operands[0], _VECTOR_BYTES // operands[0][0].dtype.bytes)
+        vectors = self.extent // self.width
+        self.threads = min(_MOST_THREADS, -(-vectors // (_VECTORS * _WARP)) * _WARP)
+        self.rounds = -(-vectors // self.threads)
+        self.each = min(self.rounds, _AT_ONCE, max(1, _REGISTERS // (self.width * len(operands))))
+        self.ix = Indices({"bx": self.blocks, "tid": self.threads})
+        self.at = self.ix.unravel(Var("bx"), outer) if shape else ()
+        self.folds: list[str] = []
 
-    def element(self, operand: int, along: IntExpr) -> Value:
-        at = [*self.fibre[: self.dim], along, *self.fibre[self.dim + 1 :]]
-        return _read(operand, self.operands[operand], at)
+    def _wide(self, operand: Operand, most: int) -> int:
+        """Elements of a fibre that one access takes."""
+        tensor, strides, offset = operand
+        wide = min(most, _VECTOR_BYTES // tensor.dtype.bytes) if strides[self.dim] == 1 else 1
+        others = [s for i, (s, n) in enumerate(zip(strides, tensor.shape, strict=True)) if n > 1 and i != self.dim]
+        while any(step % wide for step in (self.extent, tensor.shape[self.dim], offset, *others)):
+            wide //= 2
+        return wide
 
-    def each(self, var: str, body: Callable[[IntExpr], Stmt]) -> Stmt:
-        """A statement for every element, dealt out to the threads."""
-        steps = -(-self.extent // self.threads)
-        along = _bin(IntOp.ADD, _bin(IntOp.MUL, Var(var), self.threads), Var("tid")) if steps > 1 else Var("tid")
-        inner = body(along)
-        if self.extent % self.threads:
-            inner = If(IntBin(IntOp.LT, along, Int(self.extent)), (inner,))
-        return For(var, steps, (inner,)) if steps > 1 else inner
+    # --- elements
+
+    def _place(self, number: int, along: IntExpr) -> IntExpr:
+        """Where an element of an operand lies; a weight that is repeated has extent 1 there."""
+        tensor, strides, offset = self.operands[number]
+        terms = [
+            self.ix.mul(along if i == self.dim else c, s)
+            for i, (c, n, s) in enumerate(zip(self.at, tensor.shape, strides, strict=True))
+            if n > 1
+        ]
+        return self.ix.add(*terms, Int(offset))
+
+    def _load(self, number: int, array: str, to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:
+        """Reads what an operand has next to an element."""
+        wide, param = self._wide(self.operands[number], self.width), f"In{number}"
+        if wide == 1:
+            k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
+            item = SetReg(array, self.ix.add(to, k), GlobalRead(param, self._place(number, self.ix.add(along, k))))
+            return loop(k, self.width, (item,), unroll=True)
+        return tuple(
+            GlobalVector(
+                array, self.ix.add(to, Int(part)), param, self._place(number, self.ix.add(along, Int(part))), wide
+            )
+            for part in range(0, self.width, wide)
+        )
+
+    def _each(
+        self, stem: str, numbers: Sequence[int], use: Callable[[list[str], IntExpr, IntExpr], Sequence[Stmt]]
+    ) -> tuple[Stmt, ...]:
+        """A pass over the fibre: several vectors of each operand are read, then ``use`` is called on each."""
+        ix, chunks = self.ix, -(-self.rounds // self.each)
+        arrays = [f"{stem}_{n}" for n in numbers]
+        step = ZERO if chunks == 1 else ix.variable(chunks, "i")
+
+        def over(body: Callable[[IntExpr, IntExpr], Sequence[Stmt]]) -> tuple[Stmt, ...]:
+            u = ZERO if self.each == 1 else ix.variable(self.each, "u")
+            vector = ix.add(ix.mul(step, self.each * self.threads), ix.mul(u, self.threads), TID)
+            inside = ix.less(vector, self.extent // self.width)
+            return loop(
+                u, self.each, when(inside, body(ix.mul(u, self.width), ix.mul(vector, self.width))), unroll=True
+            )
+
+        loads = over(
+            lambda to, along: [s for n, a in zip(numbers, arrays, strict=True) for s in self._load(n, a, to, along)]
+        )
+        registers = [Registers(array, self.each * self.width) for array in arrays]
+        return loop(step, chunks, (*registers, *loads, *over(lambda to, along: use(arrays, to, along))))
 
     def fold(self, array: str, fn: BinaryFn, of: Callable[[Value], Value], initial: float) -> list[Stmt]:
         """array[0] = fn over all elements of ``of(element)``, the same in every thread."""
+        own, zero = Reg(array, ZERO), ZERO
 
-        def step(along: IntExpr) -> Stmt:
-            term = of(self.element(0, along))
-            return SetReg(array, Int(0), Combine(fn, Reg(array, Int(0)), term))
+        def add(arrays: list[str], to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:
+            k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
+            term = of(Reg(arrays[0], self.ix.add(to, k)))
+            return loop(k, self.width, (SetReg(array, zero, Combine(fn, own, term)),), unroll=True)
 
-        statements: list[Stmt] = [Registers(array, 1, initial=initial), self.each(f"i_{array}", step)]
-        mask = _WARP // 2
-        while mask:
-            statements.append(ShuffleReduce(array, Int(0), fn, mask))
-            mask //= 2
+        self.folds.append(array)
+        out: list[Stmt] = [Registers(array, 1, initial=initial), *self._each(f"x_{array}", (0,), add)]
+        out += [ShuffleReduce(array, zero, fn, mask) for mask in (16, 8, 4, 2, 1)]
         warps = self.threads // _WARP
         if warps > 1:
-            lane = IntBin(IntOp.EQ, IntBin(IntOp.MOD, Var("tid"), Int(_WARP)), Int(0))
-            warp = IntBin(IntOp.DIV, Var("tid"), Int(_WARP))
-            statements += [
-                If(lane, (SharedWrite(f"s_{array}", warp, (Reg(array, Int(0)),)),)),
-                Barrier(),
-                SetReg(array, Int(0), SharedRead(f"s_{array}", Int(0))),
-                *(
-                    SetReg(array, Int(0), Combine(fn, Reg(array, Int(0)), SharedRead(f"s_{array}", Int(i))))
-                    for i in range(1, warps)
-                ),
-            ]
-        return statements
+            first = self.ix.equal(self.ix.mod(TID, _WARP), 0)
+            out += when(first, (SharedWrite(f"s_{array}", self.ix.div(TID, _WARP), (own,)),))
+            out += [Barrier(), SetReg(array, zero, SharedRead(f"s_{array}", zero))]
+            w = Int(0) if warps == 2 else self.ix.variable(warps - 1, "w")
+            term = SharedRead(f"s_{array}", self.ix.add(w, Int(1)))
+            out += loop(w, warps - 1, (SetReg(array, zero, Combine(fn, own, term)),), unroll=True)
+        return out
 
-    def store_each(self, value: Callable[[Value, IntExpr], Value]) -> Stmt:
-        """Writes the fibre of the result, element by element."""
+    def store_each(self, value: Callable[[Value], Value]) -> tuple[Stmt, ...]:
+        """Writes the fibre of the result, and applies the weights."""
+        numbers = range(len(self.operands))
+        wide = self.width if self.steps[self.dim] == 1 else 1
 
-        def step(along: IntExpr) -> Stmt:
-            at = [*self.fibre[: self.dim], along, *self.fibre[self.dim + 1 :]]
-            index = _offset(at, self.shape, row_major(self.shape))
-            return GlobalWrite("Out", index, (value(self.element(0, along), along),))
+        def item(arrays: list[str], k: IntExpr) -> Value:
+            out = value(Reg(arrays[0], k))
+            for array, fn in zip(arrays[1:], (BinaryFn.MUL, BinaryFn.ADD), strict=False):
+                out = Combine(fn, out, Reg(array, k))
+            return out
 
-        return self.each("o", step)
+        def write(arrays: list[str], to: IntExpr, along: IntExpr) -> list[Stmt]:
+            found: list[Stmt] = []
+            for part in range(0, self.width, wide):
+                at = [*self.at[: self.dim], self.ix.add(along, Int(part)), *self.at[self.dim + 1 :]]
+                values = tuple(item(arrays, self.ix.add(to, Int(part + k))) for k in range(wide))
+                found.append(GlobalWrite("Out", self.ix.ravel(at, self.steps), values))
+            return found
 
-    def store_one(self, value: Value) -> Stmt:
+        return self._each("y", numbers, write)
+
+    def store_one(self, value: Value) -> tuple[Stmt, ...]:
         """Writes the one element of the fibre of the result."""
-        index = _offset(self.fibre, self.outer, row_major(self.result.shape))
-        return If(IntBin(IntOp.EQ, Var("tid"), Int(0)), (GlobalWrite("Out", index, (value,)),))
+        return when(self.ix.equal(TID, 0), (GlobalWrite("Out", Var("bx") if self.blocks > 1 else ZERO, (value,)),))
 
+    # --- operators
 
-def _fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]) -> Program:
-    fibre = _Fibre(op, operands, result)
-    body, folds = _fibre_body(fibre, op)
-    warps = fibre.threads // _WARP
-    shared = tuple(
-        SharedBuffer(f"s_{array}", DType.FLOAT32, warps, 4 * warps * i) for i, array in enumerate(folds) if warps > 1
-    )
-    return Program(name, params, shared, (prod(fibre.outer), 1, 1), fibre.threads, tuple(body))
+    def body(self) -> list[Stmt]:
+        """The statements of the kernel."""
+        eps = self.op.attrs.eps
+        total, squares, largest = (Reg(array, ZERO) for array in ("total", "squares", "largest"))
 
+        def mean(of: Value) -> Value:
+            return Combine(BinaryFn.MUL, of, Real(1.0 / self.extent))
 
-def _fibre_body(fibre: _Fibre, op: Op) -> tuple[list[Stmt], list[str]]:
-    """The statements, and the names of the folds among them."""
-    zero = Int(0)
-    inverse = Real(1.0 / fibre.extent)
-    eps = Real(float(op.attrs.eps)) if op.attrs.eps is not None else None
+        def inverse_root() -> SetReg:
+            square = mean(squares)
+            under = square if eps is None else Combine(BinaryFn.ADD, square, Real(float(eps)))
+            return SetReg("squares", ZERO, Apply(UnaryFn.RSQRT, under))
 
-    def mean(array: str) -> Value:
-        return Combine(BinaryFn.MUL, Reg(array, zero), inverse)
+        match self.op.kind:
+            case OpKind.SUM | OpKind.MEAN:
+                out = self.fold("total", BinaryFn.ADD, lambda x: x, 0.0)
+                return [*out, *self.store_one(total if self.op.kind is OpKind.SUM else mean(total))]
+            case OpKind.MAX:
+                return [*self.fold("largest", BinaryFn.MAX, lambda x: x, float("-inf")), *self.store_one(largest)]
+            case OpKind.SOFTMAX:
 
-    def inverse_root(square: Value) -> Value:
-        radicand = square if eps is None else Combine(BinaryFn.ADD, square, eps)
-        return Apply(UnaryFn.RSQRT, radicand)
+                def weight(x: Value) -> Value:
+                    return Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, x, largest))
 
-    def weighted(value: Value, along: IntExpr, first: int) -> Value:
-        for operand, fn in zip(range(first, len(fibre.operands)), (BinaryFn.MUL, BinaryFn.ADD), strict=False):
-            value = Combine(fn, value, fibre.element(operand, along))
-        return value
+                out = self.fold("largest", BinaryFn.MAX, lambda x: x, float("-inf"))
+                out += self.fold("total", BinaryFn.ADD, weight, 0.0)
+                return [*out, *self.store_each(lambda x: Combine(BinaryFn.DIV, weight(x), total))]
+            case OpKind.RMS_NORM:
+                out = self.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, x), 0.0)
+                out.append(inverse_root())
+                return [*out, *self.store_each(lambda x: Combine(BinaryFn.MUL, x, squares))]
+            case OpKind.LAYER_NORM:
 
-    match op.kind:
-        case OpKind.SUM | OpKind.MEAN:
-            body = fibre.fold("total", BinaryFn.ADD, lambda x: x, 0.0)
-            value = Reg("total", zero) if op.kind is OpKind.SUM else mean("total")
-            return [*body, fibre.store_one(value)], ["total"]
-        case OpKind.MAX:
-            body = fibre.fold("largest", BinaryFn.MAX, lambda x: x, float("-inf"))
-            return [*body, fibre.store_one(Reg("largest", zero))], ["largest"]
-        case OpKind.SOFTMAX:
+                def centred(x: Value) -> Value:
+                    return Combine(BinaryFn.SUB, x, total)
 
-            def weight(x: Value) -> Value:
-                return Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, x, Reg("largest", zero)))
-
-            body = fibre.fold("largest", BinaryFn.MAX, lambda x: x, float("-inf"))
-            body += fibre.fold("total", BinaryFn.ADD, weight, 0.0)
-            out = fibre.store_each(lambda x, _: Combine(BinaryFn.DIV, weight(x), Reg("total", zero)))
-            return [*body, out], ["largest", "total"]
-        case OpKind.RMS_NORM:
-            body = fibre.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, x), 0.0)
-            body.append(SetReg("squares", zero, inverse_root(mean("squares"))))
-            out = fibre.store_each(lambda x, along: weighted(Combine(BinaryFn.MUL, x, Reg("squares", zero)), along, 1))
-            return [*body, out], ["squares"]
-        case OpKind.LAYER_NORM:
-
-            def centred(x: Value) -> Value:
-                return Combine(BinaryFn.SUB, x, Reg("total", zero))
-
-            body = fibre.fold("total", BinaryFn.ADD, lambda x: x, 0.0)
-            body.append(SetReg("total", zero, mean("total")))
-            body += fibre.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, centred(x)), 0.0)
-            body.append(SetReg("squares", zero, inverse_root(mean("squares"))))
-            out = fibre.store_each(
-                lambda x, along: weighted(Combine(BinaryFn.MUL, centred(x), Reg("squares", zero)), along, 1)
-            )
-            return [*body, out], ["total", "squares"]
-        case _:
-            raise AssertionError(op.kind)
+                out = self.fold("total", BinaryFn.ADD, lambda x: x, 0.0)
+                out.append(SetReg("total", ZERO, mean(total)))
+                out += self.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, centred(x)), 0.0)
+                out.append(inverse_root())
+                return [*out, *self.store_each(lambda x: Combine(BinaryFn.MUL, centred(x), squares))]
+            case _:
+                raise AssertionError(self.op.kind)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
-from mirage_formal.graph.views import places
+from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
@@ -33,7 +34,9 @@ _ENOUGH_BYTES: Final = 160 << 10
 _MOST_RESIDENT: Final = 4
 
 
-def make_plan(graph: KernelGraph, op_index: int, target: Target, *, generic: bool = False) -> Plan:
+def make_plan(
+    graph: KernelGraph, op_index: int, target: Target, *, generic: bool = False, known: Sequence[Place] | None = None
+) -> Plan:
     """A plan for one graph-defined kernel.
 
     Args:
@@ -41,6 +44,7 @@ def make_plan(graph: KernelGraph, op_index: int, target: Target, *, generic: boo
         op_index: Position of the kernel among the graph's operators.
         target: The GPU; its limits bound shared memory and threads.
         generic: Compute every operator the generic way, as a reference for the other ways.
+        known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
@@ -52,7 +56,7 @@ def make_plan(graph: KernelGraph, op_index: int, target: Target, *, generic: boo
     types = kernel_types(graph)
     operands = tuple(types[n] for n in op.operands)
     flat = expand(op, operands)
-    params, inputs, savers = _interface(graph, op_index, op, flat)
+    params, inputs, savers = _interface(graph, op_index, op, flat, places(graph) if known is None else known)
     sources = tuple(_source(params[tile.param], tile, flat) for tile in inputs)
     best: _Attempt | None = None
     ways = ((False, True), (False, False)) if generic else ((True, True), (True, False), (False, True), (False, False))
@@ -74,7 +78,7 @@ def _threads(op: GraphDefined) -> int:
 
 
 def _interface(
-    graph: KernelGraph, op_index: int, op: GraphDefined, flat: Flat
+    graph: KernelGraph, op_index: int, op: GraphDefined, flat: Flat, known: Sequence[Place]
 ) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
     """Parameters, and the parts of them that a block reads and writes."""
     types = kernel_types(graph)
@@ -82,11 +86,11 @@ def _interface(
     for position, number in enumerate(op.operands):
         source = graph.inputs[number] if number < len(graph.inputs) else None
         name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
-        params.append(PlanParam(name, types[number].shape, types[number].dtype, False, places(graph)[number]))
+        params.append(PlanParam(name, types[number].shape, types[number].dtype, False, known[number]))
     first = [number for number, _ in numbered(len(graph.inputs), graph.ops)][op_index]
     for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):
         number = first + position
-        params.append(PlanParam(f"out{position}_d{number}", tensor.shape, tensor.dtype, True, places(graph)[number]))
+        params.append(PlanParam(f"out{position}_d{number}", tensor.shape, tensor.dtype, True, known[number]))
     block = op.graph
     inputs = tuple(
         Tile(i, i, iterator.imap, iterator.fmap if block.forloop_range > 1 else None)

@@ -1,0 +1,289 @@
+"""Predefined kernel operators as Programs: all but matmul, which cuBLAS computes.
+
+A reduction or norm is a block graph of one operator, or of the few that it consists of, planned and lowered like that
+of any other kernel: rows over blocks, columns or long rows cut by the loop where the operator allows it. Forms are
+enumerated and tried in the order of the cost model. Tiles may overhang the operand, as in kernels with tails. What no
+form fits is computed fibre by fibre (``lowering.fibres``); what maps or moves elements has no rows
+(``lowering.pointwise``). Arithmetic is float32, whatever the element type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+from typing import Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
+from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, row_major
+from mirage_formal.graph.views import Place
+from mirage_formal.kernels.cost import block_cost
+from mirage_formal.kernels.lowering.fibres import fibres
+from mirage_formal.kernels.lowering.pointwise import Operand, pointwise
+from mirage_formal.kernels.program.access import listing
+from mirage_formal.kernels.program.distribution import vector
+from mirage_formal.kernels.program.plan import Compute
+from mirage_formal.kernels.program.program import Param, Program
+from mirage_formal.kernels.target import Target
+
+_MAX_INDEX: Final = 2**31 - 1
+_WARP: Final = 32
+#: Most threads that are planned for.
+_MOST_THREADS: Final = 512
+#: Elements of a thread: as many as make two vectors of 16 bits, while there are threads; and the most.
+_ELEMENTS: Final = 16
+_MOST_ELEMENTS: Final = 64
+#: Elements of a run, the columns that a thread takes together.
+_RUN: Final = 8
+#: What is tried: rows of a tile whose columns are reduced, columns of one whose rows are, runs of an iteration.
+_ROWS: Final = tuple(1 << i for i in range(8))
+_COLUMNS: Final = tuple(1 << i for i in range(4, 9))
+_CHUNKS: Final = tuple(1 << i for i in range(7, 11))
+#: Forms that are planned before an operator is taken fibre by fibre.
+_TRIED: Final = 3
+
+#: Operators that ``operator_program`` can write.
+SUPPORTED: Final = frozenset(
+    kind for kind, row in SPECS.items() if Level.KERNEL in row.levels and row.family is not Family.PRODUCT
+)
+
+
+def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program:
+    """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
+
+    Args:
+        name: Its name.
+        op: The operator.
+        operands: What it reads.
+        result: What it writes.
+        target: The GPU that it is for.
+
+    Raises:
+        UnsupportedError: The operator has no kernel, or a tensor has 2^31 elements or more.
+    """
+    if op.kind not in SUPPORTED:
+        raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
+    params = (
+        *(
+            Param(f"In{i}", tensor.dtype, Place(i, strides, offset).span(tensor.shape), False)
+            for i, (tensor, strides, offset) in enumerate(operands)
+        ),
+        Param("Out", result.dtype, result.elements, True),
+    )
+    if any(param.elements > _MAX_INDEX for param in params):
+        raise UnsupportedError("expected tensors of fewer than 2^31 elements, got more", where=name)
+    family = SPECS[op.kind].family
+    if family is Family.REDUCTION and operands[0][0].shape == result.shape:
+        op = Op(OpKind.RESHAPE, (0,), Attrs(shape=result.shape))  # of a single element each
+    elif family in (Family.REDUCTION, Family.NORM):
+        planned = _planned(name, op, operands, result, target)
+        return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
+    return _aligned(pointwise(name, op, operands, result, target, params))
+
+
+def copy_program(name: str, operand: Operand, target: Target) -> Program:
+    """The kernel that copies a tensor to a row-major one."""
+    tensor, _, _ = operand
+    return operator_program(name, Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape)), (operand,), tensor, target)
+
+
+def _aligned(program: Program) -> Program:
+    """The Program whose parameters are aligned to their widest access, and not more."""
+    widest = {param.name: param.dtype.bytes for param in program.params}
+    for access in listing(program).accesses:
+        if isinstance(access.target, Param):
+            widest[access.target.name] = max(widest[access.target.name], access.bytes)
+    return replace(program, params=tuple(replace(param, align=widest[param.name]) for param in program.params))
+
+
+# --- block graphs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A dim of all tensors, or several that lie one behind another in each.
+
+    Attributes:
+        extent: Its extent.
+        steps: Its stride in each operand and the result; None where the extent is 1.
+        reduced: Whether the operator runs along it.
+    """
+
+    extent: int
+    steps: tuple[int | None, ...]
+    reduced: bool
+
+    def behind(self, inner: _Dim) -> bool:
+        """Whether the other one and this one are one dim in every tensor."""
+        if self.reduced or inner.reduced:
+            return False
+        pairs = zip(self.steps, inner.steps, strict=True)
+        return all(a is b if a is None or b is None else a == b * inner.extent for a, b in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A kernel graph of one graph-defined operator, and where its tensors lie."""
+
+    graph: KernelGraph
+    known: tuple[Place, ...]
+    us: float
+
+
+def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program | None:
+    """The Program of the best form that can be planned in registers throughout; None if there is none."""
+    if op.kind is OpKind.MAX and result.dtype is DType.FLOAT32:
+        return None  # the least number that block graphs start from is not below -inf; only float32 tells them apart
+    from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
+    from mirage_formal.kernels.planning.planner import make_plan
+
+    for form in sorted(_forms(op, operands, result, target), key=lambda form: form.us)[:_TRIED]:
+        try:
+            plan = make_plan(form.graph, 0, target, known=form.known)
+        except UnsupportedError:
+            continue
+        steps = (*plan.before, *plan.loop, *plan.after)
+        if all(step.over is not None for step in steps if isinstance(step, Compute)):
+            return replace(lower(plan), name=name)
+    return None
+
+
+def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim, ...]:
+    """The dims of an operator, last the one along which elements are neighbours: the operand's, or those of a norm."""
+    shapes = [*(tensor.shape for tensor, _, _ in operands), result.shape]
+    strides = [*(steps for _, steps, _ in operands), row_major(result.shape)]
+    joined: list[_Dim] = []
+    for d, extent in enumerate(shapes[0]):
+        steps = tuple(s[d] if n[d] > 1 else None for n, s in zip(shapes, strides, strict=True))
+        dim = _Dim(extent, steps, d == op.attrs.dim)
+        if joined and joined[-1].behind(dim):
+            joined[-1] = replace(dim, extent=joined[-1].extent * extent)
+        elif dim.reduced or extent > 1:
+            joined.append(dim)
+    leading = 0 if SPECS[op.kind].family is Family.REDUCTION else -1
+    last = min(joined, key=lambda dim: (dim.steps[leading] != 1, not dim.reduced))
+    others = [dim for dim in joined if dim is not last]
+    return (*(dim for dim in others if not dim.reduced), *(dim for dim in others if dim.reduced), last)
+
+
+def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[_Form]:
+    """Block graphs that compute an operator: tiles of every size that is tried, and what they are expected to take."""
+    dims = _dims(op, operands, result)
+    last = len(dims) - 1
+    reduced = next(i for i, dim in enumerate(dims) if dim.reduced)
+    whole = dims[reduced].extent
+    cut = last - 1 if reduced == last else last  # the dim of which a tile may have more than one element
+    if cut == last and dims[last].steps[-1] != 1:
+        return  # columns would be written one by one, far from each other
+    tried = dict.fromkeys(min(n, _power(dims[cut].extent)) for n in (_ROWS if reduced == last else _COLUMNS))
+    for extent in tried if cut >= 0 else (1,):
+        across = extent if reduced == last else max(1, extent // _RUN)
+        for chunk in (whole, *_chunks(op.kind, whole, across, along=reduced == last)):
+            tile = [1] * len(dims)
+            tile[reduced] = chunk
+            if cut >= 0:
+                tile[cut] = extent
+            form = _form(op, operands, result, target, dims, tuple(tile))
+            if form is not None:
+                yield form
+
+
+def _chunks(kind: OpKind, whole: int, across: int, *, along: bool) -> Iterator[int]:
+    """What an iteration may take of the dim that is reduced, if there is a loop.
+
+    Zeros behind the end add nothing to a sum, but may be the largest of what is there.
+
+    Args:
+        kind: The operator.
+        whole: Extent of the dim.
+        across: Rows of a tile whose columns are reduced, else runs of its columns.
+        along: Whether its columns are reduced.
+    """
+    if SPECS[kind].family is Family.REDUCTION:
+        for runs in _CHUNKS:
+            chunk = max(1, runs // across) * (_RUN if along else 1)
+            if chunk < whole and (kind is not OpKind.MAX or whole % chunk == 0):
+                yield chunk
+
+
+def _power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _form(
+    op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, dims: tuple[_Dim, ...], tile: Shape
+) -> _Form | None:
+    """The block graph with tiles of these extents; None if a block has too many elements, or the grid too many dims."""
+    counts = tuple(-(-dim.extent // n) for dim, n in zip(dims, tile, strict=True))
+    reduced = next(i for i, dim in enumerate(dims) if dim.reduced)
+    axes = sorted((i for i, n in enumerate(counts) if n > 1 and i != reduced), key=lambda i: -counts[i])
+    if len(axes) > 3:
+        return None
+    x, y, z = [*(counts[i] for i in axes), 1, 1, 1][:3]
+    if any(n > most for n, most in zip((x, y, z), target.limits.grid, strict=True)):
+        return None
+    rows, cols = prod(tile[:-1]), tile[-1]
+    threads = min(_MOST_THREADS, max(_WARP, _power(-(-rows * cols // _ELEMENTS))))
+    width = next(n for n in (_RUN, 4, 2, 1) if cols % n == 0)
+    if vector(threads, rows, cols, width).count > _MOST_ELEMENTS:
+        return None
+    inputs: list[Input] = []
+    known: list[Place] = []
+    for i, (dtype, offset) in enumerate([*((t.dtype, first) for t, _, first in operands), (result.dtype, 0)]):
+        steps = [dim.steps[i] for dim in dims]
+        inside = tuple(1 if s is None else dim.extent for s, dim in zip(steps, dims, strict=True))
+        shape = tuple(1 if s is None else n * m for s, n, m in zip(steps, tile, counts, strict=True))
+        strides = tuple(s or 0 for s in steps)
+        inputs.append(Input(f"x{i}", DTensor(shape, dtype), strides))
+        known.append(Place(i, strides, offset, None if inside == shape else inside))
+    split = [_map(dims, i, axes) for i in range(len(inputs))]
+    loop = reduced if counts[reduced] > 1 else None
+    block = BlockGraph(
+        grid=(x, y, z),
+        block=(threads, 1, 1),
+        forloop_range=counts[reduced],
+        reduction_dimx=1,
+        inputs=tuple(InputIterator(imap, loop) for imap in split[:-1]),
+        ops=(ops := _operators(op, len(operands), reduced, dims[reduced].extent)),
+        outputs=(OutputSaver(len(operands) + len(ops) - 1, split[-1]),),
+    )
+    kernel = GraphDefined(tuple(range(len(operands))), block)
+    graph = KernelGraph(tuple(inputs[:-1]), (kernel,), (len(operands),))
+    shares = [place.share(item.tensor.shape) for place, item in zip(known, inputs, strict=True)]
+    cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, shares=shares)
+    return _Form(graph, tuple(known), cost.us)
+
+
+def _map(dims: tuple[_Dim, ...], tensor: int, axes: Sequence[int]) -> DimMap:
+    """For each grid axis the dim of a tensor that it splits."""
+    split = [d if dims[d].steps[tensor] is not None else None for d in axes]
+    x, y, z = [*split, None, None, None][:3]
+    return x, y, z
+
+
+def _operators(op: Op, count: int, dim: int, extent: int) -> tuple[Op, ...]:
+    """The block operators of a predefined operator over ``count`` operands, along one dim of this extent."""
+    along, number = Attrs(dim=dim), count
+    match op.kind:
+        case OpKind.SUM:
+            return Op(OpKind.SUM, (0,), along), Op(OpKind.ACCUM_SUM, (number,))
+        case OpKind.MEAN:
+            scale = Op(OpKind.SCALE, (number + 1,), Attrs(factor=Fraction(1, extent)))
+            return Op(OpKind.SUM, (0,), along), Op(OpKind.ACCUM_SUM, (number,)), scale
+        case OpKind.MAX:
+            return Op(OpKind.MAX, (0,), along), Op(OpKind.ACCUM_MAX, (number,))
+        case OpKind.SOFTMAX:
+            return (
+                Op(OpKind.MAX, (0,), along),
+                Op(OpKind.SUB, (0, number)),
+                Op(OpKind.EXP, (number + 1,)),
+                Op(OpKind.SUM, (number + 2,), along),
+                Op(OpKind.DIV, (number + 2, number + 3)),
+                Op(OpKind.ACCUM_SUM, (number + 4,)),
+            )
+        case _:
+            norm = Op(op.kind, tuple(range(count)), replace(op.attrs, dim=dim))
+            return norm, Op(OpKind.ACCUM_SUM, (number,))
