@@ -14,6 +14,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.kernels import predefined
 from mirage_formal.kernels.predefined import operator_program
 from mirage_formal.kernels.program.access import Mode, listing
 from mirage_formal.kernels.program.program import Param, Program
@@ -219,10 +220,22 @@ def test_transposed_copies_store_whole_vectors_and_read_neighbours() -> None:
     assert (program.threads, program.grid) == (128, (512 * 256 // (128 * 8), 1, 1))
 
 
-def test_maxima_of_float32_may_be_infinite() -> None:
-    _, program = program_of(K.MAX, A(dim=1), [(2, 70)], SINGLE)
-    (found,) = emulate(program, [np.full(140, -np.inf, np.float32)])
+@pytest.mark.parametrize("dtype", list(DType))
+def test_maxima_may_be_infinite(dtype: DType) -> None:
+    _, program = program_of(K.MAX, A(dim=1), [(2, 70)], dtype)
+    (found,) = emulate(program, [to_storage(np.full(140, -np.inf), dtype)])
     assert (found == -np.inf).all()
+
+
+@pytest.mark.parametrize("kind", [K.SUM, K.MEAN, K.MAX, K.SOFTMAX, K.RMS_NORM, K.LAYER_NORM])
+def test_fibre_by_fibre(kind: OpKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left for fibres that no block graph fits takes all others too."""
+    monkeypatch.setattr(predefined, "_planned", lambda *_: None)
+    test_awkward_extents(kind)
+    attrs, (shape, *_) = attributes(kind, (3, 2048), 1)
+    _, program = program_of(kind, attrs, [shape], HALF)
+    assert widths(program, Mode.READ) == {16}
+    assert isinstance(discharge_safety(program).verdict, Safe)
 
 
 def test_small_tiles_leave_no_thread_without_a_row() -> None:
