@@ -46,7 +46,7 @@ def slabs() -> KernelGraph:
 
 
 def predefined() -> list[KernelGraph]:
-    """Predefined operators: one element a thread, and fibres that are reduced."""
+    """Predefined operators: vectors of neighbours, a transposed copy, and rows in registers."""
     eps = Attrs(dim=1, eps=Fraction(1, 10**5))
     return [
         operator(OpKind.SILU, Attrs(), (64, 256)),
@@ -60,7 +60,7 @@ def predefined() -> list[KernelGraph]:
 
 
 #: What is special about a kernel, and a µGraph that has one: products on tensor cores fed by a ring of tiles, products
-#: that hand their accumulators on, running maxima, combining kernels, reductions in registers, one element a thread.
+#: that hand their accumulators on, running maxima, combining kernels, reductions in registers, vectors of neighbours.
 KERNELS: dict[str, Callable[[], KernelGraph | list[KernelGraph]]] = {
     "norm-and-product": w.rmsnorm_fused,
     "attention": w.attention_one,

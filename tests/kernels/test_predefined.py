@@ -198,6 +198,22 @@ def test_concatenations_are_as_wide_as_the_boundary_allows() -> None:
     assert widths(program, Mode.WRITE) == {2}
 
 
+@pytest.mark.parametrize("repeated", [0, 1])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_concatenations_of_what_is_repeated_along_rows(dim: int, repeated: int) -> None:
+    shapes: list[Shape] = [(4, 16), (4, 16)]
+    ways: list[Laid] = [((16, 1), 0), ((16, 1), 0)]
+    ways[repeated] = ((1, 0), 0)
+    graph, program = program_of(K.CONCAT, A(dim=dim), shapes, SINGLE, ways)
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    arrays = [np.arange(64, dtype=np.float32).reshape(4, 16) for _ in shapes]
+    arrays[repeated] = np.broadcast_to(-np.arange(4, dtype=np.float32).reshape(4, 1), (4, 16))
+    given = [a[:, 0] if i == repeated else a.reshape(-1) for i, a in enumerate(arrays)]
+    (found,) = emulate(program, given)
+    (wanted,) = reference.run(graph, [a.astype(np.float64) for a in arrays])
+    assert np.array_equal(found.reshape(wanted.shape), wanted)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not K.TRANSPOSE])
 def test_aligned_shapes_have_no_scalar_access(kind: OpKind) -> None:
     """But for operands that are repeated along rows, and for results that have one element for each row."""

@@ -246,7 +246,9 @@ class _Writer:
     def program(self, name: str, params: tuple[Param, ...]) -> Program:
         """The kernel."""
         boxes = self.layout.boxes
-        lanes = {b.slot: 1 if b.strides[-1] == 0 else self.width for b in boxes}
+        # What is repeated along a vector is read once, unless another operand has other vectors of the same registers.
+        spread = {b.slot for b in boxes if b.strides[-1] != 0}
+        lanes = {b.slot: self.width if b.slot in spread else 1 for b in boxes}
         body: list[Stmt] = [
             Registers(f"v{slot}", self.each * n, initial=0.0 if self.op.kind is OpKind.PAD else None)
             for slot, n in lanes.items()
