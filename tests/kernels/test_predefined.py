@@ -248,6 +248,9 @@ def test_fibre_by_fibre(kind: OpKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left for fibres that no block graph fits takes all others too."""
     monkeypatch.setattr(predefined, "_planned", lambda *_: None)
     test_awkward_extents(kind)
+    for long in ((300, 7, 6000, 1), (1_000_003, 1, 3)):  # beyond what is looked at element by element
+        _, program = program_of(kind, attributes(kind, long, long.index(1))[0], [long], HALF)
+        assert isinstance(discharge_safety(program).verdict, Safe)
     attrs, (shape, *_) = attributes(kind, (3, 2048), 1)
     _, program = program_of(kind, attrs, [shape], HALF)
     assert widths(program, Mode.READ) == {16}

@@ -187,7 +187,8 @@ class _Fibres:
         def write(arrays: list[str], to: IntExpr, along: IntExpr) -> list[Stmt]:
             found: list[Stmt] = []
             for part in range(0, self.width, wide):
-                at = [*self.at[: self.dim], self.ix.add(along, Int(part)), *self.at[self.dim + 1 :]]
+                here = ZERO if self.extent == 1 else self.ix.add(along, Int(part))
+                at = [*self.at[: self.dim], here, *self.at[self.dim + 1 :]]
                 values = tuple(item(arrays, self.ix.add(to, Int(part + k))) for k in range(wide))
                 found.append(GlobalWrite("Out", self.ix.ravel(at, self.steps), values))
             return found
