@@ -80,7 +80,7 @@ def _save(cx: Context, step: Save) -> Iterable[Stmt]:
 
 def _compute(cx: Context, step: Compute) -> Iterable[Stmt]:
     if step.over is None:
-        return generic.compute(cx, step)
+        return (*generic.compute(cx, step), *_paddings(cx, results_of(step.op)))
     if isinstance(step.op, Product):
         out = products.compute(cx, step.op, step)
         done = step.into is None
@@ -99,4 +99,16 @@ def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
         placement = cx.tensor(number).placement
         if placement.registers is not None and placement.shared is not None:
             out += stores.mirror(cx, number)
+            out += _paddings(cx, (number,))
+    return tuple(out)
+
+
+def _paddings(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+    """Zeros around results that tensor cores read."""
+    out: list[Stmt] = []
+    for number in numbers:
+        tensor = cx.tensor(number)
+        placement = tensor.placement.shared
+        if placement is not None and (placement.rows, placement.cols) != (tensor.rows, tensor.cols):
+            out += stores.padding(cx, number)
     return tuple(out)

@@ -1,4 +1,10 @@
-"""Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product."""
+"""Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product.
+
+A depth that is no whole number of steps is padded with zeros on both sides, so that nothing is added by what lies
+beyond, not even 0 times infinity: in shared memory by whoever writes an operand there, and in registers as fragments
+are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the words of
+both operands are zeros there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from mirage_formal.kernels.lowering.reductions import across
 from mirage_formal.kernels.lowering.registers import name
 from mirage_formal.kernels.program.distribution import MMA, WARP, inner_digit, tiles
 from mirage_formal.kernels.program.flat import Product
-from mirage_formal.kernels.program.integers import ZERO
+from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Compute
 from mirage_formal.kernels.program.program import (
     BinaryFn,
@@ -19,6 +25,7 @@ from mirage_formal.kernels.program.program import (
     Real,
     Reg,
     Registers,
+    Select,
     SetReg,
     Stmt,
     Value,
@@ -37,16 +44,19 @@ class _Product:
         self.a, self.b = cx.tensor(op.a), cx.tensor(op.b)
         self.high, self.wide = tiles(step.over)
         self.rows, self.cols = self.a.shape[-2], self.b.shape[-1]
-        self.steps = -(-self.a.shape[-1] // MMA[2]) // step.warps.inner
+        self.depth = self.a.shape[-1]
+        self.steps = -(-self.depth // (MMA[2] * step.warps.inner))
         self.into = name(op.result if step.into is None else step.into)
         self.words_a, self.words_b = cx.fresh("a"), cx.fresh("b")
         self.lane = cx.ix.mod(TID, WARP)
         ix, warps = cx.ix, step.warps
         self.first_row = ix.mul(self.part(1, warps.rows), MMA[0] * self.high)
         self.first_col = ix.mul(self.part(warps.rows, warps.cols), MMA[1] * self.wide)
-        self.first_inner = ix.mul(self.part(warps.rows * warps.cols, warps.inner), MMA[2] * self.steps)
         fragments = self.a.placement.registers
         self.fragments = fragments if step.packed else None
+        #: Inner positions of one warp.
+        self.deep = MMA[2] * self.steps if self.fragments is None else MMA[1] * tiles(self.fragments)[1]
+        self.first_inner = ix.mul(self.part(warps.rows * warps.cols, warps.inner), self.deep)
 
     def part(self, below: int, count: int) -> IntExpr:
         return self.cx.ix.mod(self.cx.ix.div(TID, WARP * below), count)
@@ -57,7 +67,9 @@ class _Product:
             Registers(self.words_a, 4 * self.high, words=True),
             Registers(self.words_b, 4, words=True),
         ]
-        if self.fragments is not None or self.steps <= 2 * _UNROLL:
+        if self.fragments is not None:
+            return (*body, *self._all_packed())
+        if self.steps <= 2 * _UNROLL:
             k = cx.iterator(self.steps, "k")
             return (*body, *loop(k, self.steps, self._step(k), unroll=True))
         inner = next(n for n in (_UNROLL, 3, 2, 1) if self.steps % n == 0)
@@ -66,21 +78,35 @@ class _Product:
         unrolled = loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
         return (*body, *loop(outer, self.steps // inner, unrolled))
 
-    def _step(self, k: IntExpr) -> tuple[Stmt, ...]:
-        """One step of 16 along the inner dim."""
+    def _all_packed(self) -> tuple[Stmt, ...]:
+        """All steps of a left operand in registers: those within the depth for every warp, the others, half a step."""
+        whole, half = divmod(self.deep, MMA[2])
+        within = (self.depth - (self.warps.inner - 1) * self.deep) // MMA[2]
+        within = min(whole, max(0, within))
+        out: list[Stmt] = []
+        for first, count in ((0, within), (within, whole - within)):
+            if count:
+                k = self.cx.iterator(count, "k")
+                out += loop(k, count, self._step(self.cx.ix.add(k, Int(first))), unroll=True)
+        if half:
+            out += self._step(Int(whole), half=True)
+        return tuple(out)
+
+    def _step(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
+        """One step of 16 along the inner dim; with ``half`` only 8 positions count."""
         cx = self.cx
         m = cx.iterator(self.high, "m")
-        left = self._packed(m, k) if self.fragments is not None else self._left(m, k)
+        left = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
         out = [*loop(m, self.high, left, unroll=True)]
         pairs = self.wide // 2
         if pairs:
             n = cx.iterator(pairs, "n")
             tile = cx.ix.mul(n, 2)
-            body = (self._right(tile, k, 4), *self._multiply(tile, 2))
+            body = (*self._right(tile, k, 4, half=half), *self._multiply(tile, 2))
             out += loop(n, pairs, body, unroll=True)
         if self.wide % 2:
             tile = Int(self.wide - 1)
-            out += (self._right(tile, k, 2), *self._multiply(tile, 1))
+            out += (*self._right(tile, k, 2, half=half), *self._multiply(tile, 1))
         return tuple(out)
 
     def _multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
@@ -112,20 +138,25 @@ class _Product:
         at = cx.shared_index(placement, row, inner)
         return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=placement.transposed),)
 
-    def _packed(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
-        """The same from the accumulators of an earlier product, rounded to the element type."""
+    def _packed(self, m: IntExpr, k: IntExpr, *, half: bool) -> tuple[Stmt, ...]:
+        """The same from the accumulators of an earlier product, rounded to the element type; zeros beyond the depth."""
         ix, array = self.cx.ix, name(self.op.a)
         assert self.fragments is not None
         wide = tiles(self.fragments)[1]
         first = ix.add(ix.mul(m, 4 * wide), ix.mul(k, 8))
         out: list[Stmt] = []
         for word, offset in enumerate((0, 2, 4, 6)):
-            low: Value = Reg(array, ix.add(first, Int(offset)))
-            high: Value = Reg(array, ix.add(first, Int(offset + 1)))
-            out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), low, high, self.a.dtype))
+            pair: list[Value] = [Real(0.0), Real(0.0)]
+            if not (half and word >= 2):
+                for i in range(2):
+                    inner = ix.add(self._inner(k), ix.mul(ix.mod(TID, 4), 2), Int(8 * (word // 2) + i))
+                    inside = ix.less(inner, self.depth)
+                    value = Reg(array, ix.add(first, Int(offset + i)))
+                    pair[i] = value if inside == ONE else Select(inside, value, Real(0.0))
+            out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), pair[0], pair[1], self.a.dtype))
         return tuple(out)
 
-    def _right(self, tile: IntExpr, k: IntExpr, count: int) -> Stmt:
+    def _right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
         """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand."""
         cx, ix = self.cx, self.cx.ix
         placement = self.b.placement.shared
@@ -140,7 +171,10 @@ class _Product:
             col = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), placement.cols)
             inner = ix.add(self._inner(k), ix.mod(lane, 16))
         at = cx.shared_index(placement, inner, col)
-        return LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=not placement.transposed)
+        load = LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=not placement.transposed)
+        zero = Real(0.0)
+        empty = [Pack(self.words_b, Int(word), zero, zero, self.b.dtype) for word in range(1, count, 2) if half]
+        return (load, *empty)
 
 
 def compute(cx: Context, op: Product, step: Compute) -> tuple[Stmt, ...]:

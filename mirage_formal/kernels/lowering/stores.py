@@ -1,10 +1,10 @@
-"""Tensors in registers on their way to shared and device memory."""
+"""Tensors in registers on their way to shared and device memory, and the zeros beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage_formal.kernels.lowering.context import TID, Context, when
+from mirage_formal.kernels.lowering.context import TID, Context, loop, when
 from mirage_formal.kernels.lowering.registers import (
     Vars,
     device_width,
@@ -22,11 +22,14 @@ from mirage_formal.kernels.program.program import (
     GlobalWrite,
     Int,
     IntExpr,
+    Real,
     Reg,
     SharedWrite,
     Stmt,
     Value,
 )
+
+_CHUNK = 8
 
 
 def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
@@ -72,6 +75,31 @@ def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
         return (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), values),)
 
     return _stored(cx, number, over, width, write)
+
+
+def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
+    """Writes zeros to the place in shared memory of a computed matrix, wherever it is larger than the matrix."""
+    tensor, placement = cx.tensor(number), cx.tensor(number).placement.shared
+    assert placement is not None and not placement.transposed and not placement.mask
+    rows, cols, most = tensor.rows, tensor.cols, min(placement.cols, -(-tensor.cols // _CHUNK) * _CHUNK)
+
+    def zeros(height: int, width: int, first: tuple[int, int], run: int) -> tuple[Stmt, ...]:
+        """Rows and runs of columns from a first element on, dealt out to threads."""
+        total = height * width
+        if not total:
+            return ()
+        step = cx.iterator(-(-total // cx.plan.threads), "z")
+        e = cx.ix.add(TID, cx.ix.mul(step, cx.plan.threads))
+        row = cx.ix.add(cx.ix.div(e, width), Int(first[0]))
+        col = cx.ix.add(cx.ix.mul(cx.ix.mod(e, width), run), Int(first[1]))
+        write = SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (Real(0.0),) * run)
+        return loop(step, -(-total // cx.plan.threads), when(cx.ix.less(e, total), (write,)))
+
+    return (
+        *zeros(rows, most - cols, (0, cols), 1),
+        *zeros(rows, (placement.cols - most) // _CHUNK, (0, most), _CHUNK),
+        *zeros(placement.rows - rows, placement.cols // _CHUNK, (rows, 0), _CHUNK),
+    )
 
 
 def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:

@@ -53,18 +53,36 @@ def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
     """16-row tiles, 8-column tiles and inner steps of one warp."""
     high = -(-shape.rows // (MMA[0] * warps.rows))
     wide = -(-shape.cols // (MMA[1] * warps.cols))
-    return high, wide, -(-shape.inner // MMA[2]) // warps.inner
+    return high, wide, -(-shape.inner // (MMA[2] * warps.inner))
 
 
 def warp_options(shape: ProductShape, count: int) -> tuple[Warps, ...]:
-    """All ways to cut a product for this many warps, without warps that have no rows, columns or inner steps."""
+    """All ways to cut a product for this many warps into whole inner steps.
+
+    An inner extent that is no whole number of steps may be cut unevenly where it is that of a product before: its
+    accumulators are padded to whole tiles for every warp, and may be left fragments all the same.
+    """
     out = []
+    uneven = shape.source >= 0 and shape.inner % MMA[2] != 0
     for rows in _divisors(count):
         for cols in _divisors(count // rows):
             warps = Warps(rows, cols, count // rows // cols)
-            if -(-shape.inner // MMA[2]) % warps.inner == 0:
+            if uneven or -(-shape.inner // MMA[2]) % warps.inner == 0:
                 out.append(warps)
     return tuple(out)
+
+
+def depth(inner: int, warps: Warps, *, packed: bool) -> int:
+    """Inner positions that the warps of a product read of an operand in shared memory, from the first to the last.
+
+    Args:
+        inner: The inner extent.
+        warps: The warps.
+        packed: Whether the other operand comes from registers, where a warp's part is a whole number of tiles of 8.
+    """
+    steps = -(-inner // (MMA[2] * warps.inner))
+    part = MMA[1] * -(-inner // (MMA[1] * warps.inner)) if packed else MMA[2] * steps
+    return (warps.inner - 1) * part + MMA[2] * steps
 
 
 def _divisors(n: int) -> tuple[int, ...]:
@@ -72,15 +90,20 @@ def _divisors(n: int) -> tuple[int, ...]:
 
 
 def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
-    """Whether the accumulators of a product are, thread by thread, the left fragments that another one needs."""
+    """Whether the accumulators of a product are, thread by thread, the left fragments that another one needs.
+
+    A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step; what is
+    beyond counts as zeros (see lowering/products.py).
+    """
     wide = tiles_of(source, a)[1]
+    ragged = source.cols % MMA[2] != 0
     return (
         a.inner == 1
         and b.cols == 1
         and a.rows == b.rows
         and a.cols == b.inner
-        and wide % 2 == 0
-        and wide * MMA[1] * a.cols == product.inner == source.cols
+        and product.inner == source.cols
+        and (ragged or (wide % 2 == 0 and wide * MMA[1] * a.cols == source.cols))
     )
 
 
@@ -174,6 +197,12 @@ def choose_swizzle(
         chosen, _ = minimise(costs, {})
         return options[chosen[0]]
     return options[0]
+
+
+def unswizzled(buffer: str, rows: int, cols: int) -> SharedPlacement:
+    """The place of a 16-bit matrix that ldmatrix reads: rows of an odd number of chunks, which never conflict."""
+    chunks = -(-cols // _CHUNK)
+    return SharedPlacement(buffer, rows, chunks * _CHUNK, (chunks | 1) * _CHUNK)
 
 
 def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:

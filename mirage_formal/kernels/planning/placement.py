@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import choose_swizzle, plain
+from mirage_formal.kernels.planning.layout import choose_swizzle, depth, plain, unswizzled
 from mirage_formal.kernels.planning.products import Products, choose_products
-from mirage_formal.kernels.program.distribution import MMA, folded, fragment, inner_digit, reads, vector
+from mirage_formal.kernels.program.distribution import folded, fragment, inner_digit, reads, vector
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -407,21 +407,39 @@ class _Chooser:
             if number < self.inputs_count:
                 placement, dtype = self._input_placement(number, matrix), tensor.dtype
             elif matrix:
-                placement, dtype = choose_swizzle(f"s{number}", tensor.rows, tensor.cols), tensor.dtype
+                rows, cols = self._padded(number)
+                whole = rows == tensor.rows and cols == tensor.cols and cols % _VECTOR == 0
+                # Elements and the zeros beside them are told apart by columns, which a swizzle would mix.
+                place = choose_swizzle if whole else unswizzled
+                placement, dtype = place(f"s{number}", rows, cols), tensor.dtype
             else:
                 placement, dtype = plain(f"s{number}", tensor.rows, tensor.cols), DType.FLOAT32
             self.placements.shared_dtype[number] = dtype
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
+    def _padded(self, number: int) -> tuple[int, int]:
+        """Extents of a matrix that ldmatrix reads, with zeros up to whole steps of the inner dim.
+
+        That is the columns of a left operand and the rows of a right one. The generic way pads just as well.
+        """
+        rows, cols = self.tensors[number].rows, self.tensors[number].cols
+        given = rows, cols
+        for op in self.readers[number]:
+            if isinstance(op, Product):
+                compute = self.placements.computes.get(op.result)
+                warps = compute.warps if compute is not None and compute.warps is not None else Warps(1, 1, 1)
+                packed = compute is not None and compute.packed
+                if op.a == number and not packed:
+                    cols = max(cols, depth(given[1], warps, packed=False))
+                if op.b == number:
+                    rows = max(rows, depth(given[0], warps, packed=packed))
+        return rows, cols
+
     def _input_placement(self, number: int, matrix: bool) -> SharedPlacement:
         tensor, source = self.tensors[number], self.sources[number]
         rows, cols = tensor.rows, tensor.cols
         if matrix:
-            # Zeros up to whole steps of the inner dim, which is that of the columns of a left operand.
-            if any(isinstance(op, Product) and op.a == number for op in self.readers[number]):
-                cols = -(-cols // MMA[2]) * MMA[2]
-            if any(isinstance(op, Product) and op.b == number for op in self.readers[number]):
-                rows = -(-rows // MMA[2]) * MMA[2]
+            rows, cols = self._padded(number)
         if source.transposed:
             rows, cols = cols, rows
         width = 16 // tensor.dtype.bytes

@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import MAX_ACCUMULATORS, ProductShape, accumulators, choose_warps, packs
-from mirage_formal.kernels.program.distribution import MMA, WARP
+from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce
 from mirage_formal.kernels.program.plan import Phase, Warps
 from mirage_formal.kernels.program.program import BinaryFn
@@ -44,17 +44,12 @@ class Products:
     proven: bool = True
 
     def eligible(self, op: Product) -> bool:
-        """Whether tensor cores can compute a product.
+        """Whether tensor cores can compute a product: any of two operands of one 16-bit type.
 
-        Inputs are padded with zeros in shared memory; computed operands have to have whole steps and tiles.
+        What extents lack to whole steps and tiles is padded with zeros, in shared memory or when registers are packed.
         """
         a, b = self.flat.tensors[op.a], self.flat.tensors[op.b]
-        if a.dtype is DType.FLOAT32 or a.dtype is not b.dtype:
-            return False
-        computed = op.a >= self.inputs or op.b >= self.inputs
-        if computed and a.cols % MMA[2]:
-            return False
-        return op.b < self.inputs or b.cols % MMA[1] == 0
+        return a.dtype is not DType.FLOAT32 and a.dtype is b.dtype
 
     def root(self, number: int) -> int | None:
         """The product whose accumulators a tensor shares the shape and, in registers, the distribution of."""
