@@ -1,6 +1,8 @@
-"""Input tiles on their way to shared memory: asynchronous 16-byte copies, or one element after another."""
+"""Input tiles on their way to shared memory: asynchronous copies, or element by element through registers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from mirage_formal.kernels.lowering.context import TID, Context, loop, when
 from mirage_formal.kernels.program.integers import ONE
@@ -8,7 +10,10 @@ from mirage_formal.kernels.program.program import (
     CopyAsync,
     IntExpr,
     Real,
+    Reg,
+    Registers,
     Select,
+    SetReg,
     SharedWrite,
     Stmt,
 )
@@ -16,6 +21,8 @@ from mirage_formal.kernels.program.program import (
 _CHUNK_BYTES = 16
 #: Copies of one thread that are unrolled.
 _UNROLL = 32
+#: Elements that a thread has on their way at once where it copies them one by one.
+_IN_FLIGHT = 16
 
 
 def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
@@ -63,23 +70,36 @@ def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, 
 
 
 def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
-    """Copies an input's tile element by element, zeros for padding."""
+    """Copies an input's tile element by element, zeros for padding.
+
+    A thread loads several elements before it stores the first, so that it does not wait for memory after each.
+    """
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement = tensor.placement.shared
     assert placement is not None
     total = placement.rows * placement.cols
     rounds = -(-total // cx.plan.threads)
-    step = cx.iterator(rounds, "c")
-    e = ix.add(TID, ix.mul(step, cx.plan.threads))
-    first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
-    row, col = (second, first) if placement.transposed else (first, second)
-    inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
-    at = cx.coordinates(tensor.shape, row, col)
-    value = cx.device_element(tile, at)
-    if inside != ONE:
-        value = Select(inside, value, Real(0.0))
-    write = SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,))
-    return loop(step, rounds, when(ix.less(e, total), (write,)))
+    groups = -(-rounds // _IN_FLIGHT)
+    count = -(-rounds // groups)
+    group, array = cx.iterator(groups, "c"), cx.fresh("e")
+
+    def each(body: Callable[[IntExpr, IntExpr, IntExpr], Stmt]) -> tuple[Stmt, ...]:
+        """``body`` for the elements of a group: its number in the group, row and column."""
+        u = cx.iterator(count, "u")
+        e = ix.add(TID, ix.mul(ix.add(ix.mul(group, count), u), cx.plan.threads))
+        first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
+        row, col = (second, first) if placement.transposed else (first, second)
+        return loop(u, count, when(ix.less(e, total), (body(u, row, col),)), unroll=True)
+
+    def read(u: IntExpr, row: IntExpr, col: IntExpr) -> Stmt:
+        inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
+        value = cx.device_element(tile, cx.coordinates(tensor.shape, row, col))
+        return SetReg(array, u, value if inside == ONE else Select(inside, value, Real(0.0)))
+
+    def write(u: IntExpr, row: IntExpr, col: IntExpr) -> Stmt:
+        return SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (Reg(array, u),))
+
+    return (Registers(array, count), *loop(group, groups, (*each(read), *each(write))))
 
 
 def prefetch(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:

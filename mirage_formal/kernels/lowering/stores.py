@@ -16,7 +16,7 @@ from mirage_formal.kernels.lowering.registers import (
     vector_width,
 )
 from mirage_formal.kernels.program.distribution import replicas
-from mirage_formal.kernels.program.integers import ZERO
+from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Axis, Distribution, PlanTensor, Tile
 from mirage_formal.kernels.program.program import (
     GlobalWrite,
@@ -24,6 +24,7 @@ from mirage_formal.kernels.program.program import (
     IntExpr,
     Real,
     Reg,
+    Select,
     SharedWrite,
     Stmt,
     Value,
@@ -47,7 +48,7 @@ def _stored(
     width: int,
     write: Callable[[IntExpr, IntExpr, tuple[Value, ...]], tuple[Stmt, ...]],
 ) -> tuple[Stmt, ...]:
-    """Writes a tensor in registers, ``width`` columns at a time."""
+    """Writes a tensor in registers, ``width`` columns at a time; zeros for columns of a run that it does not have."""
     tensor = cx.tensor(number)
     run = run_length(over)
 
@@ -57,11 +58,28 @@ def _stored(
             full = at if run == 1 else (*at[:-1], Int(part))
             row, col = place(cx, over, Axis.ROW, full), place(cx, over, Axis.COL, full)
             first = index(cx, over, full)
-            values = tuple(Reg(name(number), cx.ix.add(first, Int(i))) for i in range(width))
-            out += when(_inside(cx, tensor, over, full), write(row, col, values))
+            values: list[Value] = []
+            for i in range(width):
+                value = Reg(name(number), cx.ix.add(first, Int(i)))
+                there = ONE if tensor.cols % width == 0 or i == 0 else cx.ix.less(cx.ix.add(col, Int(i)), tensor.cols)
+                values.append(value if there == ONE else Select(there, value, Real(0.0)))
+            out += when(_inside(cx, tensor, over, full), write(row, col, tuple(values)))
         return tuple(out)
 
     return over_slots(cx, over, body, inner=1 if run > 1 else 0)
+
+
+def mirror_width(cx: Context, number: int) -> int:
+    """Columns that a thread writes at once to the place in shared memory of a tensor in registers.
+
+    Beside a matrix that is padded there is room for whole vectors, whatever its columns.
+    """
+    tensor = cx.tensor(number)
+    over, placement = tensor.placement.registers, tensor.placement.shared
+    assert over is not None and placement is not None
+    run = run_length(over)
+    padded = tensor.cols < placement.cols and tensor.cols % run and _CHUNK % run == 0
+    return run if padded else vector_width(cx, number, run)
 
 
 def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
@@ -69,7 +87,7 @@ def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
     tensor = cx.tensor(number)
     over, placement = tensor.placement.registers, tensor.placement.shared
     assert over is not None and placement is not None
-    width = vector_width(cx, number, run_length(over))
+    width = mirror_width(cx, number)
 
     def write(row: IntExpr, col: IntExpr, values: tuple[Value, ...]) -> tuple[Stmt, ...]:
         return (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), values),)
@@ -81,7 +99,9 @@ def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
     """Writes zeros to the place in shared memory of a computed matrix, wherever it is larger than the matrix."""
     tensor, placement = cx.tensor(number), cx.tensor(number).placement.shared
     assert placement is not None and not placement.transposed and not placement.mask
-    rows, cols, most = tensor.rows, tensor.cols, min(placement.cols, -(-tensor.cols // _CHUNK) * _CHUNK)
+    width = 1 if tensor.placement.registers is None else mirror_width(cx, number)
+    rows, cols = tensor.rows, -(-tensor.cols // width) * width
+    most = min(placement.cols, -(-cols // _CHUNK) * _CHUNK)
 
     def zeros(height: int, width: int, first: tuple[int, int], run: int) -> tuple[Stmt, ...]:
         """Rows and runs of columns from a first element on, dealt out to threads."""

@@ -25,8 +25,9 @@ from mirage_formal.kernels.lowering import stores
 from mirage_formal.kernels.planning import layout
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Compute, Plan, Warps
-from mirage_formal.kernels.program.program import Real
+from mirage_formal.kernels.program.program import Real, Registers, SetReg, SharedWrite
 from mirage_formal.meaning.reference import run as reference
+from tests.kernels.lowering.test_lower import statements
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.lowering_kit import compare, inputs_for, laid_out, planned
@@ -108,6 +109,26 @@ def test_columns_first(depth: int) -> None:
     right_everywhere(chained(20, depth, 12, strides={0: (1, 20), 1: (1, 24), 2: (1, depth)}))
     right_everywhere(right(20, depth, 12, strides={0: (1, depth), 1: (1, 24), 2: (1, 20)}))
     right_everywhere(mapped(20, depth, 12, strides={0: (1, 20), 1: (1, depth)}))
+
+
+def test_accumulators_are_written_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a place that is padded, whatever the columns: the last pair's second element is a zero of the padding."""
+    parts(monkeypatch, Warps(2, 2, 1), Warps(1, 4, 1))
+    graph = chained(20, 33, 24)
+    plan = right_everywhere(graph)
+    assert not products(plan)[1].packed
+    shared = [s for s in statements(planned(graph)[1].body) if isinstance(s, SharedWrite) and s.buffer == "s4"]
+    assert {len(s.values) for s in shared} == {1, 2, 8}
+    assert all(s.values == (Real(0.0),) * len(s.values) for s in shared if len(s.values) != 2)
+
+
+def test_elements_of_ragged_rows_are_loaded_together() -> None:
+    """Rows that no vector fits: several loads of a thread stand before its first store."""
+    _, program, _ = compare(mapped(40, 77, 33), run=emulate.run)
+    loads = [s for s in statements(program.body) if isinstance(s, SetReg) and s.array.startswith("e_")]
+    (count,) = (s.count for s in statements(program.body) if isinstance(s, Registers) and s.name.startswith("e_"))
+    assert len(loads) == 1
+    assert 8 <= count <= 16
 
 
 def test_both_sides_of_one_tensor() -> None:
