@@ -131,29 +131,30 @@ static inline void store(const Buffer& buffer, int index, float value, int line 
 // --- asynchronous copies ---------------------------------------------------------------------------------------------
 
 // The destination is poisoned at once and gets its bytes at the wait: code that reads in between is wrong on a GPU, too.
-template <class T>
+template <int Bytes, class T>
 static inline void begin_copy(const Shared<T>& buffer, int index, const Input<T>& param, int source, int valid,
                               int line) {
-  const int count = 16 / (int)sizeof(T);
-  emu::Copy copy{buffer.at(index), emu::machine.threads[emu::machine.current].closed_groups, {}};
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  const int count = Bytes / (int)sizeof(T);
+  emu::Copy copy{buffer.at(index), emu::machine.threads[emu::machine.current].closed_groups, Bytes, {}};
   if (valid) {
     emu::check_param(*param.param, source, count, line);
-    memcpy(copy.bytes, param.param->data + (size_t)source * sizeof(T), 16);
+    memcpy(copy.bytes, param.param->data + (size_t)source * sizeof(T), Bytes);
   }
   emu::check_bounds(buffer, index, count, emu::machine.current, line);
   emu::note_write(buffer, index, count, emu::kInFlight, line);
-  memset(&emu::machine.shared[copy.offset], 0xff, 16);
+  memset(&emu::machine.shared[copy.offset], 0xff, Bytes);
   emu::start_copy(copy);
 }
 
-template <class T>
+template <int Bytes = 16, class T>
 static inline void copy_async(const Shared<T>& buffer, int index, const Input<T>& param, Index source) {
-  begin_copy(buffer, index, param, source.value, 1, source.line);
+  begin_copy<Bytes>(buffer, index, param, source.value, 1, source.line);
 }
 
-template <class T>
+template <int Bytes = 16, class T>
 static inline void copy_async(const Shared<T>& buffer, int index, const Input<T>& param, int source, Index valid) {
-  begin_copy(buffer, index, param, source, valid.value, valid.line);
+  begin_copy<Bytes>(buffer, index, param, source, valid.value, valid.line);
 }
 
 static inline void commit() { ++emu::machine.threads[emu::machine.current].closed_groups; }

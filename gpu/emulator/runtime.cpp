@@ -109,8 +109,9 @@ void finish_copies(int left) {
   while (thread.first_copy < thread.copies.size()) {
     const Copy& copy = thread.copies[thread.first_copy];
     if (copy.group >= thread.closed_groups - left) break;
-    memcpy(&machine.shared[copy.offset], copy.bytes, 16);
-    for (Cell* cell = &machine.cells[copy.offset / 2]; cell < &machine.cells[copy.offset / 2 + 8]; ++cell) {
+    memcpy(&machine.shared[copy.offset], copy.bytes, copy.size);
+    Cell* const end = &machine.cells[(copy.offset + copy.size) / 2];
+    for (Cell* cell = &machine.cells[copy.offset / 2]; cell < end; ++cell) {
       cell->state = kHolds;
       cell->writer = machine.current;
       cell->write_epoch = machine.epoch;

@@ -69,6 +69,7 @@ struct Launch {
 struct Copy {
   int offset;
   int group;
+  int size;
   unsigned char bytes[16];
 };
 

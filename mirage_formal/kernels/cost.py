@@ -20,6 +20,10 @@ A graph-defined kernel takes ``launch + latency + max(throughput, path)`` micros
 - throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
   iteration and a single wave a block loads first and computes then.
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
+- element by element: a product of operands that are not both of 16 bits is a loop in which each scalar step waits for
+  its loads. A product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit
+  either, elements are loaded and stored one by one, some at a time, and each time a memory latency is waited for. Issue
+  slots are vector operations, waits are path. Nothing is charged where operands of 16 bits have multiples of 8.
 
 Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at
 the fraction of their peak that library kernels reach. Those whose result is a view (``graph.views``) cost nothing.
@@ -38,6 +42,7 @@ from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelG
 from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
+from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.target import Target
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
@@ -62,6 +67,7 @@ _PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
 #: Most stages of a load ring that are counted as in flight.
 _RING: Final = 8
 _B_REREAD_ROWS: Final = 64  # a product reads its right operand again for every 64 rows of the left one
+_IN_FLIGHT: Final = 16  # elements of one thread on their way at once, as lowering/copies.py has them
 _CHUNK: Final = 32 << 10  # a predefined operator keeps one SM busy per this many bytes
 
 
@@ -110,16 +116,17 @@ class _Work:
     """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
 
     ``shapes``, ``widths`` and ``times`` are of its tensors: the shape, the bytes of an element, and how often it is
-    computed. ``loads`` has for each input the bytes of the tensor and those that one block reads; ``stage`` is what one
-    iteration loads, in bytes.
+    computed. ``threads`` are those of a block. ``loads`` has for each input the bytes of the tensor and those that one
+    block reads; ``stage`` is what one iteration loads, in bytes.
     """
 
     __slots__ = (
         *("latency", "shared", "special", "tensor", "traffic", "vector"),
-        *("loads", "shapes", "stage", "times", "widths"),
+        *("loads", "shapes", "stage", "threads", "times", "widths"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads
         self.tensor = self.vector = self.special = self.traffic = 0
         self.shared = 0
         self.latency = 0.0
@@ -141,6 +148,8 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     costs: list[KernelCost] = []
     needed = set(launched(graph))
     known = places(graph) if len(needed) < len(graph.ops) else None
+    odd = any([stride % 8 and stride != 1 for given in graph.inputs for stride in given.strides])
+    odd |= known is not None and any([place.offset % 8 for place in known])
     for position, op in enumerate(graph.ops):
         operands = [tensors[i] for i in op.operands]
         if position not in needed:
@@ -155,7 +164,11 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             if known is not None:
                 own = (*op.operands, *range(len(tensors), len(tensors) + op.results))
                 shares = [known[i].share(kernel_types(graph)[i].shape) for i in own]
-            cost, results = block_cost(op.graph, operands, target, warm, shares)
+            params: list[PlanParam] = []
+            if odd or any([tensor.shape and tensor.shape[-1] % 8 for tensor in operands]):
+                each = zip(operands, op.operands, strict=True)
+                params = [PlanParam("", x.shape, x.dtype, False, places(graph)[i]) for x, i in each]
+            cost, results = block_cost(op.graph, operands, target, warm, shares, params)
         else:
             cost, results = _predefined(op, operands, target, warm)
         costs.append(cost)
@@ -169,6 +182,7 @@ def block_cost(
     target: Target,
     warm: Sequence[bool] = (),
     shares: Sequence[float] = (),
+    params: Sequence[PlanParam] = (),
 ) -> tuple[KernelCost, list[DTensor]]:
     """Cost and results of one graph-defined kernel.
 
@@ -178,9 +192,10 @@ def block_cost(
         target: The GPU.
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
         shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
+        params: For each operand where it lies; if left out, where 16-byte copies fit.
     """
     grid, loop = block.grid, block.forloop_range
-    work = _Work()
+    work = _Work(block.threads)
     shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
     for iterator, tensor in zip(block.inputs, operands, strict=True):
         shape = list(tensor.shape)
@@ -203,6 +218,8 @@ def block_cost(
         work.stage += tile if repeat == loop else 0
     work.latency = target.model.iteration_us * loop
     context = block.context
+    if params:
+        _narrow_copies(block, params, work, target)
     for op in block.ops:
         _block_op(op, work, context, target)
     results: list[DTensor] = []
@@ -218,6 +235,28 @@ def block_cost(
     return _kernel(block, work, written, target, warm), results
 
 
+def _narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: _Work, target: Target) -> None:
+    """Add the copies of products' operands that are of less than 16 bytes each."""
+    products = [op for op in block.ops if isinstance(op, Op) and op.kind is OpKind.MATMUL]
+    for i in sorted({i for op in products for i in op.operands if i < len(params)}):
+        size = params[i].copies(work.shapes[i])[1]
+        if size < 16:
+            elements, repeat = prod(work.shapes[i]), work.times[i]
+            copies = elements // max(1, size // work.widths[i])
+            work.vector += int(copies * repeat * target.model.element_copy_slots)
+            if not size:
+                groups = -(-elements // (work.threads * _IN_FLIGHT))
+                work.latency += (groups * repeat - 1) * target.model.latency_us  # one is every kernel's
+
+
+def _scalar_product(left: Shape, result: Shape, repeat: int, work: _Work, target: Target) -> None:
+    """Add a product that no tensor core computes: a thread's steps follow one another."""
+    elements, model = prod(result), target.model
+    steps = -(-elements // work.threads) * left[-1] * repeat
+    work.latency += steps * model.scalar_step_clocks / (target.clock_ghz * 1e3)
+    work.vector += int(elements * left[-1] * repeat * model.scalar_step_slots)
+
+
 def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -> None:
     """Append the results of one block operator and add its work."""
     given, shapes, widths, times = op.operands, work.shapes, work.widths, work.times
@@ -231,7 +270,10 @@ def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
         width = op.attrs.dtype.bytes if op.attrs.dtype is not None else widths[given[0]]
-        _arithmetic(op.kind, operands, found[0], repeat, work, target)
+        if op.kind is OpKind.MATMUL and not widths[given[0]] == widths[given[1]] == 2:
+            _scalar_product(operands[0], found[0], repeat, work, target)
+        else:
+            _arithmetic(op.kind, operands, found[0], repeat, work, target)
         own = 0 if op.kind in IN_PLACE else width
         outs = [(shape, width) for shape in found]
         if op.kind is OpKind.MATMUL:

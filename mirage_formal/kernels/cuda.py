@@ -219,7 +219,8 @@ class _Emitter:
     def copy(self, copy: CopyAsync) -> str:
         valid = "" if copy.valid == Int(1) else f", {self.integer(copy.valid)}"
         target, source = self.integer(copy.index), self.integer(copy.source)
-        return f"mf::copy_async({copy.buffer}, {target}, {copy.param}, {source}{valid});"
+        size = "" if copy.bytes == 16 else f"<{copy.bytes}>"
+        return f"mf::copy_async{size}({copy.buffer}, {target}, {copy.param}, {source}{valid});"
 
     # --- expressions -------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,9 @@ class CostModel:
     matmul_us: float
     operator_us: float
     library_efficiency: float
+    scalar_step_clocks: float
+    scalar_step_slots: float
+    element_copy_slots: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,14 +199,15 @@ class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"
     count: Size
 
 
-class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async"):
-    """CopyAsync."""
+class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async", omit_defaults=True):
+    """CopyAsync; ``bytes`` is left out where it is 16."""
 
     buffer: Name
     index: Ref
     param: Name
     source: Ref
     valid: Ref
+    bytes: Literal[4, 8, 16] = 16
 
 
 class CommitEntry(Record, frozen=True, tag_field="is", tag="commit"):

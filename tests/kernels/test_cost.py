@@ -208,6 +208,54 @@ def test_fused_forms_beat_library_operators(b: int) -> None:
     assert estimate(gqa(b, 16 if b == 1 else 4), H200).us < 0.6 * estimate(gqa_unfused(b), H200).us
 
 
+MODEL = ("scalar_step_clocks", "scalar_step_slots", "element_copy_slots")
+#: The H200, were what is done element by element a hundred times slower.
+SLOW = replace(H200, model=replace(H200.model, **{name: 100 * getattr(H200.model, name) for name in MODEL}))
+
+
+def fused(shapes: list[Shape], strides: dict[int, tuple[int, ...]] | None = None) -> Cost:
+    """A product of two whole inputs by one block, on the slow H200."""
+    ops = [Op(OpKind.MATMUL, (0, 1)), Op(OpKind.ACCUM_SUM, (2,))]
+    graph = block((1, 1, 1), 1, [(NONE, None)] * 2, ops, [(3, NONE)])
+    given = tuple(Input(f"t{i}", t(*shape), (strides or {}).get(i, row_major(shape))) for i, shape in enumerate(shapes))
+    return estimate(KernelGraph(given, (GraphDefined((0, 1), graph),), (2,)), SLOW)
+
+
+def test_multiples_of_8_are_charged_nothing_for_elements() -> None:
+    for graph, _ in MEASURED:
+        assert estimate(graph, SLOW) == estimate(graph, H200)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "strides", "charged"),
+    [
+        ([(64, 64), (64, 64)], {}, None),
+        ([(64, 77), (77, 64)], {}, "both"),
+        ([(77, 64), (64, 64)], {}, None),  # odd rows, each of whole copies
+        ([(64, 64), (64, 77)], {1: (1, 64)}, None),  # the same with columns first
+        ([(64, 64), (64, 64)], {1: (65, 1)}, "both"),
+        ([(64, 64), (64, 64)], {1: (66, 1)}, "slots"),  # 4 bytes a copy, and no wait
+        ([(64, 68), (68, 64)], {}, "slots"),
+    ],
+)
+def test_narrow_copies_are_charged(shapes: list[Shape], strides: dict[int, tuple[int, ...]], charged: str) -> None:
+    (found,) = fused(shapes, strides).kernels
+    (wide,) = fused([tuple(-(-n // 8) * 8 for n in shape) for shape in shapes]).kernels
+    assert (found.other_flops > wide.other_flops) == (charged is not None)
+    assert (found.path_us > wide.path_us) == (charged == "both")
+
+
+def test_scalar_products_take_what_they_took() -> None:
+    """36 x 257 x 64 for each of 128 blocks as a loop of scalars: 60 us on an H200."""
+    graph = block((128, 1, 1), 1, [(X, None)] * 2, [Op(OpKind.MATMUL, (0, 1)), Op(OpKind.ACCUM_SUM, (2,))], [(3, X)])
+    types = [DTensor((128, 36, 257), DType.FLOAT32), DTensor((128, 257, 64), DType.FLOAT32)]
+    cost, _ = block_cost(graph, types, H200)
+    assert 0.65 * 60 <= cost.us <= 1.6 * 60
+    half, _ = block_cost(graph, [DTensor(x.shape, DType.FLOAT16) for x in types], H200)
+    assert half.us < 0.1 * cost.us
+    assert cost.tensor_flops == 0
+
+
 def test_splitting_the_keys_pays_when_there_are_few_blocks() -> None:
     assert estimate(gqa(1, 16, loop=4), H200).us < estimate(gqa(1, 2, loop=32), H200).us
 

@@ -224,22 +224,40 @@ MF_DEVICE unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// buffer[index ..] = param[source ..], 16 bytes; zeros, and nothing is read, where `valid` is 0.
-template <class T>
+// buffer[index ..] = param[source ..], 16, 8 or 4 bytes; zeros, and nothing is read, where `valid` is 0. Only copies of
+// 16 bytes can pass by the L1 cache.
+template <int Bytes = 16, class T>
 MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :
-               : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + source))
-               : "memory");
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + source))
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :
+                 : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + source)), "n"(Bytes)
+                 : "memory");
+  }
 }
 
-template <class T>
+template <int Bytes = 16, class T>
 MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source, int valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + (valid ? source : 0))),
-                 "r"(valid ? 16 : 0)
-               : "memory");
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + (valid ? source : 0))),
+                   "r"(valid ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + (valid ? source : 0))),
+                   "n"(Bytes), "r"(valid ? Bytes : 0)
+                 : "memory");
+  }
 }
 
 MF_DEVICE void commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mirage_formal.kernels.lowering.context import TID, Context, loop, when
 from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
     CopyAsync,
+    GlobalRead,
     IntExpr,
     Real,
     Reg,
@@ -16,9 +17,9 @@ from mirage_formal.kernels.program.program import (
     SetReg,
     SharedWrite,
     Stmt,
+    Value,
 )
 
-_CHUNK_BYTES = 16
 #: Copies of one thread that are unrolled.
 _UNROLL = 32
 #: Elements that a thread has on their way at once where it copies them one by one.
@@ -30,7 +31,9 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement = tensor.placement.shared
     assert placement is not None
-    width = _CHUNK_BYTES // tensor.dtype.bytes
+    param = cx.plan.params[tile.param]
+    _, size = param.copies(tensor.shape)
+    width = size // tensor.dtype.bytes
     chunks = placement.cols // width
     step, rounds, first, chunk, mine = _dealt(cx, placement.rows, chunks)
     second = ix.mul(chunk, width)
@@ -41,9 +44,10 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
     copy = CopyAsync(
         placement.buffer,
         cx.shared_index(placement, row, col, iteration),
-        cx.plan.params[tile.param].name,
+        param.name,
         cx.device_index(tile, at, iteration),
         inside,
+        size,
     )
     return loop(step, rounds, when(mine, (copy,)), unroll=rounds <= _UNROLL)
 
@@ -72,10 +76,12 @@ def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, 
 def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
     """Copies an input's tile element by element, zeros for padding.
 
-    A thread loads several elements before it stores the first, so that it does not wait for memory after each.
+    A thread loads several elements before it stores the first, so that it does not wait for memory after each. Loads
+    stand under no condition, because a compiler waits for what is loaded before it leaves one: where there is no
+    element another one is loaded, and not stored.
     """
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
-    placement = tensor.placement.shared
+    placement, param = tensor.placement.shared, cx.plan.params[tile.param]
     assert placement is not None
     total = placement.rows * placement.cols
     rounds = -(-total // cx.plan.threads)
@@ -83,21 +89,24 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
     count = -(-rounds // groups)
     group, array = cx.iterator(groups, "c"), cx.fresh("e")
 
-    def each(body: Callable[[IntExpr, IntExpr, IntExpr], Stmt]) -> tuple[Stmt, ...]:
-        """``body`` for the elements of a group: its number in the group, row and column."""
+    def each(body: Callable[[IntExpr, IntExpr, IntExpr, IntExpr], Sequence[Stmt]]) -> tuple[Stmt, ...]:
+        """``body`` for the elements of a group: its number in the group, whether there is one, row and column."""
         u = cx.iterator(count, "u")
         e = ix.add(TID, ix.mul(ix.add(ix.mul(group, count), u), cx.plan.threads))
         first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
         row, col = (second, first) if placement.transposed else (first, second)
-        return loop(u, count, when(ix.less(e, total), (body(u, row, col),)), unroll=True)
+        return loop(u, count, body(u, ix.less(e, total), row, col), unroll=True)
 
-    def read(u: IntExpr, row: IntExpr, col: IntExpr) -> Stmt:
+    def read(u: IntExpr, _mine: IntExpr, row: IntExpr, col: IntExpr) -> Sequence[Stmt]:
+        index = cx.device_index(tile, cx.coordinates(tensor.shape, row, col))
+        return (SetReg(array, u, GlobalRead(param.name, ix.clamped(index, param.elements))),)
+
+    def write(u: IntExpr, mine: IntExpr, row: IntExpr, col: IntExpr) -> Sequence[Stmt]:
         inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
-        value = cx.device_element(tile, cx.coordinates(tensor.shape, row, col))
-        return SetReg(array, u, value if inside == ONE else Select(inside, value, Real(0.0)))
-
-    def write(u: IntExpr, row: IntExpr, col: IntExpr) -> Stmt:
-        return SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (Reg(array, u),))
+        inside = ix.both((inside, cx.in_memory(tile, cx.coordinates(tensor.shape, row, col))))
+        value: Value = Reg(array, u)
+        value = value if inside == ONE else Select(inside, value, Real(0.0))
+        return when(mine, (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,)),))
 
     return (Registers(array, count), *loop(group, groups, (*each(read), *each(write))))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import choose_swizzle, depth, plain, unswizzled
-from mirage_formal.kernels.planning.products import Products, choose_products
+from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled
+from mirage_formal.kernels.planning.products import Products, choose_products, padded
 from mirage_formal.kernels.program.distribution import folded, fragment, inner_digit, reads, vector
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -40,14 +40,21 @@ from mirage_formal.kernels.program.plan import (
 )
 
 _VECTOR = 8
+#: Bytes of the widest copy.
+_WIDEST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an input tile allows: whether it is contiguous along rows instead of columns, and 16-byte copies."""
+    """What an input tile allows.
+
+    Attributes:
+        transposed: It is contiguous along rows instead of columns.
+        chunk: Bytes of its asynchronous copies; 0 where there are none.
+    """
 
     transposed: bool
-    chunks: bool
+    chunk: int
 
 
 @dataclass(slots=True)
@@ -376,9 +383,9 @@ class _Chooser:
             used = self.readers.get(number, [])
             source = self.sources[number]
             product = any(isinstance(op, Product) for op in used)
-            wanted = resident and (product or (self.warps and used and source.chunks))
+            wanted = resident and (product or (self.warps and used and source.chunk == _WIDEST))
             if number in self.matrices or wanted:
-                self.placements.copied[number] = source.chunks
+                self.placements.copied[number] = source.chunk > 0
                 self.spilled.add(number)
             else:
                 self._device(number)
@@ -407,7 +414,7 @@ class _Chooser:
             if number < self.inputs_count:
                 placement, dtype = self._input_placement(number, matrix), tensor.dtype
             elif matrix:
-                rows, cols = self._padded(number)
+                rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
                 whole = rows == tensor.rows and cols == tensor.cols and cols % _VECTOR == 0
                 # Elements and the zeros beside them are told apart by columns, which a swizzle would mix.
                 place = choose_swizzle if whole else unswizzled
@@ -417,32 +424,14 @@ class _Chooser:
             self.placements.shared_dtype[number] = dtype
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
-    def _padded(self, number: int) -> tuple[int, int]:
-        """Extents of a matrix that ldmatrix reads, with zeros up to whole steps of the inner dim.
-
-        That is the columns of a left operand and the rows of a right one. The generic way pads just as well.
-        """
-        rows, cols = self.tensors[number].rows, self.tensors[number].cols
-        given = rows, cols
-        for op in self.readers[number]:
-            if isinstance(op, Product):
-                compute = self.placements.computes.get(op.result)
-                warps = compute.warps if compute is not None and compute.warps is not None else Warps(1, 1, 1)
-                packed = compute is not None and compute.packed
-                if op.a == number and not packed:
-                    cols = max(cols, depth(given[1], warps, packed=False))
-                if op.b == number:
-                    rows = max(rows, depth(given[0], warps, packed=packed))
-        return rows, cols
-
     def _input_placement(self, number: int, matrix: bool) -> SharedPlacement:
         tensor, source = self.tensors[number], self.sources[number]
         rows, cols = tensor.rows, tensor.cols
         if matrix:
-            rows, cols = self._padded(number)
+            rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
         if source.transposed:
             rows, cols = cols, rows
         width = 16 // tensor.dtype.bytes
-        if not source.chunks and not matrix:
+        if source.chunk < _WIDEST and not matrix:
             return SharedPlacement(f"s{number}", rows, cols, cols, transposed=source.transposed)
         return choose_swizzle(f"s{number}", rows, cols, transposed=source.transposed, width=width)

@@ -57,7 +57,7 @@ def make_plan(
     operands = tuple(types[n] for n in op.operands)
     flat = expand(op, operands)
     params, inputs, savers = _interface(graph, op_index, op, flat, places(graph) if known is None else known)
-    sources = tuple(_source(params[tile.param], tile, flat) for tile in inputs)
+    sources = tuple(Source(*params[tile.param].copies(flat.tensors[tile.tensor].shape)) for tile in inputs)
     best: _Attempt | None = None
     ways = ((False, True), (False, False)) if generic else ((True, True), (True, False), (False, True), (False, False))
     for registers, resident in ways:
@@ -98,18 +98,6 @@ def _interface(
     )
     savers = tuple(Tile(len(block.inputs) + i, flat.outputs[i], saver.omap) for i, saver in enumerate(block.outputs))
     return tuple(params), inputs, savers
-
-
-def _source(param: PlanParam, tile: Tile, flat: Flat) -> Source:
-    """What an input tile allows."""
-    tensor = flat.tensors[tile.tensor]
-    rank = len(tensor.shape)
-    width = 16 // param.dtype.bytes
-    transposed = rank >= 2 and param.strides[-1] != 1 and param.strides[-2] == 1 and tensor.rows == tensor.shape[-2]
-    dense = rank - 2 if transposed else rank - 1
-    if rank == 0 or param.strides[dense] != 1 or tensor.shape[dense] % width:
-        return Source(transposed, chunks=False)
-    return Source(transposed, chunks=param.aligned(width, dense))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,17 @@ from typing import Final
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import MAX_ACCUMULATORS, ProductShape, accumulators, choose_warps, packs
+from mirage_formal.kernels.planning.layout import (
+    MAX_ACCUMULATORS,
+    ProductShape,
+    accumulators,
+    choose_warps,
+    depth,
+    packs,
+)
 from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce
-from mirage_formal.kernels.program.plan import Phase, Warps
+from mirage_formal.kernels.program.plan import Compute, Phase, PlanTensor, Warps
 from mirage_formal.kernels.program.program import BinaryFn
 
 #: Threads of a block, if those that it asks for would hold too many accumulators each.
@@ -154,3 +161,29 @@ def _vector_threads(flat: Flat, threads: int) -> int:
     while threads < min(work, _MAX_VECTOR_THREADS):
         threads *= 2
     return threads
+
+
+def padded(
+    number: int, tensor: PlanTensor, readers: Sequence[FlatOp], computes: Mapping[int, Compute]
+) -> tuple[int, int]:
+    """Rows and columns that a matrix which ldmatrix reads takes in shared memory, zeros up to whole steps included.
+
+    The inner dim is that of the columns of a left operand and of the rows of a right one.
+
+    Args:
+        number: The tensor.
+        tensor: Its extents.
+        readers: Operators that read it.
+        computes: How operators are computed; a product that is not on tensor cores asks for whole steps as well.
+    """
+    rows, cols = tensor.rows, tensor.cols
+    for op in readers:
+        if isinstance(op, Product):
+            compute = computes.get(op.result)
+            warps = Warps(1, 1, 1) if compute is None or compute.warps is None else compute.warps
+            packed = compute is not None and compute.packed
+            if op.a == number and not packed:
+                cols = max(cols, depth(tensor.cols, warps, packed=False))
+            if op.b == number:
+                rows = max(rows, depth(tensor.rows, warps, packed=packed))
+    return rows, cols

@@ -51,6 +51,7 @@ WARP = 32
 MAX_THREADS = 1024
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 VECTOR_BYTES = frozenset((2, 4, 8, 16))
+COPY_BYTES = frozenset((4, 8, 16))
 
 
 class Mode(StrEnum):
@@ -347,7 +348,10 @@ class _Walker:
         if buffer is None or param is None or buffer.dtype is not param.dtype:
             self.fault(at, stmt.buffer, f"expected a buffer and a parameter of one type, got {stmt.param}")
             return
-        count = 16 // buffer.dtype.bytes
+        if stmt.bytes not in COPY_BYTES:
+            self.fault(at, stmt.buffer, f"expected a copy of 4, 8 or 16 bytes, got {stmt.bytes}")
+            return
+        count = stmt.bytes // buffer.dtype.bytes
         self.access(at, Mode.ASYNC, stmt.buffer, stmt.index, count, shared=True)
         self.use(at, f"index of {stmt.param}", stmt.source)
         self.access(at.under(stmt.valid), Mode.READ, stmt.param, stmt.source, count, shared=False)

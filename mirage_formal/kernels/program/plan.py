@@ -224,7 +224,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Copies an input's tile to shared memory, in 16-byte chunks asynchronously or element by element."""
+    """Copies an input's tile to shared memory, asynchronously in chunks of 16, 8 or 4 bytes or element by element."""
 
     tensor: int
     asynchronous: bool
@@ -298,6 +298,24 @@ class PlanParam:
         others = (s for d, s in enumerate(self.strides) if d != dense and extents[d] > 1)
         whole = self.place.extents is None or self.place.extents[dense] % width == 0
         return whole and self.place.offset % width == 0 and all(stride % width == 0 for stride in others)
+
+    def copies(self, tile: Shape) -> tuple[bool, int]:
+        """How tiles of a shape are copied to shared memory.
+
+        Returns:
+            Whether rows and columns are swapped there, because columns are next to each other in memory, and the bytes
+            of the widest asynchronous copies that every tile is cut into evenly: 16, 8, 4, or 0 if there are none.
+        """
+        rank, strides = len(tile), self.strides
+        if rank == 0:
+            return False, 0
+        transposed = rank >= 2 and strides[-1] != 1 and strides[-2] == 1 and prod(tile[:-2]) == 1
+        dense = rank - 2 if transposed else rank - 1
+        for size in (16, 8, 4) if strides[dense] == 1 else ():
+            width = size // self.dtype.bytes
+            if tile[dense] % width == 0 and self.aligned(width, dense):
+                return transposed, size
+        return transposed, 0
 
 
 @dataclass(frozen=True, slots=True)

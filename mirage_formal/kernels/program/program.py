@@ -259,10 +259,11 @@ class GlobalVector:
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """buffer[index ..] = param[source ..], 16 bytes, asynchronously (cp.async); both are 16-byte aligned.
+    """buffer[index ..] = param[source ..], asynchronously (cp.async); both are aligned to the bytes that are copied.
 
     Attributes:
-        valid: Where it is 0 the 16 bytes are filled with zeros and nothing is read.
+        valid: Where it is 0 the bytes are filled with zeros and nothing is read.
+        bytes: 4, 8 or 16.
     """
 
     buffer: str
@@ -270,6 +271,7 @@ class CopyAsync:
     param: str
     source: IntExpr
     valid: IntExpr = Int(1)
+    bytes: int = 16
 
 
 @dataclass(frozen=True, slots=True)

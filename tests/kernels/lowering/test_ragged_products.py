@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.obligations import Safe, Unsafe
 from mirage_formal.claims.safety.safety import discharge_safety
+from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -25,7 +26,8 @@ from mirage_formal.kernels.lowering import stores
 from mirage_formal.kernels.planning import layout
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Compute, Plan, Warps
-from mirage_formal.kernels.program.program import Real, Registers, SetReg, SharedWrite
+from mirage_formal.kernels.program.program import CopyAsync, Real, Registers, SetReg, SharedWrite
+from mirage_formal.kernels.program.stored import programs_of, programs_text
 from mirage_formal.meaning.reference import run as reference
 from tests.kernels.lowering.test_lower import statements
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
@@ -122,6 +124,42 @@ def test_accumulators_are_written_in_pairs(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(s.values == (Real(0.0),) * len(s.values) for s in shared if len(s.values) != 2)
 
 
+COPIES = [
+    # dtype, rows, columns, strides of the right operand, loop, bytes of its copies
+    (DType.FLOAT16, 24, 40, (40, 1), 1, 16),
+    (DType.FLOAT16, 24, 44, (44, 1), 1, 8),
+    (DType.FLOAT16, 24, 44, (46, 1), 3, 4),
+    (DType.FLOAT16, 24, 42, (48, 1), 3, 4),
+    (DType.FLOAT16, 24, 43, (48, 1), 1, 0),
+    (DType.FLOAT16, 24, 44, (45, 1), 1, 0),
+    (DType.BFLOAT16, 20, 44, (1, 60), 3, 8),
+    (DType.FLOAT32, 24, 9, (9, 1), 3, 4),
+    (DType.FLOAT32, 24, 10, (12, 1), 1, 8),
+]
+
+
+@pytest.mark.parametrize("case", COPIES, ids=str)
+def test_the_widest_copies_that_alignment_allows(case: tuple[Any, ...]) -> None:
+    """Of 16, 8 or 4 bytes, asynchronous and in a ring where there is a loop; element by element for odd ones."""
+    dtype, k, n, strides, loop, size = case
+    ops = [op(K.MATMUL, 0, 1), op(K.ACCUM_SUM, 2)]
+    inputs = [load(NONE, 1 if loop > 1 else None), load(NONE, 0 if loop > 1 else None)]
+    graph = kernel(
+        [(18, k * loop), (k * loop, n)], inputs, ops, [(3, NONE)], loop=loop, dtype=dtype, strides={1: strides}
+    )
+    tolerance = 6e-2 if dtype is DType.BFLOAT16 else 8e-3
+    plan, program, _ = compare(graph, run=emulate.run, tolerance=tolerance)
+    compare(graph, tolerance=tolerance)
+    verdict = discharge_safety(program).verdict
+    assert isinstance(verdict, Safe), verdict
+    copies = [s.bytes for s in statements(program.body) if isinstance(s, CopyAsync) and s.buffer == "s1"]
+    assert set(copies) == ({size} if size else set())
+    assert (1 in plan.ring) == (size > 0 and loop > 1)
+    assert programs_of(programs_text((program,))) == (program,)
+    if nvrtc.available():
+        assert nvrtc.compile(emit(program), "sm_90a").spill_bytes == 0
+
+
 def test_elements_of_ragged_rows_are_loaded_together() -> None:
     """Rows that no vector fits: several loads of a thread stand before its first store."""
     _, program, _ = compare(mapped(40, 77, 33), run=emulate.run)
@@ -192,7 +230,7 @@ def test_padding_of_ones_gives_other_results(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_that_are_not_padded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands that end with the depth: ldmatrix would leave its buffer, and obligations say so."""
-    monkeypatch.setattr("mirage_formal.kernels.planning.placement.depth", lambda inner, warps, packed: inner)
+    monkeypatch.setattr("mirage_formal.kernels.planning.products.depth", lambda inner, warps, packed: inner)
     _, program = planned(right(20, 21, 16))
     assert isinstance(discharge_safety(program).verdict, Unsafe)
 

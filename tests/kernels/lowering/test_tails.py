@@ -19,9 +19,11 @@ from mirage_formal.kernels import executable
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.context import Context
 from mirage_formal.kernels.planning import planner
+from mirage_formal.kernels.program.program import CopyAsync
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.run.built.build import KernelRefused, build
+from tests.kernels.lowering.test_lower import statements
 from tests.kit.kernels.example_kernels import checked
 from tests.kit.kernels.tails import Wrapped, chain, drawn, product
 
@@ -135,8 +137,8 @@ def sliced(start: int, stop: int) -> tuple[KernelGraph, KernelGraph]:
     return program, made.graph(made.add(GraphDefined((x, 1), block)))
 
 
-@pytest.mark.parametrize(("start", "chunks"), [(0, True), (8, True), (16, True), (5, False), (4, False)])
-def test_a_slice_is_read_where_it_lies(start: int, chunks: bool) -> None:
+@pytest.mark.parametrize(("start", "chunks"), [(0, 16), (8, 16), (16, 16), (5, 0), (4, 8), (2, 4)])
+def test_a_slice_is_read_where_it_lies(start: int, chunks: int) -> None:
     program, graph = sliced(start, start + 64)
     made = build(graph, program, H200)
     assert len(made.executable.launches) == 1
@@ -145,7 +147,10 @@ def test_a_slice_is_read_where_it_lies(start: int, chunks: bool) -> None:
     assert made.executable.base(argument.value) == 0
     assert checked(made, scales=(0.1,)).answer == "within"
     ring = made.plans[0].loop.ring  # type: ignore[union-attr]
-    assert (0 in ring) == chunks
+    assert (0 in ring) == (chunks > 0)
+    (kernel,) = made.programs.values()
+    copies = [s.bytes for s in statements(kernel.body) if isinstance(s, CopyAsync) and s.buffer == "s0"]
+    assert set(copies) == ({chunks} if chunks else set())
 
 
 def test_predefined_operators_read_slices_where_they_lie() -> None:

@@ -340,7 +340,7 @@ class Machine:
 
     def copy(self, s: p.CopyAsync, mask: NDArray[Any]) -> None:
         item = self.buffer[s.buffer]
-        count = 16 // item.dtype.bytes
+        count = s.bytes // item.dtype.bytes
         assert item.dtype is self.param[s.param].dtype
         unit = self.units(s.buffer, self.ints(s.index), count, mask)
         valid = mask & (self.ints(s.valid) != 0)

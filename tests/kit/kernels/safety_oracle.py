@@ -254,8 +254,8 @@ class Block:
             case ir.GlobalVector(array, at, name, index, count):
                 self.param(name, index, count, mask)
                 self.register(array, at, count, mask)
-            case ir.CopyAsync(name, index, param, source, valid):
-                count = 16 // self.shared[name].dtype.bytes
+            case ir.CopyAsync(name, index, param, source, valid, size):
+                count = size // self.shared[name].dtype.bytes
                 self.value(source, mask)
                 self.param(param, source, count, mask & (self.value(valid, mask) != 0))
                 units, threads = self.units(name, index, count, mask, True)
