@@ -225,6 +225,16 @@ FAULTS: dict[str, tuple[Program, FaultKind, str, int | None]] = {
         "tile",
         4,
     ),
+    "a read of what a copy of 4 bytes leaves": (
+        small(
+            If(ix(tid.equals(0)), (CopyAsync("tile", ix(0), "X", ix(0), bytes=4), Commit(), WaitGroups(0))),
+            Barrier(),
+            *read(1),
+        ),
+        FaultKind.UNINITIALISED,
+        "tile",
+        1,
+    ),
     "a wait before the commit": (
         small(If(ix(tid.equals(0)), (copy(0, 0), WaitGroups(0))), Barrier(), *read(0)),
         FaultKind.PENDING,

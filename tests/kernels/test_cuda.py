@@ -276,6 +276,7 @@ MALFORMED: dict[str, tuple[tuple[Stmt, ...], str]] = {
     "vector of 32 bytes": ((SharedWrite("tile", ZERO, (Real(0.0),) * 16),), "4, 8 or 16 bytes at once"),
     "no values": ((SharedWrite("tile", ZERO, ()),), "4, 8 or 16 bytes at once"),
     "three matrices": ((W, LoadMatrix("w", ZERO, "tile", ZERO, 3)), "1, 2 or 4"),
+    "copy of 2 bytes": ((CopyAsync("tile", ZERO, "X", ZERO, bytes=2),), "4, 8 or 16 bytes"),
     "mma of float32": ((R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)), "16 bits"),
     "shuffle by subtraction": ((R, ShuffleReduce("r", ZERO, BinaryFn.SUB, 1)), "add or max"),
     "shuffle beyond a warp": ((R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 32)), "1..31"),

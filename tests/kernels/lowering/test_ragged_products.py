@@ -189,6 +189,14 @@ def test_every_way_to_cut_accumulators(depth: int, cols: int, monkeypatch: pytes
     assert products(plan)[1].packed
 
 
+@pytest.mark.parametrize("depth", [5, 33, 77])
+def test_uneven_parts_of_operands_in_shared_memory(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where accumulators do not fit the cut that was chosen for them: both operands are padded for all warps."""
+    parts(monkeypatch, Warps(2, 2, 1), Warps(1, 1, 4))
+    plan = right_everywhere(chained(20, depth, 24))
+    assert not products(plan)[1].packed
+
+
 @pytest.mark.parametrize("cols", [1, 2, 4])
 def test_nothing_is_multiplied_by_what_lies_beyond(cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One infinite element in each row of C in turn: its column is infinite, and never 0 times infinity."""
