@@ -9,15 +9,15 @@ A result of a graph-defined kernel that an output shows under another shape lies
 Two forms let the tiles of a graph-defined kernel overhang a tensor, so that grids and loops divide extents that the
 tensor has not:
 
-- A pad behind the end that only graph-defined kernels read is never stored. It lies in its operand's memory; elements
-  outside ``Place.extents`` are zeros that the reader puts in their place.
+- A pad that only graph-defined kernels read is never stored. It lies in its operand's memory; elements outside of
+  ``Place.starts`` and ``Place.extents`` are zeros that the reader puts in their place.
 - A result of a graph-defined kernel that is read only by a slice from the start is never stored whole. It lies in the
   memory of the slice, and elements outside ``Place.extents`` are not written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -39,15 +39,17 @@ class Place:
             only in part is the slice that reads it.
         strides: In elements; element (i, j, ...) lies at ``offset`` plus the sum of index times stride, counted from
             the base's first element.
-        offset: In elements.
+        offset: In elements; below 0 if the first elements do not lie in memory.
         extents: Where only elements with indices below these lie in memory; others are 0 where they are read, and are
             not written. None: all do.
+        starts: As ``extents``, the least indices of elements in memory; None: 0.
     """
 
     base: int
     strides: tuple[int, ...]
     offset: int = 0
     extents: Shape | None = None
+    starts: Shape | None = None
 
     def span(self, shape: Shape) -> int:
         """Elements of the base up to the last one that belongs to a tensor of this shape."""
@@ -56,7 +58,10 @@ class Place:
 
     def share(self, shape: Shape) -> float:
         """The part of a tensor of this shape that lies in memory, from above 0 to 1."""
-        return 1.0 if self.extents is None else prod(self.extents) / prod(shape)
+        if self.extents is None:
+            return 1.0
+        starts = self.starts or (0,) * len(shape)
+        return prod(end - start for start, end in zip(starts, self.extents, strict=True)) / prod(shape)
 
 
 @lru_cache(maxsize=256)
@@ -75,8 +80,7 @@ def places(graph: KernelGraph) -> tuple[Place, ...]:
             continue
         place, shape = found[op.operands[0]], types[first].shape
         if first in padded:
-            inside = place.extents or types[op.operands[0]].shape
-            found[first] = replace(place, extents=inside)
+            found[first] = _padding(op, place, types[op.operands[0]].shape)
         elif op.kind in _VIEWS and place.extents is None:
             strides = _strides(op, types[op.operands[0]].shape, place.strides, shape)
             if strides is not None and addressable(shape, strides):
@@ -122,11 +126,11 @@ def _reshaped_outputs(graph: KernelGraph) -> dict[int, int]:
 
 
 def _padded(graph: KernelGraph) -> frozenset[int]:
-    """Results of pads behind the end that only graph-defined kernels read, through other such pads too."""
+    """Results of pads that only graph-defined kernels read, through other such pads too."""
     readers, makers = _readers(graph), dict(numbered(len(graph.inputs), graph.ops))
     found: set[int] = set()
     for first, op in reversed(makers.items()):
-        if not (isinstance(op, Op) and op.kind is OpKind.PAD) or op.attrs.before or first in graph.outputs:
+        if not (isinstance(op, Op) and op.kind is OpKind.PAD) or first in graph.outputs:
             continue
         if all(isinstance(makers[reader], GraphDefined) or reader in found for reader in readers.get(first, ())):
             found.add(first)
@@ -187,6 +191,17 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
             return (*strides[: op.attrs.dim], 0, *strides[op.attrs.dim + 1 :])
         case _:
             return _reshaped(given, strides, shape)
+
+
+def _padding(op: Op, place: Place, shape: Shape) -> Place:
+    """Where a pad of a tensor of this shape lies."""
+    dim, before = op.attrs.dim, op.attrs.before or 0
+    assert dim is not None
+    extents, starts = list(place.extents or shape), list(place.starts or (0,) * len(shape))
+    extents[dim] += before
+    starts[dim] += before
+    offset = place.offset - before * place.strides[dim]
+    return Place(place.base, place.strides, offset, tuple(extents), tuple(starts) if any(starts) else None)
 
 
 def _start(op: Op, strides: tuple[int, ...]) -> int:

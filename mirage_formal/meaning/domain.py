@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -64,6 +64,9 @@ class Domain(Protocol[T]):
     def transpose(self, a: T, perm: tuple[int, ...]) -> T:
         """Axes permuted: result axis i is axis perm[i] of ``a``."""
 
+    def tiled(self, a: T, axis: int) -> T:
+        """``a`` before an axis of it is divided among blocks or iterations: the same elements."""
+
     def concat(self, a: T, b: T, axis: int) -> T:
         """``a`` followed by ``b`` along an axis; all other axes agree."""
 
@@ -72,3 +75,11 @@ class Domain(Protocol[T]):
 
     def repeat(self, a: T, axis: int, times: int) -> T:
         """An axis of extent 1 copied ``times`` times."""
+
+
+class Untiled(Generic[T]):
+    """A domain whose values have no pieces that tiles would divide."""
+
+    def tiled(self, a: T, axis: int) -> T:
+        """See ``Domain.tiled``."""
+        return a

@@ -9,11 +9,11 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.meaning.domain import KEEPABLE
+from mirage_formal.meaning.domain import KEEPABLE, Untiled
 from mirage_formal.meaning.walk import evaluate
 
 
-class ShapeDomain:
+class ShapeDomain(Untiled[Shape]):
     """Values are the shapes of arrays, leading axes included; ``elements`` adds up what operators produce."""
 
     keeps: Final = KEEPABLE

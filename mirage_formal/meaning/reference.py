@@ -15,13 +15,13 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.contract import batched_product
-from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS
+from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS, Untiled
 from mirage_formal.meaning.walk import evaluate
 
 Floats = NDArray[np.float64]
 
 
-class FloatDomain:
+class FloatDomain(Untiled[Floats]):
     """Arrays of float64; silu and softmax are computed without overflow."""
 
     keeps: Final = KEEPABLE

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.meaning.domain import Untiled
 from mirage_formal.meaning.walk import evaluate
 
 
@@ -174,7 +175,7 @@ def operands(step: Step) -> tuple[int, ...]:
             return (step.a,)
 
 
-class TapeDomain:
+class TapeDomain(Untiled[int]):
     """The walk's domain of step numbers."""
 
     keeps: Final = frozenset[OpKind]()

@@ -159,6 +159,7 @@ def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: B
     split: list[int] = []
     position: dict[int, int] = {}
     tiles: list[int] = []
+    value = tensor.value
     for dim, extent in enumerate(tensor.shape):
         tile = extent
         for axis in range(LEADING):
@@ -166,6 +167,7 @@ def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: B
                 if tile % extents[axis]:
                     raise GraphError(f"dim {dim} of extent {extent} does not divide by {extents[axis]}", where=where)
                 tile //= extents[axis]
+                value = domain.tiled(value, dim) if extents[axis] > 1 else value
                 position[axis] = len(split)
                 split.append(extents[axis])
         tiles.append(len(split))
@@ -179,7 +181,6 @@ def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: B
         lead.append(split[position[axis]])
     perm = (*(position[axis] for axis in range(LEADING)), *tiles)
     # Axes of extent 1 may stand anywhere, so when the split axes are already in order one reshape does it all.
-    value = tensor.value
     full = tuple(split[i] for i in perm)
     moving = [i for i in perm if split[i] != 1]
     if moving != sorted(moving):

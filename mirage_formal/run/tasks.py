@@ -113,7 +113,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     gate = Gate(program, job.options.seed)
     options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
     result = engine_of(job).run(program, job.space, options, task.unit)
-    graphs = (fuse_threads(candidate.graph) for candidate in result.candidates)
+    graphs = (candidate.graph for candidate in result.candidates)
     records = (_found(job, graph if longer is None else longer.wrapped(graph)) for graph in graphs)
     found = {record.digest: record for record in records}
     stats = msgspec.structs.asdict(result.stats)
@@ -133,7 +133,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
 
 
 def _found(job: Job, graph: KernelGraph) -> FoundRecord:
-    graph = canonical(job.sought.wrapped(graph))
+    graph = canonical(fuse_threads(job.sought.wrapped(graph)))
     cost = estimate(graph, job.target)
     return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 

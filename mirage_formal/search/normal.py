@@ -1,15 +1,19 @@
-"""Programs with their slices as far up, and their merged leading dims as far down, as they go.
+"""Programs with slices and concatenations as far up, and merged leading dims as far down, as they go.
 
 Users cut a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides give.
 Both put a copy between operators that one kernel could compute. The same program can cut what the product reads,
 x (W[:, :n]), and keep groups and heads as two dims up to its result: then slices and reshapes stand at inputs and
 outputs, where they are views.
+
+A concatenation is a sum of pads, [a; b] = [a; 0] + [0; b]. Where a and b are elementwise operators over inputs that
+turn zeros into zeros, the pads stand at these inputs, and a kernel that reads them puts the zeros itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 
 from mirage_formal.graph.check import faults, kernel_types
@@ -19,8 +23,10 @@ from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import is_view
+from mirage_formal.search.joined import KEEP_ZERO
 
 _ALONG = (Family.REDUCTION, Family.NORM)
+_VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 #: For each dim of a tensor, the extents of the neighbouring dims that it merges; one for a dim that merges none.
 _Split = tuple[tuple[int, ...], ...]
@@ -49,7 +55,7 @@ class _Stuck(Exception):
 
 
 def normal(program: KernelGraph) -> KernelGraph | None:
-    """The program with slices moved to inputs and merged dims to outputs; None where that changes nothing.
+    """The program with slices and pads moved to inputs, merged dims to outputs; None where that changes nothing.
 
     The result computes what the program does; whoever relies on it proves that.
     """
@@ -69,7 +75,7 @@ class _Maker:
 
     Attributes:
         ops: Its operators.
-        moved: Whether a slice or a reshape is elsewhere.
+        moved: Whether a slice or a reshape is elsewhere, or a concatenation a sum.
     """
 
     def __init__(self, program: KernelGraph) -> None:
@@ -78,6 +84,9 @@ class _Maker:
         self._program = program
         self._types = list(kernel_types(program)[: len(program.inputs)])
         self._known: dict[Op, int] = {}
+        self._cuts: dict[tuple[int, tuple[int, int, int]], int] = {}
+        self._turns: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._together: set[int] = set()  # pads and what is made of them
 
     def outputs(self) -> tuple[int, ...]:
         """The outputs, after all operators were written."""
@@ -97,6 +106,9 @@ class _Maker:
             self.ops.append(op)
             self._types += types
             self._known[op] = len(self._types) - 1
+            sums = kind is OpKind.ADD or kind in KEEP_ZERO
+            if kind is OpKind.PAD or (sums and self._together.issuperset(operands)):
+                self._together.add(self._known[op])
         return self._known[op]
 
     def _shaped(self, tensor: int, shape: Shape) -> int:
@@ -126,6 +138,9 @@ class _Maker:
             case OpKind.MATMUL:
                 if (found := self._product(values)) is not None:
                     return found
+            case OpKind.CONCAT:
+                if (found := self._joined(op, values)) is not None:
+                    return found
             case _ if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim is not None):
                 if (found := self._along(op, values)) is not None:
                     return found
@@ -147,7 +162,21 @@ class _Maker:
     def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
         starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
         moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
-        return _Value(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
+        return _Value(self._turned(value.tensor, moved), split)
+
+    def _turned(self, tensor: int, perm: tuple[int, ...]) -> int:
+        """The transpose of a tensor: of what stands in pads, if it is made of pads."""
+        if (tensor, perm) not in self._turns:
+            self._turns[tensor, perm] = self._turn(tensor, perm)
+        return self._turns[tensor, perm]
+
+    def _turn(self, tensor: int, perm: tuple[int, ...]) -> int:
+        op = self._maker(tensor)
+        if op is None or tensor not in self._together:
+            return self._add(OpKind.TRANSPOSE, (tensor,), Attrs(perm=perm))
+        self.moved = True
+        attrs = op.attrs if op.attrs.dim is None else replace(op.attrs, dim=perm.index(op.attrs.dim))
+        return self._add(op.kind, [self._turned(operand, perm) for operand in op.operands], attrs)
 
     def _slice(self, value: _Value, attrs: Attrs) -> _Value:
         assert attrs.dim is not None
@@ -164,6 +193,36 @@ class _Maker:
             return None
         a, b = (self._at(value, (*split, *value.split[-2:])) for value in values)
         return _Value(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
+
+    def _joined(self, op: Op, values: list[_Value]) -> _Value | None:
+        """A concatenation as a sum of pads of inputs; None where an operand is not zero wherever its inputs are."""
+        dim = op.attrs.dim
+        assert dim is not None
+        tensors = [self._whole(value) for value in values]
+        if not all(self._of_inputs(tensor) for tensor in tensors):
+            return None
+        extents = [self._types[tensor].shape[dim] for tensor in tensors]
+        parts: list[int] = []
+        for number, tensor in enumerate(tensors):
+            parts.append(self._padded(tensor, dim, sum(extents[:number]), sum(extents[number + 1 :])))
+        self.moved = True
+        result = reduce(lambda left, right: self._add(OpKind.ADD, (left, right)), parts)
+        return _plain(result, self._types[result].shape)
+
+    def _of_inputs(self, tensor: int) -> bool:
+        """Whether a tensor is made of one input by views and functions that turn zeros into zeros, or of such pads."""
+        op = self._maker(tensor)
+        if op is None:
+            return True
+        known = op.kind in _VIEWS or op.kind in KEEP_ZERO or tensor in self._together
+        return known and all(self._of_inputs(operand) for operand in op.operands)
+
+    def _padded(self, tensor: int, dim: int, before: int, after: int) -> int:
+        """A pad of such a tensor, behind its views and in front of its other operators."""
+        op = self._maker(tensor)
+        if op is None or op.kind in _VIEWS or op.kind is OpKind.PAD:
+            return self._add(OpKind.PAD, (tensor,), Attrs(dim=dim, before=before, after=after))
+        return self._add(op.kind, [self._padded(operand, dim, before, after) for operand in op.operands], op.attrs)
 
     def _along(self, op: Op, values: list[_Value]) -> _Value | None:
         """An operator of elements, or one along a dim that merges none."""
@@ -183,13 +242,22 @@ class _Maker:
         """A value's tensor with its dims split as wanted."""
         return value.tensor if value.split == split else self._shaped(self._whole(value), _flat(split))
 
+    def _maker(self, tensor: int) -> Op | None:
+        """The operator whose result a tensor is; None for inputs."""
+        number = tensor - len(self._program.inputs)
+        return self.ops[number] if number >= 0 else None
+
     def _sliced(self, tensor: int, dim: int, start: int, stop: int) -> int:
         """The slice of a tensor: of what its operator reads, where that is as good."""
-        shape = self._types[tensor].shape
+        cut = (tensor, (dim, start, stop))
+        if cut not in self._cuts:
+            self._cuts[cut] = self._cut(tensor, dim, start, stop)
+        return self._cuts[cut]
+
+    def _cut(self, tensor: int, dim: int, start: int, stop: int) -> int:
+        shape, op = self._types[tensor].shape, self._maker(tensor)
         if stop - start == shape[dim]:
             return tensor
-        number = tensor - len(self._program.inputs)
-        op = self.ops[number] if number >= 0 else None
         if op is not None and (found := self._passed(op, shape, dim, start, stop)) is not None:
             self.moved = True
             return found

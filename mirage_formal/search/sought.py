@@ -21,8 +21,10 @@ from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.tails.apart import Wrapping, between
+from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import places
+from mirage_formal.search.joined import absorbed, joined
 from mirage_formal.search.normal import normal
 
 #: Operators of one operand that turn zeros into zeros.
@@ -50,12 +52,15 @@ class Sought:
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
         """A candidate for the program as it was given, from one for what is searched."""
-        return candidate if self.wrapping is None else self.wrapping.around(self.inputs, candidate)
+        return absorbed(self._around(candidate))
 
     @property
     def whole(self) -> KernelGraph:
         """What is searched, on the inputs of the program as it was given."""
-        return self.wrapped(self.program)
+        return self._around(self.program)
+
+    def _around(self, graph: KernelGraph) -> KernelGraph:
+        return graph if self.wrapping is None else self.wrapping.around(self.inputs, graph)
 
 
 @lru_cache(maxsize=4096)
@@ -128,10 +133,18 @@ def _other(op: Op, zeros: set[int]) -> int | None:
 
 
 def _peeled(program: KernelGraph) -> Sought | None:
-    """The program between views of its inputs and reshapes of its results; None if there are none of them."""
+    """The program between views and pads of its inputs and reshapes of its results; None if there are none of them."""
     count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
     types, known = kernel_types(program), places(program)
-    front = [first for first in makers if known[first].base < count]
+    strides = {n: item.strides for n, item in enumerate(program.inputs)}
+    together = joined(program)
+    for first, op in makers.items():
+        if known[first].base < count:
+            strides[first] = known[first].strides
+        elif first in together:  # a kernel reads a pad where it lies; sums of pads have no strides of their own
+            pad = isinstance(op, Op) and op.kind is OpKind.PAD
+            strides[first] = strides[op.operands[0]] if pad else row_major(types[first].shape)
+    front = [n for n in strides if n >= count]
     back = sorted(_reshaped(program, makers))
     core = [op for first, op in makers.items() if first not in front and first not in back]
     ends = tuple(makers[n].operands[0] if n in back else n for n in program.outputs)
@@ -139,9 +152,7 @@ def _peeled(program: KernelGraph) -> Sought | None:
         return None
     read = {n for op in core for n in op.operands}
     reads = [n for n in (*range(count), *front) if n in read]
-    inputs = [
-        program.inputs[n] if n < count else Input(f"view{i}", types[n], known[n].strides) for i, n in enumerate(reads)
-    ]
+    inputs = [program.inputs[n] if n < count else Input(f"view{i}", types[n], strides[n]) for i, n in enumerate(reads)]
     wrapping, inner = between(program, (front, reads), (ends, back), inputs)
     return None if faults(inner) else Sought(inner, program.inputs, wrapping)
 

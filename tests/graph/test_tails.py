@@ -79,13 +79,32 @@ def test_pads_that_are_outputs_and_slices_that_kernels_read_stay() -> None:
     assert apart(g.freeze()) is None
 
 
-def test_a_program_with_pads_of_its_own_is_compared_as_it_is() -> None:
+def test_pads_of_a_program_are_inputs_of_it_and_of_its_candidate() -> None:
     """Its candidate has the program's pads; the program's operators on padded inputs would pad twice."""
     g = mf.new_kernel_graph()
     x = g.new_input(dims=(8, 12), name="x")
     g.mark_output(g.softmax(g.pad(x, 1, 0, 4), 1))
     program = g.freeze()
-    assert matched(program, program) == (program, program)
+    here, there = matched(program, program)
+    assert here == there
+    assert [(item.name, item.tensor.shape) for item in here.inputs] == [("pad0", (8, 16))]
+    assert [op.kind for op in here.ops if isinstance(op, Op)] == [OpKind.SOFTMAX]
+
+
+def test_only_the_pads_that_both_have_are_inputs() -> None:
+    """Another pad of the same input is another tensor, and the input itself stays one where it is read."""
+    g = mf.new_kernel_graph()
+    pad0 = g.new_input(dims=(8, 12), name="pad0")
+    g.mark_output(g.exp(g.pad(pad0, 1, 0, 4)) + g.pad(pad0, 1, 4, 0) + g.new_input(dims=(8, 16), name="y"))
+    program = g.freeze()
+    ops = tuple(
+        replace(op, attrs=replace(op.attrs, before=2, after=2)) if isinstance(op, Op) and op.attrs.before else op
+        for op in program.ops
+    )
+    here, there = matched(program, replace(program, ops=ops))
+    assert [item.name for item in here.inputs] == [item.name for item in there.inputs] == ["pad0", "y", "_pad0"]
+    assert [op.attrs.before for op in here.ops if isinstance(op, Op) and op.kind is OpKind.PAD] == [4]
+    assert [op.attrs.before for op in there.ops if isinstance(op, Op) and op.kind is OpKind.PAD] == [2]
 
 
 def test_two_slices_of_one_result() -> None:

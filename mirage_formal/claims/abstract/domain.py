@@ -197,6 +197,10 @@ class AbstractDomain:
         """The identity."""
         return Abstract(tuple(a.shape[i] for i in perm), a.pieces, 0 if a.single else perm.index(a.axis))
 
+    def tiled(self, a: Abstract, axis: int) -> Abstract:
+        """Pieces along the axis cannot be told apart any longer."""
+        return _whole(a.shape, a.term) if _divided(a, axis) else a
+
     def concat(self, a: Abstract, b: Abstract, axis: int) -> Abstract:
         """The pieces of both."""
         parts = [*self._along(a, axis), *self._along(b, axis)]

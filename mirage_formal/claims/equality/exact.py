@@ -24,7 +24,7 @@ from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
 from mirage_formal.meaning.walk import evaluate
 
 #: Lengths of the segments of one axis.
@@ -57,7 +57,7 @@ def common(a: Lengths, b: Lengths) -> Lengths:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
-class Exact:
+class Exact(Untiled[Pieces]):
     """The domain of exact terms for the walk; one instance holds the terms and steps of one proof.
 
     Sound: a concatenation is its operands side by side, and every operator is applied to the pieces of a common cut.

@@ -27,7 +27,7 @@ from typing import Any, Final
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.meaning.contract import batched_product
-from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
 
 Array = Any
 
@@ -75,7 +75,7 @@ class Estimate:
     variance: Array | None = None
 
 
-class RoundingDomain:
+class RoundingDomain(Untiled[Estimate]):
     """See the module.
 
     Args:

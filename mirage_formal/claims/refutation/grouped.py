@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.batched import BatchedDomain
-from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS
+from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS, Untiled
 from mirage_formal.meaning.walk import evaluate
 
 #: Classes of the coordinates of one axis, numbered from 0 without gaps; None is one class.
@@ -43,7 +43,7 @@ class Grouped:
     values: NDArray[Any]
 
 
-class GroupedDomain:
+class GroupedDomain(Untiled[Grouped]):
     """The walk's domain of such tensors.
 
     Sound: every operator is applied to values whose classes are those of a common refinement, so that each value of the

@@ -7,17 +7,20 @@ has no pads in it, the second no grids and loops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.tails.apart import apart
 from mirage_formal.graph.types import DTensor, Shape, row_major
+
+_MOVES = frozenset({OpKind.PAD, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,59 @@ def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
 
 
 def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
-    """The program and the candidate at the padded extents, where the candidate can be taken apart; else they are."""
+    """The program and the candidate at the padded extents, where the candidate can be taken apart; else as they are.
+
+    Pads of inputs that both have then are inputs of both, under one name for one pad.
+    """
     found = tails(program, candidate)
-    return (program, candidate) if found is None else (found.program, found.candidate)
+    both = (program, candidate) if found is None else (found.program, found.candidate)
+    here, there = (_pads(graph) for graph in both)
+    common = sorted(set(here.values()) & set(there.values()), key=repr)
+    if not common:
+        return both
+    named = (_named(both[0], here, common), _named(both[1], there, common))
+    read = {n for graph in named for op in graph.ops for n in op.operands}.union(*(graph.outputs for graph in named))
+    kept = [n for n in range(len(named[0].inputs)) if n in read]
+    return _only(named[0], kept), _only(named[1], kept)
+
+
+def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
+    """The graph with some of its inputs; it reads no others."""
+    count = len(graph.inputs)
+    number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
+    ops = tuple(renumbered(op, number) for op in graph.ops)
+    return KernelGraph(tuple(graph.inputs[n] for n in inputs), ops, tuple(number[n] for n in graph.outputs))
+
+
+#: A tensor that is made of one input by pads and views: the input's name, and the operators with their attributes.
+_Made = tuple[str | OpKind | Attrs, ...]
+
+
+def _pads(graph: KernelGraph) -> dict[int, _Made]:
+    """Results of pads that are made of one input by pads and views."""
+    made: dict[int, _Made] = {number: (item.name,) for number, item in enumerate(graph.inputs)}
+    found: dict[int, _Made] = {}
+    for first, op in numbered(len(graph.inputs), graph.ops):
+        if isinstance(op, Op) and op.kind in _MOVES and op.operands[0] in made:
+            made[first] = (*made[op.operands[0]], op.kind, op.attrs)
+            if op.kind is OpKind.PAD:
+                found[first] = made[first]
+    return found
+
+
+def _named(graph: KernelGraph, pads: Mapping[int, _Made], common: Sequence[_Made]) -> KernelGraph:
+    """The graph with some of its pads as inputs."""
+    types, count, stem = kernel_types(graph), len(graph.inputs), "pad"
+    while any(item.name.startswith(stem) for item in graph.inputs):
+        stem = f"_{stem}"
+    place = {one: count + n for n, one in enumerate(common)}
+    shown = {pads[n]: types[n] for n in pads}
+    added = tuple(Input(f"{stem}{n}", shown[one], row_major(shown[one].shape)) for n, one in enumerate(common))
+    number = [n if n < count else n + len(common) for n in range(len(types))]
+    for n, one in pads.items():
+        number[n] = place.get(one, number[n])
+    ops = tuple(renumbered(op, number) for op in graph.ops)
+    return pruned(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
 
 
 def _outputs(graph: KernelGraph) -> list[DTensor]:

@@ -63,19 +63,39 @@ class Context:
         shape = self.tensor(tile.tensor).shape
         strides = self.plan.params[tile.param].strides
         step = self.iteration if iteration is None else iteration
-        out = [self.tile_base(tile, dim, shape[dim], strides[dim], step) for dim in range(len(shape))]
-        offset = Int(self.plan.params[tile.param].place.offset)
-        return self.ix.add(*out, *(self.ix.mul(c, s) for c, s in zip(coordinates, strides, strict=True)), offset)
+        place = self.plan.params[tile.param].place
+        starts = place.starts or (0,) * len(shape)
+        out = [
+            self.tile_base(tile, dim, shape[dim], strides[dim], step) for dim, start in enumerate(starts) if not start
+        ]
+        for dim, (start, coordinate, stride) in enumerate(zip(starts, coordinates, strides, strict=True)):
+            out.append(self.ix.mul(self._wrapped(tile, dim, coordinate, step) if start else coordinate, stride))
+        first = place.offset + sum(start * stride for start, stride in zip(starts, strides, strict=True))
+        return self.ix.add(*out, Int(first))
 
     def in_memory(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
         """Whether an element of a block's tile lies in memory; the constant 1 where all of them do."""
         param, shape = self.plan.params[tile.param], self.tensor(tile.tensor).shape
         step = self.iteration if iteration is None else iteration
+        starts = param.place.starts or (0,) * len(shape)
         return self.ix.both(
-            self.ix.less(self.ix.add(self.tile_base(tile, dim, shape[dim], 1, step), coordinates[dim]), extent)
+            self.ix.less(
+                self._wrapped(tile, dim, coordinates[dim], step)
+                if starts[dim]
+                else self.ix.add(self.tile_base(tile, dim, shape[dim], 1, step), coordinates[dim]),
+                extent - starts[dim],
+            )
             for dim, extent in enumerate(param.place.extents or ())
-            if extent < param.shape[dim]
+            if extent - starts[dim] < param.shape[dim]
         )
+
+    def _wrapped(self, tile: Tile, dim: int, coordinate: IntExpr, iteration: IntExpr) -> IntExpr:
+        """An index along a padded dim, counted from the first element in memory; what lies before it comes last."""
+        param = self.plan.params[tile.param]
+        assert param.place.starts is not None
+        extent, start = param.shape[dim], param.place.starts[dim]
+        at = self.ix.add(self.tile_base(tile, dim, self.tensor(tile.tensor).shape[dim], 1, iteration), coordinate)
+        return self.ix.mod(self.ix.add(at, Int(extent - start)), extent)
 
     def device_element(self, tile: Tile, coordinates: Sequence[IntExpr]) -> Value:
         """One element of a parameter; 0 for one that does not lie in memory."""

@@ -297,6 +297,7 @@ class PlanParam:
         extents = self.place.extents or self.shape
         others = (s for d, s in enumerate(self.strides) if d != dense and extents[d] > 1)
         whole = self.place.extents is None or self.place.extents[dense] % width == 0
+        whole = whole and (self.place.starts is None or self.place.starts[dense] % width == 0)
         return whole and self.place.offset % width == 0 and all(stride % width == 0 for stride in others)
 
     def copies(self, tile: Shape) -> tuple[bool, int]:

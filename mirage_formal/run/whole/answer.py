@@ -14,7 +14,7 @@ from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.run.driver import About, Report, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.whole.spaces import takes
+from mirage_formal.run.whole.spaces import is_long, takes
 from mirage_formal.run.whole.whole import NO_TIME_S, WholeReport, run_whole
 
 #: Of what the operators take one by one, the share from which on a candidate is clearly better.
@@ -34,9 +34,9 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
     """Search a program as one, or cover it by parts.
 
     A program that is larger than its space is searched part by part. Any other is searched as one. If the user named no
-    space and no limits, there is always an answer: a program that has several outputs or that no search takes as one,
-    for which nothing was found, or of which the best candidate is estimated above the operators one by one, is covered
-    by parts.
+    space and no limits, there is always an answer. Covered by parts is then a program that has several outputs, that no
+    search takes as one or that is one kernel put together from several, a program for which nothing was found, or of
+    which the best candidate is estimated above the operators one by one.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
@@ -48,7 +48,8 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
     job = make_job(program, settings)
     with orderly(), writing(out), workers_of(settings, about, out) as workers:
         about = {**about, "executor": workers}
-        whole = len(program.outputs) > 1 or (settings.resume and (out / WHOLE_FILE).is_file())
+        whole = len(program.outputs) > 1 or is_long(program, settings)
+        whole = whole or (settings.resume and (out / WHOLE_FILE).is_file())
         if whole or not takes(program, job, settings):
             return run_whole(program, settings, out, **about)
         begin = time.monotonic()

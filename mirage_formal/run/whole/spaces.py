@@ -65,10 +65,15 @@ def part_kernels(part: KernelGraph, settings: Settings, *, merged: bool) -> int 
         settings: What was asked for.
         merged: Whether it was made by merging.
     """
+    single = merged or is_long(part, settings)
+    return 1 if single and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
+
+
+def is_long(part: KernelGraph, settings: Settings) -> bool:
+    """Whether a part is too large for one kernel of its space, and kernels behind each other can be one."""
     space = load_space(part_config(part, settings))
     most = settings.max_block_ops or space.max_block_ops
-    single = merged or bool(stations(part, most, space.max_block_inputs))
-    return 1 if single and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
+    return bool(stations(sought(part).program, most, space.max_block_inputs))
 
 
 def _kinds(part: KernelGraph) -> set[OpKind]:
@@ -85,4 +90,4 @@ def _listed(preset: str) -> frozenset[OpKind]:
     return _operators(load_space(preset))
 
 
-__all__ = ["part_config", "part_kernels", "takes"]
+__all__ = ["is_long", "part_config", "part_kernels", "takes"]

@@ -99,8 +99,8 @@ def test_what_a_predefined_operator_reads_is_padded_for_it() -> None:
     assert checked(build(program, program, H200), scales=(1.0,)).answer == "within"
 
 
-def test_zeros_before_the_first_element_are_stored() -> None:
-    """Only pads behind the end are left to the reader."""
+def test_zeros_before_the_first_element_are_left_to_the_reader_too() -> None:
+    """The slices do not start at the first element, so the result is stored as it is."""
     program, graph = chain((5, 24), (8, 32), (2, 2))
     shifted = [
         replace(op, attrs=Attrs(dim=op.attrs.dim, before=op.attrs.after, after=0)) if isinstance(op, Op) else op
@@ -113,7 +113,7 @@ def test_zeros_before_the_first_element_are_stored() -> None:
     ]
     moved = KernelGraph(graph.inputs, (*shifted, graph.ops[4], *cut), graph.outputs)
     made = build(moved, program, H200)
-    assert len(made.executable.launches) > 5
+    assert len(made.executable.launches) == 2
     assert checked(made, scales=(0.1,)).answer == "within"
 
 
