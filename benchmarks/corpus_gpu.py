@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.corpus_gpu build RUNS --out DIR    # where the solvers are: kernels for sm_90a
     python3 -m benchmarks.corpus_gpu run DIR [--autotune] [--limit S]  # where the GPU is: torch, CuPy, NumPy, msgspec
 
-With --warm N, N processes compile the peers first, without measuring, so that torch's cache on disk has them when each
-is measured alone. --from and --to name the first and the last program.
+Numerics come first, --jobs programs at a time, and with them the peers are compiled, so that torch's cache on disk has
+them when each program is measured alone. --from and --to name the first and the last program.
 
 RUNS is what benchmarks.corpus has written (runs/corpus/runs). Numerics are compared at scales 0.1, 1 and 8. The peer is
 PyTorch on the same operators, eager and compiled, captured in a CUDA graph and timed by the same protocol. The ratio is
@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,28 +56,19 @@ def build(runs: Path, out: Path) -> int:
     return 1 if refused else 0
 
 
-def one(directory: Path, *, autotune: bool) -> dict[str, Any]:
-    """Numerics and times of one program."""
-    import cupy
+def times(directory: Path, *, autotune: bool) -> dict[str, Any]:
+    """Times of one program."""
     import torch
 
     from benchmarks.torch_program import draw, torch_program
-    from mirage_formal.claims.numerics.numerics import Inputs, check
     from mirage_formal.device.launch import Optimized
     from mirage_formal.device.measure import TorchRecorder, measure
-    from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.runtime import device_name
     from mirage_formal.kernels.executable import load
 
     executable = load(directory)
     program = executable.program
     found: dict[str, Any] = {"program": directory.name, "launches": len(executable.launches), "device": device_name()}
-    runs = DeviceRuns(executable)
-    record = check(
-        program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=Inputs(0, xp=cupy)
-    )
-    found["numerics"] = {str(one.scale): one.answer for one in record.scales}
-    cupy.get_default_memory_pool().free_all_blocks()
     optimized = Optimized.of(executable)
     size = sum(item.tensor.bytes for item in program.inputs)
     recorder = TorchRecorder()
@@ -108,64 +98,63 @@ def one(directory: Path, *, autotune: bool) -> dict[str, Any]:
     return found
 
 
-def warm(directory: Path, *, autotune: bool) -> None:
-    """Compile the peers of one program and call them once."""
+def ready(directory: Path) -> dict[str, Any]:
+    """Numerics of one program; and its peer compiled, so that torch's cache on disk has it."""
+    import cupy
     import torch
 
     from benchmarks.torch_program import draw, torch_program
+    from mirage_formal.claims.numerics.numerics import Inputs, check
+    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.runtime import device_name
     from mirage_formal.kernels.executable import load
 
-    program = load(directory).program
+    executable = load(directory)
+    program, runs = executable.program, DeviceRuns(executable)
+    record = check(
+        program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=Inputs(0, xp=cupy)
+    )
+    cupy.get_default_memory_pool().free_all_blocks()
     with torch.no_grad():
-        for mode in (None, "max-autotune-no-cudagraphs")[: 1 + autotune]:
-            torch.compile(torch_program(program), mode=mode)(*draw(program.inputs, 7))
+        torch.compile(torch_program(program))(*draw(program.inputs, 7))
+    return {"numerics": {str(one.scale): one.answer for one in record.scales}}
 
 
-def _started(stage: str, place: Path, *, autotune: bool) -> subprocess.CompletedProcess[str]:
-    """A process for one stage of one program."""
-    command = [sys.executable, "-m", "benchmarks.corpus_gpu", stage, str(place), *(["--autotune"] if autotune else [])]
+def _started(stage: str, place: Path, *options: str) -> dict[str, Any]:
+    """What a process for one stage of one program prints last, or why there is nothing."""
+    command = [sys.executable, "-m", "benchmarks.corpus_gpu", stage, str(place), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SILENCE_S)
-
-
-def _warmed(places: Sequence[Path], processes: int, *, autotune: bool) -> None:
-    """Compile the peers of all programs; what fails here is told when it is measured."""
-
-    def quietly(place: Path) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            _started("warm", place, autotune=autotune)
-
-    begin = time.monotonic()
-    with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(quietly, places))
-    print(f"peers of {len(places)} programs compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SILENCE_S)
+        if done.returncode:
+            return {"error": f"{stage}: {done.stderr.strip().splitlines()[-1][:300]}"}
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"error": f"{stage}: {type(error).__name__}"}
+    return found
 
 
 def run(places: Sequence[Path], out: Path, *, autotune: bool, limit: float, processes: int) -> int:
-    """Every program in a process of its own; the table so far is written after each."""
+    """Numerics side by side, then times one after another; the table so far is written after each."""
     begin, rows = time.monotonic(), list[dict[str, Any]]()
-    if processes:
-        _warmed(places, processes, autotune=autotune)
+    with ThreadPoolExecutor(processes) as pool:
+        known = dict(zip(places, pool.map(lambda place: _started("ready", place), places), strict=True))
+    print(f"numerics of {len(places)} programs: {time.monotonic() - begin:.0f} s", flush=True)
     for place in places:
         if time.monotonic() - begin > limit:
             break
-        try:
-            done = _started("one", place, autotune=autotune)
-            last = (done.stdout.strip().splitlines() or [""])[-1]
-            row = json.loads(last) if done.returncode == 0 else {"error": done.stderr.strip().splitlines()[-1][:300]}
-        except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-            row = {"error": type(error).__name__}
-        rows.append({"program": place.name, **row})
+        timed = _started("times", place, *(["--autotune"] if autotune else []))
+        rows.append({"program": place.name, "numerics": {}, **known[place], **timed})
         print(_line(rows[-1]), flush=True)
         (out / "corpus_gpu.json").write_text(json.dumps(rows, indent=1))
     text = _table(rows)
     (out / "corpus_gpu.md").write_text(text)
     print(text)
-    return 0 if all("ratio" in row for row in rows) else 1
+    return 0 if all("ratio" in row and row["numerics"] for row in rows) else 1
 
 
 def _line(row: dict[str, Any]) -> str:
-    if "error" in row:
+    if "ours_us" not in row:
         return f"{row['program']}: {row['error']}"
     return (
         f"{row['program']}: {row['ours_us']:.2f} us, compile {row.get('compile_us', math.nan):.2f}, "
@@ -183,7 +172,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         if "ratio" not in row:
             lines.append(f"| {row['program']} | | | | | | {row.get('error', row.get('compile_error', ''))} |")
             continue
-        answers = ", ".join(row["numerics"].values())
+        answers = ", ".join(row["numerics"].values()) or row.get("error", "")
         times = " | ".join(f"{row.get(name, math.nan):.2f}" for name in ("ours_us", "compile_us", "eager_us"))
         lines.append(f"| {row['program']} | {row['launches']} | {times} | {row['ratio']:.2f} | {answers} |")
     if good:
@@ -199,27 +188,25 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["build", "run", "one", "warm"])
+    parser.add_argument("stage", choices=["build", "run", "ready", "times"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
     parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which no program is begun")
-    parser.add_argument("--warm", type=int, default=0, metavar="N", help="processes that compile the peers first")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="programs whose numerics are computed at once")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="the first program")
     parser.add_argument("--to", dest="last", default="~", metavar="NAME", help="the last program")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.stage == "build":
         return build(given.directory, given.out)
-    if given.stage == "one":
-        print(json.dumps(one(given.directory, autotune=given.autotune)))
-        return 0
-    if given.stage == "warm":
-        warm(given.directory, autotune=given.autotune)
+    if given.stage in ("ready", "times"):
+        found = ready(given.directory) if given.stage == "ready" else times(given.directory, autotune=given.autotune)
+        print(json.dumps(found))
         return 0
     built = sorted(path for path in given.directory.iterdir() if (path / "launch.json").is_file())
     places = [path for path in built if given.first <= path.name <= given.last]
-    return run(places, given.out, autotune=given.autotune, limit=given.limit, processes=given.warm)
+    return run(places, given.out, autotune=given.autotune, limit=given.limit, processes=given.jobs)
 
 
 if __name__ == "__main__":
