@@ -17,8 +17,9 @@ import msgspec
 
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.edit import inlined
 from mirage_formal.graph.formats.json import decode, embedded, to_json
-from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
@@ -118,7 +119,11 @@ class Evidence:
             todo = [
                 found
                 for found in select(
-                    left, self._job.space.keep, lambda f: _operators(f.graph), lambda f: _kernels(f.graph)
+                    left,
+                    self._job.space.keep,
+                    lambda f: _operators(f.graph),
+                    lambda f: _kernels(f.graph),
+                    lambda f: _shown(f.graph),
                 )
                 if found.digest not in self._verified
             ]
@@ -345,6 +350,29 @@ def _kernels(graph: bytes) -> tuple[Hashable, ...]:
     """What each graph-defined kernel of a candidate does, with its grid and loop range."""
     kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
+
+
+@lru_cache(maxsize=1 << 16)
+def _shown(graph: bytes) -> Hashable:
+    """What tells a candidate from others: the kinds of its kernels' operators, and what grids and loops divide.
+
+    Candidates that differ in less, as in the order of grid axes or of a sum's operands, take about the same time.
+    """
+    kernels: list[Hashable] = []
+    for op in decode(graph).ops:
+        if isinstance(op, GraphDefined):
+            block = inlined(op.graph)
+            kinds = sorted(inner.kind.value for inner in block.ops if isinstance(inner, Op))
+            axes = [
+                (extent, *(item.imap[axis] for item in block.inputs), *(item.omap[axis] for item in block.outputs))
+                for axis, extent in enumerate(block.grid)
+                if extent > 1
+            ]
+            loop = (block.forloop_range, *(item.fmap for item in block.inputs))
+            kernels.append((op.operands, tuple(kinds), tuple(sorted(axes, key=repr)), loop))
+        else:
+            kernels.append(op.kind)
+    return tuple(kernels)
 
 
 @lru_cache(maxsize=1 << 16)

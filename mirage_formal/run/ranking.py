@@ -39,18 +39,27 @@ def select(
     keep: int,
     pattern: Callable[[FoundRecord], Hashable] | None = None,
     kernels: Callable[[FoundRecord], Iterable[Hashable]] | None = None,
+    near: Callable[[FoundRecord], Hashable] | None = None,
 ) -> list[FoundRecord]:
     """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
+
+    With ``near``, of candidates for which it is equal all but the first of their rank come behind all others.
 
     With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
     that the list shows different kernels and not one kernel on different grids. With ``kernels``, likewise at most an
     eighth to candidates that have one kernel in common, so that there are different grids and loops to be measured.
     """
+    alike: set[str] = set()
+    if near is not None:
+        firsts: dict[Hashable, FoundRecord] = {}
+        alike = {found.digest for found in ranked if firsts.setdefault(near(found), found) is not found}
     places, shares = max(1, keep // 4), max(1, keep // 8)
     taken: Counter[Hashable] = Counter()
     shared: Counter[Hashable] = Counter()
     first: list[str] = []
     for found in ranked:
+        if found.digest in alike:
+            continue
         key = found.digest if pattern is None else pattern(found)
         parts = set() if kernels is None else set(kernels(found))
         if (taken[key] < places or pattern is None) and all(shared[part] < shares for part in parts):
@@ -59,6 +68,7 @@ def select(
             first.append(found.digest)
     listed = set(first)
     rest = [found.digest for found in ranked if found.digest not in listed]
+    rest.sort(key=alike.__contains__)
     best = set([*first, *rest][:keep])
     seen: set[int] = set()
     for found in ranked:

@@ -34,6 +34,19 @@ def test_selection_spreads_over_kernels_that_candidates_share() -> None:
     assert listed(16) == "abcdefgh"
 
 
+def test_of_candidates_that_are_nearly_the_same_the_first_is_listed() -> None:
+    """Places go to the next ones in rank, as long as there are any."""
+    ranked = [found("a", 1), found("b", 1), found("c", 2), found("d", 3), found("e", 4, 2), found("f", 5, 2)]
+    alike = {"a": 1, "b": 1, "c": 2, "d": 1, "e": 3, "f": 3}
+
+    def listed(keep: int) -> str:
+        return "".join(f.digest[0] for f in select(ranked, keep, near=lambda f: alike[f.digest[0]]))
+
+    assert listed(2) == "ace"  # e is the best of two kernels
+    assert listed(4) == "abce"
+    assert listed(9) == "abcdef"
+
+
 def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None:
     def record(unit: int, *candidates: FoundRecord) -> UnitRecord:
         return UnitRecord(
