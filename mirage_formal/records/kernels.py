@@ -281,6 +281,9 @@ class ModelRecord(Record, frozen=True, kw_only=True):
     matmul_us: Rate
     operator_us: Rate
     library_efficiency: Rate
+    scalar_step_clocks: Rate
+    scalar_step_slots: Rate
+    element_copy_slots: Rate
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mirage_formal.errors import TargetError
 from mirage_formal.kernels.target import load_target, target_names
+from mirage_formal.records.kernels import TargetRecord
 from mirage_formal.resources import data_dir
 
 NAMES = ("a100", "h100", "h200", "rtx4090")
@@ -45,6 +47,14 @@ def test_every_figure_of_the_chip_has_a_source(name: str) -> None:
     for line in source(name).split("[model]")[0].splitlines():
         if re.match(r"^(?!name|title)\w+ =", line):
             assert "#" in line, line
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_the_record_of_kernels_has_every_figure(name: str) -> None:
+    """Programs are derived from the record again, for the target as it was."""
+    target = load_target(name)
+    record = msgspec.convert(msgspec.to_builtins(target), TargetRecord)
+    assert msgspec.to_builtins(record) == msgspec.to_builtins(target)
 
 
 def test_targets_differ() -> None:
