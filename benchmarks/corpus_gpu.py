@@ -8,7 +8,7 @@ them when each program is measured alone. --from and --to name the first and the
 
 RUNS is what benchmarks.corpus has written (runs/corpus/runs). Numerics are compared at scales 0.1, 1 and 8. The peer is
 PyTorch on the same operators, eager and compiled, captured in a CUDA graph and timed by the same protocol. The ratio is
-the better of torch.compile's times over ours. Each program has a process of its own.
+the better of torch.compile's times over ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ def times(directory: Path, *, autotune: bool) -> dict[str, Any]:
     executable = load(directory)
     program = executable.program
     found: dict[str, Any] = {"program": directory.name, "launches": len(executable.launches), "device": device_name()}
+    torch.cuda.empty_cache()
+    torch.compiler.reset()
     optimized = Optimized.of(executable)
     size = sum(item.tensor.bytes for item in program.inputs)
     recorder = TorchRecorder()
@@ -134,19 +136,40 @@ def _started(stage: str, place: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+def _timed(places: Sequence[Path], *, autotune: bool) -> Iterator[dict[str, Any]]:
+    """What a process that measures one program after another prints of each; the last is the one at which it ended."""
+    command = [sys.executable, "-m", "benchmarks.corpus_gpu", "times", *map(str, places)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command += ["--autotune"] if autotune else []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        try:
+            told = 0
+            for line in child.stdout:
+                if line.startswith("{"):
+                    told += 1
+                    yield json.loads(line)
+            if told < len(places):
+                yield {"error": f"times: exit code {child.wait()}"}
+        finally:
+            child.kill()
+
+
 def run(places: Sequence[Path], out: Path, *, autotune: bool, limit: float, processes: int) -> int:
     """Numerics side by side, then times one after another; the table so far is written after each."""
     begin, rows = time.monotonic(), list[dict[str, Any]]()
     with ThreadPoolExecutor(processes) as pool:
         known = dict(zip(places, pool.map(lambda place: _started("ready", place), places), strict=True))
     print(f"numerics of {len(places)} programs: {time.monotonic() - begin:.0f} s", flush=True)
-    for place in places:
-        if time.monotonic() - begin > limit:
-            break
-        timed = _started("times", place, *(["--autotune"] if autotune else []))
-        rows.append({"program": place.name, "numerics": {}, **known[place], **timed})
-        print(_line(rows[-1]), flush=True)
-        (out / "corpus_gpu.json").write_text(json.dumps(rows, indent=1))
+    left = list(places)
+    while left and time.monotonic() - begin < limit:
+        for timed in _timed(left, autotune=autotune):
+            place = left.pop(0)
+            rows.append({"program": place.name, "numerics": {}, **known[place], **timed})
+            print(_line(rows[-1]), flush=True)
+            (out / "corpus_gpu.json").write_text(json.dumps(rows, indent=1))
+            if time.monotonic() - begin > limit:
+                break
     text = _table(rows)
     (out / "corpus_gpu.md").write_text(text)
     print(text)
@@ -189,7 +212,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=["build", "run", "ready", "times"])
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("directories", type=Path, nargs="+", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
     parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which no program is begun")
@@ -198,13 +221,15 @@ def main() -> int:
     parser.add_argument("--to", dest="last", default="~", metavar="NAME", help="the last program")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    first = given.directories[0]
     if given.stage == "build":
-        return build(given.directory, given.out)
+        return build(first, given.out)
     if given.stage in ("ready", "times"):
-        found = ready(given.directory) if given.stage == "ready" else times(given.directory, autotune=given.autotune)
-        print(json.dumps(found))
+        for place in given.directories:
+            found = ready(place) if given.stage == "ready" else times(place, autotune=given.autotune)
+            print(json.dumps(found), flush=True)
         return 0
-    built = sorted(path for path in given.directory.iterdir() if (path / "launch.json").is_file())
+    built = sorted(path for path in first.iterdir() if (path / "launch.json").is_file())
     places = [path for path in built if given.first <= path.name <= given.last]
     return run(places, given.out, autotune=given.autotune, limit=given.limit, processes=given.jobs)
 

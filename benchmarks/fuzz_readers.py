@@ -13,6 +13,7 @@ import argparse
 import io
 import json
 import random
+import re
 import resource
 import shutil
 import signal
@@ -82,7 +83,10 @@ def wrong(good: Path, root: Path, path: Path) -> list[str]:
         before, after = value_of(original), value_of(path)
         if path.name == "search.jsonl":  # units are appended as they end, in any order
             before, after = (sorted(units, key=repr) for units in (before, after))
-        found = differences(before, after)
+        found = list(differences(before, after))
+        if path.name == "equivalence.json":  # what the kernel replays is a proof, if not the same one
+            inside = r"parts/[^/]+/form/proof/.*" if root / "kernels" in path.parents else ".*"
+            found = [place for place in found if not re.fullmatch(inside, place)]
     except (ValueError, RecursionError):
         return ["other bytes"]
     name = kind(root, path)
