@@ -10,8 +10,9 @@ A graph-defined kernel takes ``launch + latency + max(throughput, path)`` micros
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
   it). A result of an earlier kernel that fits half the L2 is not read from device memory at all. Outputs are written
-  once. Replicated reads go through L2 at its own bandwidth. What a tile has beyond a tensor's end (``graph.views``) is
-  arithmetic and shared memory, and no traffic.
+  once. Replicated reads go through L2 at its own bandwidth. L2 hands out sectors of 32 bytes: a tile of which fewer
+  bytes are next to each other in memory takes whole sectors all the same, and so does a result. What a tile has beyond
+  a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile; exponentials, roots and quotients on the special
@@ -39,35 +40,20 @@ from typing import Final
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
-from mirage_formal.graph.ops import IN_PLACE, MOVES, SPECS, BlockContext, OpKind
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.program.plan import PlanParam
+from mirage_formal.kernels.sectors import SECTOR, sectors
 from mirage_formal.kernels.target import Target
+from mirage_formal.kernels.work import Work, arithmetic, narrow_copies, scalar_product
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
 CANNOT_LAUNCH_US: Final = 1e9
 
-#: Special-function results per element of the widest operand.
-_SPECIAL: Final = {
-    OpKind.EXP: 1,
-    OpKind.SQRT: 1,
-    OpKind.DIV: 1,
-    OpKind.SILU: 2,
-    OpKind.GELU: 2,
-    OpKind.SIGMOID: 2,
-    OpKind.TANH: 2,
-    OpKind.ERF: 2,
-    OpKind.LOG: 1,
-    OpKind.RECIPROCAL: 1,
-    OpKind.SOFTMAX: 1,
-}
-#: Operators that pass over their operand more than once, and how often.
-_PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
 #: Most stages of a load ring that are counted as in flight.
 _RING: Final = 8
 _B_REREAD_ROWS: Final = 64  # a product reads its right operand again for every 64 rows of the left one
-_IN_FLIGHT: Final = 16  # elements of one thread on their way at once, as lowering/copies.py has them
 _CHUNK: Final = 32 << 10  # a predefined operator keeps one SM busy per this many bytes
 
 
@@ -112,31 +98,6 @@ class Cost:
     kernels: tuple[KernelCost, ...]
 
 
-class _Work:
-    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
-
-    ``shapes``, ``widths`` and ``times`` are of its tensors: the shape, the bytes of an element, and how often it is
-    computed. ``threads`` are those of a block. ``loads`` has for each input the bytes of the tensor and those that one
-    block reads; ``stage`` is what one iteration loads, in bytes.
-    """
-
-    __slots__ = (
-        *("latency", "shared", "special", "tensor", "traffic", "vector"),
-        *("loads", "shapes", "stage", "threads", "times", "widths"),
-    )
-
-    def __init__(self, threads: int = 0) -> None:
-        self.threads = threads
-        self.tensor = self.vector = self.special = self.traffic = 0
-        self.shared = 0
-        self.latency = 0.0
-        self.shapes: list[Shape] = []
-        self.widths: list[int] = []
-        self.times: list[int] = []
-        self.loads: list[tuple[float, float]] = []
-        self.stage = 0
-
-
 def estimate(graph: KernelGraph, target: Target) -> Cost:
     """Estimated microseconds of a graph on a target, kernel by kernel.
 
@@ -168,7 +129,10 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             if odd or any([tensor.shape and tensor.shape[-1] % 8 for tensor in operands]):
                 each = zip(operands, op.operands, strict=True)
                 params = [PlanParam("", x.shape, x.dtype, False, places(graph)[i]) for x, i in each]
-            cost, results = block_cost(op.graph, operands, target, warm, shares, params)
+            strides = [graph.inputs[i].strides if i < cold else None for i in op.operands]
+            if known is not None:
+                strides = [known[i].strides for i in op.operands]
+            cost, results = block_cost(op.graph, operands, target, warm, shares, params, strides)
         else:
             cost, results = _predefined(op, operands, target, warm)
         costs.append(cost)
@@ -183,6 +147,7 @@ def block_cost(
     warm: Sequence[bool] = (),
     shares: Sequence[float] = (),
     params: Sequence[PlanParam] = (),
+    strides: Sequence[tuple[int, ...] | None] = (),
 ) -> tuple[KernelCost, list[DTensor]]:
     """Cost and results of one graph-defined kernel.
 
@@ -193,9 +158,10 @@ def block_cost(
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
         shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
         params: For each operand where it lies; if left out, where 16-byte copies fit.
+        strides: For each operand its strides; None: row-major. All are, if left out.
     """
     grid, loop = block.grid, block.forloop_range
-    work = _Work(block.threads)
+    work = Work(block.threads)
     shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
     for iterator, tensor in zip(block.inputs, operands, strict=True):
         shape = list(tensor.shape)
@@ -212,17 +178,21 @@ def block_cost(
         widths.append(width)
         times.append(repeat)
         stored = shares[len(loads)] if shares else 1.0
-        loads.append((tensor.bytes * stored, tile * repeat * stored))
+        mine = tile * repeat * stored
+        if not shape or shape[-1] * width < SECTOR or strides:
+            work.waste += mine * (sectors(shape, tensor.shape, strides[len(loads)] if strides else None, width) - 1.0)
+        loads.append((tensor.bytes * stored, mine))
         work.shared += tile
         work.traffic += tile * repeat
         work.stage += tile if repeat == loop else 0
     work.latency = target.model.iteration_us * loop
     context = block.context
     if params:
-        _narrow_copies(block, params, work, target)
+        narrow_copies(block, params, work, target)
     for op in block.ops:
         _block_op(op, work, context, target)
     results: list[DTensor] = []
+    waste = 0.0
     for saver in block.outputs:
         shape = list(shapes[saver.operand])
         for axis, dim in enumerate(saver.omap):
@@ -230,34 +200,15 @@ def block_cost(
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
         results.append(DTensor(tuple(shape), operands[0].dtype if width == 2 else DType.FLOAT32))
+        own = shapes[saver.operand]
+        if not own or own[-1] * width < SECTOR:
+            waste += results[-1].bytes * (sectors(own, tuple(shape), None, width) - 1.0)
     parts = shares[len(operands) :] or [1.0] * len(results)
     written = sum([tensor.bytes * share for tensor, share in zip(results, parts, strict=True)])
-    return _kernel(block, work, written, target, warm), results
+    return _kernel(block, work, (written, waste), target, warm), results
 
 
-def _narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: _Work, target: Target) -> None:
-    """Add the copies of products' operands that are of less than 16 bytes each."""
-    products = [op for op in block.ops if isinstance(op, Op) and op.kind is OpKind.MATMUL]
-    for i in sorted({i for op in products for i in op.operands if i < len(params)}):
-        size = params[i].copies(work.shapes[i])[1]
-        if size < 16:
-            elements, repeat = prod(work.shapes[i]), work.times[i]
-            copies = elements // max(1, size // work.widths[i])
-            work.vector += int(copies * repeat * target.model.element_copy_slots)
-            if not size:
-                groups = -(-elements // (work.threads * _IN_FLIGHT))
-                work.latency += (groups * repeat - 1) * target.model.latency_us  # one is every kernel's
-
-
-def _scalar_product(left: Shape, result: Shape, repeat: int, work: _Work, target: Target) -> None:
-    """Add a product that no tensor core computes: a thread's steps follow one another."""
-    elements, model = prod(result), target.model
-    steps = -(-elements // work.threads) * left[-1] * repeat
-    work.latency += steps * model.scalar_step_clocks / (target.clock_ghz * 1e3)
-    work.vector += int(elements * left[-1] * repeat * model.scalar_step_slots)
-
-
-def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -> None:
+def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) -> None:
     """Append the results of one block operator and add its work."""
     given, shapes, widths, times = op.operands, work.shapes, work.widths, work.times
     repeat = max([times[i] for i in given])
@@ -271,9 +222,9 @@ def _block_op(op: BlockOp, work: _Work, context: BlockContext, target: Target) -
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
         width = op.attrs.dtype.bytes if op.attrs.dtype is not None else widths[given[0]]
         if op.kind is OpKind.MATMUL and not widths[given[0]] == widths[given[1]] == 2:
-            _scalar_product(operands[0], found[0], repeat, work, target)
+            scalar_product(operands[0], found[0], repeat, work, target)
         else:
-            _arithmetic(op.kind, operands, found[0], repeat, work, target)
+            arithmetic(op.kind, operands, found[0], repeat, work, target)
         own = 0 if op.kind in IN_PLACE else width
         outs = [(shape, width) for shape in found]
         if op.kind is OpKind.MATMUL:
@@ -304,7 +255,7 @@ def _thread_graph(
     given: list[tuple[Shape, int]],
     context: BlockContext,
     repeat: int,
-    work: _Work,
+    work: Work,
     target: Target,
 ) -> list[tuple[Shape, int]]:
     """Work of a thread graph; returns shape and element width of its outputs. Its interior costs no shared memory."""
@@ -314,37 +265,17 @@ def _thread_graph(
         found = SPECS[op.kind].shape(op.attrs, operands, context)
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
-        _arithmetic(op.kind, operands, found[0], repeat, work, target)
+        arithmetic(op.kind, operands, found[0], repeat, work, target)
         width = op.attrs.dtype.bytes if op.attrs.dtype is not None else tensors[op.operands[0]][1]
         tensors.append((found[0], width))
     work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers(graph)])
     return [tensors[i] for i in graph.outputs]
 
 
-def _arithmetic(
-    kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: int, work: _Work, target: Target
-) -> None:
-    """Add the operations of one operator, done ``repeat`` times."""
-    if kind is OpKind.MATMUL:
-        left, right = operands
-        tile = target.model.tensor_tile
-        rows, columns = left[-2], right[-1]
-        if rows < columns and rows < tile[0]:  # few rows: the product is done transposed if that pads less
-            straight = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
-            transposed = -(-columns // tile[0]) * tile[0] * (-(-rows // tile[1]) * tile[1])
-            area = min(straight, transposed)
-        else:
-            area = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
-        work.tensor += 2 * prod(left[:-2]) * area * (-(-left[-1] // tile[2]) * tile[2]) * repeat
-    elif kind not in MOVES and kind is not OpKind.ACCUM_CONCAT:  # these only rename elements
-        elements = prod(operands[0])
-        if len(operands) > 1:
-            elements = max(elements, prod(result))
-        work.vector += elements * repeat * _PASSES.get(kind, 1)
-        work.special += elements * repeat * _SPECIAL.get(kind, 0)
-
-
-def _kernel(block: BlockGraph, work: _Work, written: float, target: Target, warm: Sequence[bool]) -> KernelCost:
+def _kernel(
+    block: BlockGraph, work: Work, stores: tuple[float, float], target: Target, warm: Sequence[bool]
+) -> KernelCost:
+    written, waste = stores
     limits, model, loads, stage = target.limits, target.model, work.loads, work.stage
     blocks = block.grid[0] * block.grid[1] * block.grid[2]
     per_sm = -(-blocks // target.sms)
@@ -370,7 +301,7 @@ def _kernel(block: BlockGraph, work: _Work, written: float, target: Target, warm
     active = min(blocks, target.sms)
     device_rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
     l2_rate = model.l2_bandwidth_gbs * 1e3
-    crossing = loaded * blocks + written
+    crossing = (loaded + work.waste) * blocks + written + waste
     memory = max(
         (read + written) / device_rate,
         crossing / l2_rate,
@@ -397,7 +328,7 @@ def _kernel(block: BlockGraph, work: _Work, written: float, target: Target, warm
     )
 
 
-def _compute_us(work: _Work, target: Target, sms: int) -> float:
+def _compute_us(work: Work, target: Target, sms: int) -> float:
     """Microseconds that ``sms`` SMs take for the work."""
     clock = target.clock_ghz * 1e3  # cycles per microsecond
     share = target.sms / sms
@@ -419,8 +350,8 @@ def _predefined(
         raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
     dtype = op.attrs.dtype if op.attrs.dtype is not None else operands[0].dtype
     results = [DTensor(shape, dtype) for shape in found]
-    work = _Work()
-    _arithmetic(op.kind, shapes, found[0], 1, work, target)
+    work = Work()
+    arithmetic(op.kind, shapes, found[0], 1, work, target)
     written = sum([tensor.bytes for tensor in results])
     crossing = written + sum([tensor.bytes for tensor in operands])
     read = sum([tensor.bytes for tensor, hot in zip(operands, warm, strict=True) if not hot])

@@ -1,0 +1,104 @@
+"""Work of one thread block, as the cost model counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+from mirage_formal.graph.graph import BlockGraph, Op
+from mirage_formal.graph.ops import MOVES, OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.kernels.program.plan import PlanParam
+from mirage_formal.kernels.target import Target
+
+#: Special-function results per element of the widest operand.
+_SPECIAL: Final = {
+    OpKind.EXP: 1,
+    OpKind.SQRT: 1,
+    OpKind.DIV: 1,
+    OpKind.SILU: 2,
+    OpKind.GELU: 2,
+    OpKind.SIGMOID: 2,
+    OpKind.TANH: 2,
+    OpKind.ERF: 2,
+    OpKind.LOG: 1,
+    OpKind.RECIPROCAL: 1,
+    OpKind.SOFTMAX: 1,
+}
+#: Operators that pass over their operand more than once, and how often.
+_PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
+_IN_FLIGHT: Final = 16  # elements of one thread on their way at once, as lowering/copies.py has them
+
+
+class Work:
+    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
+
+    ``shapes``, ``widths`` and ``times`` are of its tensors: the shape, the bytes of an element, and how often it is
+    computed. ``threads`` are those of a block. ``loads`` has for each input the bytes of the tensor and those that one
+    block reads; ``waste`` is what sectors have beside it; ``stage`` is what one iteration loads, in bytes.
+    """
+
+    __slots__ = (
+        *("latency", "shared", "special", "tensor", "traffic", "vector"),
+        *("loads", "shapes", "stage", "threads", "times", "waste", "widths"),
+    )
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads
+        self.tensor = self.vector = self.special = self.traffic = 0
+        self.shared = 0
+        self.latency = self.waste = 0.0
+        self.shapes: list[Shape] = []
+        self.widths: list[int] = []
+        self.times: list[int] = []
+        self.loads: list[tuple[float, float]] = []
+        self.stage = 0
+
+
+def arithmetic(
+    kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: int, work: Work, target: Target
+) -> None:
+    """Add the operations of one operator, done ``repeat`` times."""
+    if kind is OpKind.MATMUL:
+        left, right = operands
+        tile = target.model.tensor_tile
+        rows, columns = left[-2], right[-1]
+        if rows < columns and rows < tile[0]:  # few rows: the product is done transposed if that pads less
+            straight = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
+            transposed = -(-columns // tile[0]) * tile[0] * (-(-rows // tile[1]) * tile[1])
+            area = min(straight, transposed)
+        else:
+            area = -(-rows // tile[0]) * tile[0] * (-(-columns // tile[1]) * tile[1])
+        work.tensor += 2 * prod(left[:-2]) * area * (-(-left[-1] // tile[2]) * tile[2]) * repeat
+    elif kind not in MOVES and kind is not OpKind.ACCUM_CONCAT:  # these only rename elements
+        elements = prod(operands[0])
+        if len(operands) > 1:
+            elements = max(elements, prod(result))
+        work.vector += elements * repeat * _PASSES.get(kind, 1)
+        work.special += elements * repeat * _SPECIAL.get(kind, 0)
+
+
+def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, target: Target) -> None:
+    """Add the copies of products' operands that are of less than 16 bytes each."""
+    products = [op for op in block.ops if isinstance(op, Op) and op.kind is OpKind.MATMUL]
+    for i in sorted({i for op in products for i in op.operands if i < len(params)}):
+        size = params[i].copies(work.shapes[i])[1]
+        if size < 16:
+            elements, repeat = prod(work.shapes[i]), work.times[i]
+            copies = elements // max(1, size // work.widths[i])
+            work.vector += int(copies * repeat * target.model.element_copy_slots)
+            if not size:
+                groups = -(-elements // (work.threads * _IN_FLIGHT))
+                work.latency += (groups * repeat - 1) * target.model.latency_us  # one is every kernel's
+
+
+def scalar_product(left: Shape, result: Shape, repeat: int, work: Work, target: Target) -> None:
+    """Add a product that no tensor core computes: a thread's steps follow one another."""
+    elements, model = prod(result), target.model
+    steps = -(-elements // work.threads) * left[-1] * repeat
+    work.latency += steps * model.scalar_step_clocks / (target.clock_ghz * 1e3)
+    work.vector += int(elements * left[-1] * repeat * model.scalar_step_slots)
+
+
+__all__ = ["Work", "arithmetic", "narrow_copies", "scalar_product"]
