@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import buffers, kernel_types
@@ -98,6 +98,24 @@ class Cost:
     kernels: tuple[KernelCost, ...]
 
 
+class Lying(NamedTuple):
+    """Where the tensors of one kernel lie.
+
+    Attributes:
+        shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
+        params: For each operand where it lies; if left out, where 16-byte copies fit.
+        strides: For each operand its strides; None: row-major. All are, if left out.
+    """
+
+    shares: Sequence[float] = ()
+    params: Sequence[PlanParam] = ()
+    strides: Sequence[tuple[int, ...] | None] = ()
+
+
+#: Whole, row-major tensors.
+ALONE: Final = Lying()
+
+
 def estimate(graph: KernelGraph, target: Target) -> Cost:
     """Estimated microseconds of a graph on a target, kernel by kernel.
 
@@ -132,7 +150,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             strides = [graph.inputs[i].strides if i < cold else None for i in op.operands]
             if known is not None:
                 strides = [known[i].strides for i in op.operands]
-            cost, results = block_cost(op.graph, operands, target, warm, shares, params, strides)
+            cost, results = block_cost(op.graph, operands, target, warm, Lying(shares, params, strides))
         else:
             cost, results = _predefined(op, operands, target, warm)
         costs.append(cost)
@@ -145,9 +163,7 @@ def block_cost(
     operands: Sequence[DTensor],
     target: Target,
     warm: Sequence[bool] = (),
-    shares: Sequence[float] = (),
-    params: Sequence[PlanParam] = (),
-    strides: Sequence[tuple[int, ...] | None] = (),
+    lying: Lying = ALONE,
 ) -> tuple[KernelCost, list[DTensor]]:
     """Cost and results of one graph-defined kernel.
 
@@ -156,10 +172,9 @@ def block_cost(
         operands: Types of what its input iterators read.
         target: The GPU.
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
-        shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
-        params: For each operand where it lies; if left out, where 16-byte copies fit.
-        strides: For each operand its strides; None: row-major. All are, if left out.
+        lying: Where its operands and results lie.
     """
+    shares, params, strides = lying
     grid, loop = block.grid, block.forloop_range
     work = Work(block.threads)
     shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
@@ -179,8 +194,9 @@ def block_cost(
         times.append(repeat)
         stored = shares[len(loads)] if shares else 1.0
         mine = tile * repeat * stored
-        if not shape or shape[-1] * width < SECTOR or strides:
-            work.waste += mine * (sectors(shape, tensor.shape, strides[len(loads)] if strides else None, width) - 1.0)
+        steps = strides[len(loads)] if strides else None
+        if not shape or shape[-1] * width < SECTOR or (steps is not None and steps[-1] != 1):
+            work.waste += mine * (sectors(shape, tensor.shape, steps, width) - 1.0)
         loads.append((tensor.bytes * stored, mine))
         work.shared += tile
         work.traffic += tile * repeat

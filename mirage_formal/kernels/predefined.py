@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIter
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.graph.views import Place
-from mirage_formal.kernels.cost import block_cost
+from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.fibres import fibres
 from mirage_formal.kernels.lowering.pointwise import Operand, pointwise
 from mirage_formal.kernels.program.access import listing
@@ -253,7 +253,7 @@ def _form(
     kernel = GraphDefined(tuple(range(len(operands))), block)
     graph = KernelGraph(tuple(inputs[:-1]), (kernel,), (len(operands),))
     shares = [place.share(item.tensor.shape) for place, item in zip(known, inputs, strict=True)]
-    cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, shares=shares)
+    cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, lying=Lying(shares))
     return _Form(graph, tuple(known), cost.us)
 
 
