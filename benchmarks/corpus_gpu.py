@@ -76,7 +76,15 @@ def times(directory: Path, *, autotune: bool) -> dict[str, Any]:
     recorder = TorchRecorder()
     with torch.no_grad():
         eager = torch_program(program)
-        outputs = [torch.empty_like(value).contiguous() for value in eager(*draw(program.inputs, 7))]
+        given = draw(program.inputs, 7)
+        theirs = eager(*given)
+        outputs = [torch.empty_like(value).contiguous() for value in theirs]
+        optimized(*given, out=outputs)
+        apart = [
+            float((mine.double() - value.double()).norm() / value.double().norm().clamp(min=1e-30))
+            for mine, value in zip(outputs, theirs, strict=True)
+        ]
+        found["difference"] = max(apart)  # the peer is the same program
         found["ours_us"] = measure(
             lambda x: optimized(*x, out=outputs),
             lambda seed: draw(program.inputs, seed),
@@ -84,9 +92,9 @@ def times(directory: Path, *, autotune: bool) -> dict[str, Any]:
             recorder,
             outputs=outputs,
         ).us
-        peers = {"eager": eager, "compile": torch.compile(eager)}
+        peers = {"eager": eager, "compile": torch.compile(eager, fullgraph=True)}
         if autotune:
-            peers["max-autotune"] = torch.compile(eager, mode="max-autotune-no-cudagraphs")
+            peers["max-autotune"] = torch.compile(eager, mode="max-autotune-no-cudagraphs", fullgraph=True)
         for name, call in peers.items():
             try:
                 call(*draw(program.inputs, 7))
@@ -118,7 +126,7 @@ def ready(directory: Path) -> dict[str, Any]:
     )
     cupy.get_default_memory_pool().free_all_blocks()
     with torch.no_grad():
-        torch.compile(torch_program(program))(*draw(program.inputs, 7))
+        torch.compile(torch_program(program), fullgraph=True)(*draw(program.inputs, 7))
     return {"numerics": {str(one.scale): one.answer for one in record.scales}}
 
 
@@ -179,9 +187,10 @@ def run(places: Sequence[Path], out: Path, *, autotune: bool, limit: float, proc
 def _line(row: dict[str, Any]) -> str:
     if "ours_us" not in row:
         return f"{row['program']}: {row['error']}"
+    compiled, eager, ratio = (row.get(name, math.nan) for name in ("compile_us", "eager_us", "ratio"))
     return (
-        f"{row['program']}: {row['ours_us']:.2f} us, compile {row.get('compile_us', math.nan):.2f}, "
-        f"eager {row.get('eager_us', math.nan):.2f}, ratio {row.get('ratio', math.nan):.2f}, {row['numerics']}"
+        f"{row['program']}: {row['ours_us']:.2f} us, compile {compiled:.2f}, eager {eager:.2f}, ratio {ratio:.2f}, "
+        f"difference {row['difference']:.1e}, {row['numerics']}"
     )
 
 
