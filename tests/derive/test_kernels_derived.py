@@ -162,7 +162,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     ),
     "an empty body": (in_source(lambda text: text[: text.index("{\n") + 2] + "}\n"), "kernel.cu", "CUDA C++"),
     "another index": (
-        in_source(lambda text: re.sub(r"mf::store\((\w+), ", r"mf::store(\1, 1 + ", text, count=1)),
+        in_source(lambda text: re.sub(r"(mf::store\w*)\(\s*(\w+),\s*", r"\1(\2, 1 + ", text, count=1)),
         "kernel.cu",
         "CUDA C++",
     ),
@@ -172,7 +172,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     "settled by enumeration": (in_lines(by_enumeration), "obligations.jsonl", "obligations"),
     "another claim": (in_lines(other_claim), "obligations.jsonl", "obligations"),
     "obligations in another order": (in_lines(list.reverse), "obligations.jsonl", "obligations"),
-    "other buffers": (other_buffers, "plan.json", "plans"),
+    "other buffers": (other_buffers, "plan.json", "plan"),
     "other barriers": (
         lambda root: edit(root / "plan.json", lambda r: r["kernels"][0]["loop"].update(barriers=77)),
         "plan.json",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mirage_formal.kernels.executable import Executable
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target
 from mirage_formal.records import KernelPlanRecord, ObligationRecord
-from mirage_formal.run.built.stable import Stable
+
+if TYPE_CHECKING:
+    from mirage_formal.run.built.stable import Stable  # loads the checker, which searches do not need
 
 
 @dataclass(frozen=True, slots=True)
