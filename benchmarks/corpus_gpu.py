@@ -130,12 +130,16 @@ def ready(directory: Path) -> dict[str, Any]:
     return {"numerics": {str(one.scale): one.answer for one in record.scales}}
 
 
-def _started(stage: str, place: Path, *options: str) -> dict[str, Any]:
-    """What a process for one stage of one program prints last, or why there is nothing."""
-    command = [sys.executable, "-m", "benchmarks.corpus_gpu", stage, str(place), *options]
+def _child(stage: str, *given: str) -> dict[str, Any]:
+    """How a process for a stage is started."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return {"args": [sys.executable, "-m", "benchmarks.corpus_gpu", stage, *given], "text": True, "env": environment}
+
+
+def _started(stage: str, place: Path) -> dict[str, Any]:
+    """What a process for one stage of one program prints last, or why there is nothing."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_SILENCE_S)
+        done = subprocess.run(**_child(stage, str(place)), capture_output=True, timeout=_SILENCE_S)
         if done.returncode:
             return {"error": f"{stage}: {done.stderr.strip().splitlines()[-1][:300]}"}
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -146,10 +150,8 @@ def _started(stage: str, place: Path, *options: str) -> dict[str, Any]:
 
 def _timed(places: Sequence[Path], *, autotune: bool) -> Iterator[dict[str, Any]]:
     """What a process that measures one program after another prints of each; the last is the one at which it ended."""
-    command = [sys.executable, "-m", "benchmarks.corpus_gpu", "times", *map(str, places)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command += ["--autotune"] if autotune else []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+    options = ["--autotune"] if autotune else []
+    with subprocess.Popen(**_child("times", *map(str, places), *options), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         try:
             told = 0
@@ -197,16 +199,18 @@ def _line(row: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> str:
     good = [row for row in rows if "ratio" in row]
     lines = [
-        "| program | launches | ours us | compile us | eager us | ratio | numerics |",
-        "|---|--:|--:|--:|--:|--:|---|",
+        "| program | launches | ours us | compile us | eager us | ratio | difference | numerics |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
         if "ratio" not in row:
-            lines.append(f"| {row['program']} | | | | | | {row.get('error', row.get('compile_error', ''))} |")
+            lines.append(f"| {row['program']} | | | | | | | {row.get('error', row.get('compile_error', ''))} |")
             continue
         answers = ", ".join(row["numerics"].values()) or row.get("error", "")
         times = " | ".join(f"{row.get(name, math.nan):.2f}" for name in ("ours_us", "compile_us", "eager_us"))
-        lines.append(f"| {row['program']} | {row['launches']} | {times} | {row['ratio']:.2f} | {answers} |")
+        lines.append(
+            f"| {row['program']} | {row['launches']} | {times} | {row['ratio']:.2f} | {row['difference']:.0e} | {answers} |"
+        )
     if good:
         mean = math.exp(sum(math.log(row["ratio"]) for row in good) / len(good))
         least = min(row["ratio"] for row in good)
