@@ -207,10 +207,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {row['program']} | | | | | | | {row.get('error', row.get('compile_error', ''))} |")
             continue
         answers = ", ".join(row["numerics"].values()) or row.get("error", "")
-        times = " | ".join(f"{row.get(name, math.nan):.2f}" for name in ("ours_us", "compile_us", "eager_us"))
-        lines.append(
-            f"| {row['program']} | {row['launches']} | {times} | {row['ratio']:.2f} | {row['difference']:.0e} | {answers} |"
-        )
+        times = " | ".join(f"{row.get(name, math.nan):.2f}" for name in ("ours_us", "compile_us", "eager_us", "ratio"))
+        lines.append(f"| {row['program']} | {row['launches']} | {times} | {row['difference']:.0e} | {answers} |")
     if good:
         mean = math.exp(sum(math.log(row["ratio"]) for row in good) / len(good))
         least = min(row["ratio"] for row in good)
