@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import mirage_formal as mf
@@ -18,29 +16,15 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
 from mirage_formal.run.built.build import build
 from mirage_formal.search.joined import absorbed, joined
 from mirage_formal.search.normal import normal
 from mirage_formal.search.sought import sought
+from tests.kit.graphs.built import Build, program, same
 from tests.kit.kernels.example_kernels import checked
 
 H200 = load_target("h200")
 K = OpKind
-Build = Callable[[mf.Graph], mf.Tensor]
-
-
-def program(build: Build) -> KernelGraph:
-    graph = mf.new_kernel_graph()
-    graph.mark_output(build(graph))
-    return graph.freeze()
-
-
-def same(one: KernelGraph, other: KernelGraph) -> None:
-    rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal(item.tensor.shape) for item in one.inputs]
-    for wanted, got in zip(reference.run(one, arrays), reference.run(other, arrays), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)
 
 
 def rotated(g: mf.Graph) -> mf.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,7 @@ from mirage_formal.meaning import reference
 from mirage_formal.search.normal import normal
 from mirage_formal.search.sought import sought
 from tests.kit.fuzz.programs import program as random_program
-
-Build = Callable[[mf.Graph], mf.Tensor]
-
-
-def program(build: Build) -> KernelGraph:
-    graph = mf.new_kernel_graph()
-    graph.mark_output(build(graph))
-    return graph.freeze()
-
-
-def same(one: KernelGraph, other: KernelGraph) -> None:
-    rng = np.random.default_rng(7)
-    arrays = [rng.standard_normal(item.tensor.shape) for item in one.inputs]
-    for wanted, got in zip(reference.run(one, arrays), reference.run(other, arrays), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)
+from tests.kit.graphs.built import Build, program, same
 
 
 def stuck(graph: KernelGraph) -> list[OpKind]:
