@@ -72,11 +72,24 @@ def sought(program: KernelGraph) -> Sought:
     """
     plain = program
     if len(program.ops) <= _MOST_OPERATORS:
-        plain = _without_maxima(program)
+        plain = _without_maxima(_once(program))
         anew = normal(plain)
         if anew is not None and _proved(program, anew):
             plain = anew
     return _peeled(plain) or Sought(plain, program.inputs, None)
+
+
+def _once(program: KernelGraph) -> KernelGraph:
+    """The program with operators that are applied to the same tensors twice applied once."""
+    types = kernel_types(program)
+    stands = list(range(len(types)))
+    seen: dict[KernelOp, int] = {}
+    for first, op in numbered(len(program.inputs), program.ops):
+        stands[first] = seen.setdefault(renumbered(op, stands), first)
+    outputs = tuple(stands[n] for n in program.outputs)
+    if stands == list(range(len(types))) or len(set(outputs)) < len(outputs):
+        return program
+    return pruned(replace(program, ops=tuple(renumbered(op, stands) for op in program.ops), outputs=outputs))
 
 
 def _proved(program: KernelGraph, anew: KernelGraph) -> bool:

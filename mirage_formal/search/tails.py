@@ -8,7 +8,6 @@ kernel (``graph.views``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -17,12 +16,13 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.tails.apart import Wrapping
-from mirage_formal.graph.tails.extents import resized, same_dims
+from mirage_formal.graph.tails.extents import resized
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.search.dims import Dim, Ties
 
 #: Extents up to this are one tile, whatever they are.
 _ONE_TILE: Final = 16
@@ -31,9 +31,6 @@ _MULTIPLE: Final = 8
 #: What extents are rounded up to multiples of: the first of which the last multiple adds an eighth at most.
 _GRANULES: Final = (128, 64, 32, 16)
 _WASTE: Final = 8
-
-#: A dim of a tensor of the program.
-_Dim = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +64,23 @@ def rounded(program: KernelGraph) -> Rounded | None:
     Sound: nothing is pruned or accepted here. Candidates for the result are wrapped, and meet the verification that all
     candidates meet.
     """
-    ties = _Ties(program)
+    ties = Ties(program)
     types = kernel_types(program)
     found: Rounded | None = None
-    chosen: dict[_Dim, int] = {}
-    for tie in ties.awkward():
+    chosen: dict[Dim, int] = {}
+    for tie in _awkward(ties):
         tensor, dim = tie
         tried = {**chosen, tie: _up(types[tensor].shape[dim])}
         made = _at(program, ties, tried)
         if made is not None and _same(program, made.wrapped(made.program)):
             found, chosen = made, tried
     return found
+
+
+def _awkward(ties: Ties) -> list[Dim]:
+    """Ties whose extent no tile divides, the longest first; those that may change."""
+    found = [tie for tie in ties.changeable() if ties.extent(tie) > _ONE_TILE and ties.extent(tie) % _MULTIPLE]
+    return sorted(found, key=lambda tie: (-ties.extent(tie), tie))
 
 
 def _same(program: KernelGraph, longer: KernelGraph) -> bool:
@@ -91,7 +94,7 @@ def _up(extent: int) -> int:
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
-def _at(program: KernelGraph, ties: _Ties, extents: dict[_Dim, int]) -> Rounded | None:
+def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
     """The program with these extents of ties; None if it does not fit them."""
     types = kernel_types(program)
 
@@ -120,79 +123,6 @@ def _at(program: KernelGraph, ties: _Ties, extents: dict[_Dim, int]) -> Rounded 
                 back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
                 outputs[i] = len(program.outputs) + len(back) - 1
     return Rounded(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
-
-
-class _Ties:
-    """Dims of a program's tensors that have one extent by the shape rules of its operators."""
-
-    def __init__(self, program: KernelGraph) -> None:
-        self._parent: dict[_Dim, _Dim] = {}
-        self._fixed: set[_Dim] = set()
-        self._shapes = [tensor.shape for tensor in kernel_types(program)]
-        for first, op in numbered(len(program.inputs), program.ops):
-            if isinstance(op, Op):
-                self._operator(op, first)
-
-    def root(self, dim: _Dim) -> _Dim:
-        """The dim that stands for all that are tied to one."""
-        while dim in self._parent:
-            dim = self._parent[dim]
-        return dim
-
-    def awkward(self) -> list[_Dim]:
-        """Ties whose extent no tile divides, the longest first; those that may change."""
-        fixed = {self.root(dim) for dim in self._fixed}
-        every = {self.root((t, d)) for t, shape in enumerate(self._shapes) for d in range(len(shape))}
-        found = [tie for tie in every - fixed if self._extent(tie) > _ONE_TILE and self._extent(tie) % _MULTIPLE]
-        return sorted(found, key=lambda tie: (-self._extent(tie), tie))
-
-    def _extent(self, dim: _Dim) -> int:
-        return self._shapes[dim[0]][dim[1]]
-
-    def _tie(self, a: _Dim, b: _Dim) -> None:
-        """Tie two dims; a dim of extent 1 beside a longer one is broadcast, and stays."""
-        if self._extent(a) != self._extent(b):
-            return
-        a, b = self.root(a), self.root(b)
-        if a != b:
-            self._parent[max(a, b)] = min(a, b)
-
-    def _others(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
-        """Tie the dims of all operands to those of the result, but for some."""
-        for operand in op.operands:
-            for dim in range(len(self._shapes[first])):
-                if dim not in but:
-                    self._tie((operand, dim), (first, dim))
-
-    def _operator(self, op: Op, first: int) -> None:
-        attrs, last = op.attrs, len(self._shapes[first]) - 1
-        dims = (*op.operands, first)
-        match op.kind:
-            case OpKind.MATMUL:
-                a, b = op.operands
-                self._tie((a, last), (b, last - 1))
-                self._tie((a, last - 1), (first, last - 1))
-                self._tie((b, last), (first, last))
-                for dim in range(last - 1):
-                    # A grid takes such a dim whole, one product to a block.
-                    self._fixed.update((n, dim) for n in dims)
-            case OpKind.TRANSPOSE:
-                for new, old in enumerate(attrs.perm or ()):
-                    self._tie((op.operands[0], old), (first, new))
-            case OpKind.RESHAPE:
-                pairs = same_dims(self._shapes[op.operands[0]], self._shapes[first])
-                for old, new in pairs:
-                    self._tie((op.operands[0], old), (first, new))
-                olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
-                self._fixed.update(
-                    (op.operands[0], d) for d in range(len(self._shapes[op.operands[0]])) if d not in olds
-                )
-                self._fixed.update((first, d) for d in range(last + 1) if d not in news)
-            case _:
-                along = () if attrs.dim is None or op.kind is OpKind.RMS_NORM else (attrs.dim,)
-                self._others(op, first, along)
-                if op.kind not in (OpKind.SUM, OpKind.MEAN):
-                    self._fixed.update((n, dim) for n in dims for dim in along)
 
 
 __all__ = ["Rounded", "rounded"]

@@ -14,8 +14,9 @@ from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.run.driver import About, Report, run, workers_of
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.whole.spaces import is_long, takes
+from mirage_formal.run.whole.spaces import takes
 from mirage_formal.run.whole.whole import NO_TIME_S, WholeReport, run_whole
+from mirage_formal.search.united.mirrored import is_mirrored
 
 #: Of what the operators take one by one, the share from which on a candidate is clearly better.
 _CLEARLY: Final = 0.75
@@ -24,19 +25,23 @@ _CLEARLY: Final = 0.75
 def is_whole(program: KernelGraph, settings: Settings) -> bool:
     """Whether a program has more operators than any candidate of its space, so that it is searched part by part.
 
+    Where the user named no space, a kernel may have all operators of a program without products.
+
     Raises:
         MirageError: The program or the settings are at fault.
     """
-    return len(program.ops) > make_job(program, settings).space.most_operators
+    job = make_job(program, settings)
+    alone = not settings.narrowed and is_mirrored(job.sought.program)
+    return len(program.ops) > job.space.most_operators and not alone
 
 
 def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
     """Search a program as one, or cover it by parts.
 
     A program that is larger than its space is searched part by part. Any other is searched as one. If the user named no
-    space and no limits, there is always an answer. Covered by parts is then a program that has several outputs, that no
-    search takes as one or that is one kernel put together from several, a program for which nothing was found, or of
-    which the best candidate is estimated above the operators one by one.
+    space and no limits, there is always an answer. Covered by parts is then a program that no search takes as one, one
+    that has several outputs, unless a kernel can have all of its operators, a program for which nothing was found, or
+    of which the best candidate is estimated above the operators one by one.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
@@ -45,10 +50,11 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
         return run_whole(program, settings, out, **about)
     if settings.narrowed:
         return run(program, settings, out, **about)
+    settings = replace(settings, longer=True)
     job = make_job(program, settings)
     with orderly(), writing(out), workers_of(settings, about, out) as workers:
         about = {**about, "executor": workers}
-        whole = len(program.outputs) > 1 or is_long(program, settings)
+        whole = len(program.outputs) > 1 and not is_mirrored(job.sought.program)
         whole = whole or (settings.resume and (out / WHOLE_FILE).is_file())
         if whole or not takes(program, job, settings):
             return run_whole(program, settings, out, **about)

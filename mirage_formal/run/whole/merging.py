@@ -24,7 +24,8 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.whole.partition import Offers, Part, Partition, PartLimits, Prices, extract
-from mirage_formal.search.united.slices import slices, stations
+from mirage_formal.search.united.mirrored import is_mirrored
+from mirage_formal.search.united.slices import slices
 
 #: Results that one part has at most.
 _RESULTS: Final = 8
@@ -138,10 +139,9 @@ class Merger:
         most = self._limits
         if len(part.ops) > _LONGEST * most.operators:
             return False
-        between = stations(part, most.operators, most.inputs)
-        return all(
+        return is_mirrored(part) or all(
             any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
-            for ways in slices(part, between)
+            for ways in slices(part)
         )
 
 

@@ -12,7 +12,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.run.settings import Job, Settings, choose_config
 from mirage_formal.search.sought import sought
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.search.united.slices import stations
+from mirage_formal.search.united.mirrored import is_mirrored
 
 #: Operators that only rename or move elements: a space has to list them before a search can propose them.
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
@@ -26,6 +26,8 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
     plain = sought(part).program
     kinds = _kinds(plain)
     listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
+    if job.engine == "guided" and not settings.narrowed and is_mirrored(plain):
+        return _has_digest(part)
     if job.engine == "exhaustive" and not kinds <= listed:
         return False
     if job.engine == "guided" and kinds & (_MOVES - listed):
@@ -35,6 +37,13 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
             from mirage_formal.search.united.outputs import require_outputs
 
             require_outputs(plain)
+    except UnsupportedError:
+        return False
+    return _has_digest(part)
+
+
+def _has_digest(part: KernelGraph) -> bool:
+    try:
         digest(part)
     except UnsupportedError:
         return False
@@ -70,10 +79,10 @@ def part_kernels(part: KernelGraph, settings: Settings, *, merged: bool) -> int 
 
 
 def is_long(part: KernelGraph, settings: Settings) -> bool:
-    """Whether a part is too large for one kernel of its space, and kernels behind each other can be one."""
-    space = load_space(part_config(part, settings))
-    most = settings.max_block_ops or space.max_block_ops
-    return bool(stations(sought(part).program, most, space.max_block_inputs))
+    """Whether a part is too large for one kernel of its space, and its own operators can be one."""
+    plain = sought(part).program
+    most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
+    return len(plain.ops) + len(plain.outputs) > most and is_mirrored(plain)
 
 
 def _kinds(part: KernelGraph) -> set[OpKind]:

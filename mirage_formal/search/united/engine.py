@@ -1,11 +1,10 @@
-"""The engine around the guided one: kernels for several outputs, and long kernels, put together from shorter ones.
+"""The engine around the guided one: kernels for several outputs, and kernels that do what the program does.
 
 Every output is a program of its own (``slices``), which the guided engine searches for single kernels. Kernels with the
 same grid and loop range are united (``union``), equal loads and operators of theirs once; a producer that several
-outputs need is in each of their kernels, and the union computes it once. A program without products that is too large
-for one kernel is cut at some of its tensors (``stations``), which are computed like outputs and not written. What is
-kept are the unions of least estimate, found result by result: of the unions for the first results, so many best ones
-are tried with each kernel for the next.
+outputs need is in each of their kernels, and the union computes it once. What is kept are the unions of least estimate,
+found result by result: of the unions for the first results, so many best ones are tried with each kernel for the next.
+A program without products has kernels of its own operators as well (``mirrored``), whose limits are no kernel's limits.
 
 Sound: nothing is pruned that was asked for, and nothing is accepted here: the united kernel is a candidate for the
 program with all its outputs, which the prover and the checker decide.
@@ -13,7 +12,8 @@ program with all its outputs, which the prover and the checker decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -27,29 +27,34 @@ from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.search.united.mirrored import is_mirrored, mirrored
 from mirage_formal.search.united.outputs import require_outputs
-from mirage_formal.search.united.slices import Slice, slices, stations
+from mirage_formal.search.united.slices import Slice, slices
 from mirage_formal.search.united.union import Piece, turned, united
 from mirage_formal.search.united.written_out import WrittenOutEngine
 
 #: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
 _KERNELS: Final = 6
 _UNIONS: Final = 4
-#: Payload of the unit of unions.
+#: Payloads of the unit of unions and of that of the program's own operators.
 _UNITED: Final = "united"
-#: Unions that a search reports.
+_MIRRORED: Final = "own operators"
+#: Unions that a search reports, and kernels of the program's own operators.
 _MOST: Final = 64
+_TILINGS: Final = 16
+#: States of a search beside kernels of the program's own operators: there is little left to find.
+_BESIDE: Final = 20_000
 #: Assignments of a structure that the guided engine instantiates: kernels are united on equal grids, so there have to
 #: be more grids than the few best of each output.
 _ASSIGNMENTS: Final = 16
 
 
 class UnitedEngine:
-    """What is built on the guided engine: several outputs, norms written out, long programs without products.
+    """What is built on the guided engine: several outputs, norms written out, programs without products.
 
-    A program with one output has the guided engine's units, if its operators fit into a candidate; a unit for its norms
-    written out (``WrittenOutEngine``); and, where that is allowed, one for kernels that are put together behind each
-    other, if it is too large for one kernel. A program with several outputs has one unit.
+    A program with one output has the guided engine's units, if its operators fit into a candidate, and a unit for its
+    norms written out (``WrittenOutEngine``). A program with several outputs has one unit. Where that is allowed, there
+    is one more for kernels of the program's own operators; a program of more than fit into a candidate has only that.
 
     Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
     which covers of the program find (run/whole).
@@ -63,33 +68,46 @@ class UnitedEngine:
         Raises:
             UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
         """
-        bounded = options.bounded(space)
-        between = stations(program, bounded.max_block_ops, bounded.max_block_inputs) if options.longer else ()
-        if len(program.outputs) > 1:
-            require_outputs(program, between)
-            return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
-        fits = len(program.ops) <= bounded.most_operators
-        units = WrittenOutEngine().units(program, space, options) if fits or not between else []
-        return [*units, Unit(len(units), "one kernel of several", _UNITED)] if between else units
+        mirror = options.longer and is_mirrored(program)
+        if not mirror:
+            return self._searches(program, space, options)
+        units: list[Unit] = []
+        if len(program.ops) <= options.bounded(space).most_operators:
+            with suppress(UnsupportedError):
+                units = self._searches(program, space, options)
+        return [*units, Unit(len(units), "one kernel of the program's operators", _MIRRORED)]
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         """Run one unit; of unions those of least estimate, canonical, each once."""
+        cost = options.cost or _bytes_read
+        if unit.payload == _MIRRORED:
+            return self._best(mirrored(program, space, cost), Stats(), _TILINGS)
+        if options.longer and is_mirrored(program):
+            space = replace(space, max_states=min(_BESIDE, space.max_states or _BESIDE))
         if unit.payload != _UNITED:
             return WrittenOutEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
-        cost = options.cost or _bytes_read
         search = _Slices(space, replace(options, accept=None), cost)
-        between = stations(program, space.max_block_ops, space.max_block_inputs) if options.longer else ()
         # What reads another output comes behind it.
-        ordered = sorted(slices(program, between), key=lambda ways: ways[0].result)
+        ordered = sorted(slices(program), key=lambda ways: ways[0].result)
         pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
+        return self._best(_unions(program, pieces, space, cost), search.stats, _MOST)
+
+    def _searches(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        if len(program.outputs) == 1:
+            return WrittenOutEngine().units(program, space, options)
+        require_outputs(program)
+        return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
+
+    def _best(self, graphs: Iterable[tuple[float, KernelGraph]], stats: Stats, most: int) -> UnitResult:
+        """The graphs of least cost, canonical, each once."""
         found: dict[str, tuple[float, Candidate]] = {}
-        for us, graph in _unions(program, pieces, space, cost):
+        for us, graph in graphs:
             final = canonical(graph)
             found.setdefault(digest(final), (us, Candidate(final, self.name)))
-        best = sorted(found.items(), key=lambda item: (item[1][0], item[0]))[:_MOST]
-        stats = search.stats + Stats(complete=len(found), candidates=len(best))
-        return UnitResult(tuple(candidate for _, (_, candidate) in best), stats)
+        best = sorted(found.items(), key=lambda item: (item[1][0], item[0]))[:most]
+        total = stats + Stats(complete=len(found), candidates=len(best))
+        return UnitResult(tuple(candidate for _, (_, candidate) in best), total)
 
 
 class _Slices:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.united.slices import slices
 
 
-def require_outputs(program: KernelGraph, stations: Sequence[int] = ()) -> None:
+def require_outputs(program: KernelGraph) -> None:
     """Check that there is a way to compute each output by itself that the guided engine takes.
 
     Args:
         program: A program of predefined operators.
-        stations: See ``slices``.
 
     Raises:
         UnsupportedError: There is none.
@@ -23,7 +20,7 @@ def require_outputs(program: KernelGraph, stations: Sequence[int] = ()) -> None:
     if len(program.outputs) == 1:
         require_normal_form(program)
         return
-    for ways in slices(program, stations):
+    for ways in slices(program):
         refused: list[UnsupportedError] = []
         for one in ways:
             try:

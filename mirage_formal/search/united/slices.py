@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
 
 
@@ -61,7 +60,7 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
     return Input(f"x{number}", types[tensor], strides)
 
 
-def slices(program: KernelGraph, stations: Sequence[int] = ()) -> tuple[tuple[Slice, ...], ...]:
+def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
     """For each output the programs that compute it: from the program's inputs, and with other outputs for inputs.
 
     The second is left out where no other output is needed. An output that reads another may be too large for one kernel
@@ -69,8 +68,6 @@ def slices(program: KernelGraph, stations: Sequence[int] = ()) -> tuple[tuple[Sl
 
     Args:
         program: A program of predefined operators.
-        stations: Further tensors that may stand for inputs; they have slices as outputs have, behind those of the
-            outputs, and begin at other stations and outputs only.
 
     Raises:
         UnsupportedError: An output is an input, or an operator is graph-defined.
@@ -81,47 +78,11 @@ def slices(program: KernelGraph, stations: Sequence[int] = ()) -> tuple[tuple[Sl
         raise UnsupportedError(what, where="slices", hint="leave outputs that are inputs out")
     types = kernel_types(program)
     found: list[tuple[Slice, ...]] = []
-    targets = (*program.outputs, *stations)
-    for output in targets:
-        stops = [targets] if output in stations else [(), program.outputs, targets]
-        cones = (_cone(program, output, stop) for stop in stops)
+    for output in program.outputs:
+        cones = (_cone(program, output, stop) for stop in ((), program.outputs))
         made = ((operators, *taken_out(program, types, operators, (output,))) for operators in dict.fromkeys(cones))
         found.append(tuple(Slice(graph, reads, output) for _, graph, reads in made))
     return tuple(found)
-
-
-def stations(program: KernelGraph, operators: int, inputs: int) -> tuple[int, ...]:
-    """Tensors at which a program without products can be cut, so that each piece is within the limits of one search.
-
-    A kernel of such a program can often do with one iteration of its loop, and then kernels behind each other on one
-    grid are one kernel. Found from the inputs on: where a tensor needs too many operators or inputs, its operand that
-    needs most is cut off. Empty if nothing has to be cut, or if there are products.
-
-    Args:
-        program: A program of predefined operators.
-        operators: Most operators of a piece; one more is left for its accumulator.
-        inputs: Most tensors that a piece reads.
-    """
-    base = len(program.inputs)
-    if any(isinstance(op, GraphDefined) or op.kind is OpKind.MATMUL for op in program.ops):
-        return ()
-    found: list[int] = []
-    for number, op in enumerate(program.ops):
-        stops = (*program.outputs, *found)
-        while not _within(program, _cone(program, base + number, stops), operators, inputs):
-            inner = [i for i in dict.fromkeys(op.operands) if i >= base and i not in stops]
-            if not inner:
-                break
-            found.append(max(inner, key=lambda i: len(_cone(program, i, stops))))
-            stops = (*program.outputs, *found)
-    return tuple(found)
-
-
-def _within(program: KernelGraph, operators: Sequence[int], most: int, inputs: int) -> bool:
-    """Whether operators and their accumulator, and what they read, are within limits."""
-    inside = {len(program.inputs) + number for number in operators}
-    reads = {i for number in operators for i in program.ops[number].operands} - inside
-    return len(operators) < most and len(reads) <= inputs
 
 
 def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, ...]:
@@ -139,4 +100,4 @@ def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, 
     return tuple(sorted(needed))
 
 
-__all__ = ["Slice", "slices", "stations", "taken_out"]
+__all__ = ["Slice", "slices", "taken_out"]

@@ -29,9 +29,9 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.search.united.engine import UnitedEngine
 from mirage_formal.search.united.outputs import require_outputs
-from mirage_formal.search.united.slices import slices, stations
+from mirage_formal.search.united.slices import slices
 from mirage_formal.search.united.union import Piece, turned, united
-from tests.kit.graphs.whole_programs import gates, long_chain, projections, sum_and_norm
+from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
 
 
 def found(program: KernelGraph, space: SearchSpace | None = None) -> UnitResult:
@@ -182,35 +182,6 @@ def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     assert {p.block.inputs[0].imap for p in turned(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
     twice = replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
     assert len(list(turned(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
-
-
-def test_a_long_program_is_cut_within_the_limits() -> None:
-    program, (operators, inputs) = long_chain(), (9, 4)
-    cut = stations(program, operators, inputs)
-    assert cut
-    for ways in slices(program, cut):
-        last = ways[-1]
-        assert len(last.program.ops) < operators
-        assert len(last.reads) <= inputs
-    assert stations(program, 30, 8) == ()
-    with_product = replace(program, ops=(*program.ops, Op(OpKind.MATMUL, (0, 0))))
-    assert stations(with_product, operators, inputs) == ()
-
-
-def test_a_long_program_is_one_kernel() -> None:
-    program, space, options = long_chain(), load_space("mlp"), SearchOptions(longer=True)
-    engine = UnitedEngine()
-    (unit,) = engine.units(program, space, options)  # none of the guided engine's: it is too long for a candidate
-    result = engine.run(program, space, options, unit)
-    assert result.candidates
-    (want,) = values(program)
-    for candidate in result.candidates:
-        (made,) = candidate.graph.ops
-        assert isinstance(made, GraphDefined)
-        assert made.results == 1
-        assert sorted(set(made.operands)) == list(range(6))
-        np.testing.assert_allclose(values(candidate.graph)[0], want, rtol=1e-9)
-    assert isinstance(prove(program, result.candidates[0].graph), Equivalent)
 
 
 def test_short_programs_keep_the_guided_units() -> None:

@@ -1,0 +1,92 @@
+"""Dims of a program's tensors that go together, because the shape rules of its operators say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.tails.extents import same_dims
+
+#: A dim of a tensor of a program: number of the tensor, number of the dim.
+Dim = tuple[int, int]
+
+
+class Ties:
+    """Dims of a program's tensors that have one extent by the shape rules of its operators."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self._parent: dict[Dim, Dim] = {}
+        self._fixed: set[Dim] = set()
+        self._shapes = [tensor.shape for tensor in kernel_types(program)]
+        for first, op in numbered(len(program.inputs), program.ops):
+            if isinstance(op, Op):
+                self._operator(op, first)
+
+    def root(self, dim: Dim) -> Dim:
+        """The dim that stands for all that are tied to one."""
+        while dim in self._parent:
+            dim = self._parent[dim]
+        return dim
+
+    def of(self, tensor: int) -> tuple[Dim, ...]:
+        """What the dims of a tensor are tied to."""
+        return tuple(self.root((tensor, dim)) for dim in range(len(self._shapes[tensor])))
+
+    def changeable(self) -> set[Dim]:
+        """Ties whose extent may change: no operator's meaning depends on it."""
+        every = {tie for tensor in range(len(self._shapes)) for tie in self.of(tensor)}
+        return every - {self.root(dim) for dim in self._fixed}
+
+    def extent(self, dim: Dim) -> int:
+        """The extent of a dim."""
+        return self._shapes[dim[0]][dim[1]]
+
+    def _tie(self, a: Dim, b: Dim) -> None:
+        """Tie two dims; a dim of extent 1 beside a longer one is broadcast, and stays."""
+        if self.extent(a) != self.extent(b):
+            return
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self._parent[max(a, b)] = min(a, b)
+
+    def _others(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
+        """Tie the dims of all operands to those of the result, but for some."""
+        for operand in op.operands:
+            for dim in range(len(self._shapes[first])):
+                if dim not in but:
+                    self._tie((operand, dim), (first, dim))
+
+    def _operator(self, op: Op, first: int) -> None:
+        attrs, last = op.attrs, len(self._shapes[first]) - 1
+        dims = (*op.operands, first)
+        match op.kind:
+            case OpKind.MATMUL:
+                a, b = op.operands
+                self._tie((a, last), (b, last - 1))
+                self._tie((a, last - 1), (first, last - 1))
+                self._tie((b, last), (first, last))
+                for dim in range(last - 1):
+                    # A grid takes such a dim whole, one product to a block.
+                    self._fixed.update((n, dim) for n in dims)
+            case OpKind.TRANSPOSE:
+                for new, old in enumerate(attrs.perm or ()):
+                    self._tie((op.operands[0], old), (first, new))
+            case OpKind.RESHAPE:
+                pairs = same_dims(self._shapes[op.operands[0]], self._shapes[first])
+                for old, new in pairs:
+                    self._tie((op.operands[0], old), (first, new))
+                olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
+                self._fixed.update(
+                    (op.operands[0], d) for d in range(len(self._shapes[op.operands[0]])) if d not in olds
+                )
+                self._fixed.update((first, d) for d in range(last + 1) if d not in news)
+            case _:
+                along = () if attrs.dim is None or op.kind is OpKind.RMS_NORM else (attrs.dim,)
+                self._others(op, first, along)
+                if op.kind not in (OpKind.SUM, OpKind.MEAN):
+                    self._fixed.update((n, dim) for n in dims for dim in along)
+
+
+__all__ = ["Dim", "Ties"]
