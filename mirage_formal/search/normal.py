@@ -277,10 +277,25 @@ class _Maker:
         if op.kind is OpKind.TRANSPOSE:
             assert op.attrs.perm is not None
             return self._add(op.kind, (part(op.operands[0], op.attrs.perm[dim]),), op.attrs)
+        if op.kind is OpKind.PAD:
+            if dim != op.attrs.dim:
+                return self._add(op.kind, (part(op.operands[0]),), op.attrs)
+            return self._cut_pad(op.operands[0], op.attrs, start, stop)
         if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim not in (None, dim)):
             whole = [i if self._types[i].shape[dim] == 1 else part(i) for i in op.operands]
             return self._add(op.kind, whole, op.attrs)
         return None
+
+    def _cut_pad(self, tensor: int, attrs: Attrs, start: int, stop: int) -> int | None:
+        """A slice of a pad along its own dim: a pad of the slice that it has of the tensor, if it has any."""
+        assert attrs.dim is not None
+        extent, before = self._types[tensor].shape[attrs.dim], attrs.before or 0
+        first, last = max(start - before, 0), min(stop - before, extent)
+        if first >= last:
+            return None
+        inner = self._sliced(tensor, attrs.dim, first, last)
+        zeros = replace(attrs, before=max(before - start, 0), after=max(stop - before - extent, 0))
+        return self._add(OpKind.PAD, (inner,), zeros) if zeros.before or zeros.after else inner
 
 
 def _plain(tensor: int, shape: Shape) -> _Value:

@@ -146,3 +146,29 @@ def test_the_whole_program_is_one_kernel_that_check_accepts(tmp_path: Path, name
     assert isinstance(best.verdict, Equivalent)
     assert kernel_count(best.graph) == kernels
     assert check([str(tmp_path / "run")]) == 0
+
+
+def shifted(g: mf.Graph) -> mf.Tensor:
+    x = g.new_input(dims=(6, 5))
+    padded = g.pad(x, 0, 2, 1)
+    return padded[:6] + padded[1:7] * padded[2:8] - padded[3:9]
+
+
+def padded_columns(g: mf.Graph) -> mf.Tensor:
+    return g.exp(g.pad(g.new_input(dims=(6, 5)), 1, 1, 2)[2:4, 0:3])
+
+
+@pytest.mark.parametrize("build", [shifted, padded_columns])
+def test_slices_of_pads_are_pads_of_slices(build: Build) -> None:
+    graph = program(build)
+    made = normal(graph)
+    assert made is not None
+    same(graph, made)
+    cut = {n for n, op in numbered(len(made.inputs), made.ops) if isinstance(op, Op) and op.kind is OpKind.PAD}
+    assert not any(isinstance(op, Op) and op.kind is OpKind.SLICE and cut.intersection(op.operands) for op in made.ops)
+
+
+def test_a_slice_of_nothing_but_zeros_stays() -> None:
+    graph = program(lambda g: g.pad(g.new_input(dims=(6, 5)), 0, 4, 0)[:3] * 2 + 1)
+    made = normal(graph)
+    assert made is None or any(isinstance(op, Op) and op.kind is OpKind.SLICE for op in made.ops)
