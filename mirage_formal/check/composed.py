@@ -1,4 +1,4 @@
-"""Proofs of candidates whose tiles overhang: one for the kernels at padded extents, one for pads and slices."""
+"""Proofs in two halves: of what stands between pads and slices, or other moves of elements, and of what is around."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.tails.apart import apart
 
 _PARTS: Final = 3
+#: Ends the list where the candidate's other operators that move elements are taken off as well.
+_MOVES: Final = "moves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     need(len(text) <= 2 * _PARTS * MAX_BYTES, f"expected at most {2 * _PARTS * MAX_BYTES} characters, got {len(text)}")
     try:
         parts = json.loads(text)
-        good = isinstance(parts, list) and len(parts) == _PARTS and all(isinstance(part, str) for part in parts)
+        moves = isinstance(parts, list) and parts[_PARTS:] == [_MOVES]
+        good = isinstance(parts, list) and len(parts) == _PARTS + moves and all(isinstance(part, str) for part in parts)
         need(good, "expected a proof, or a list of a graph and two proofs as texts")
         middle = from_json(parts[0].encode(), "graph in the proof")
     except RecursionError as error:
@@ -62,7 +65,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
     mine, theirs = ([x.tensor.shape for x in graph.inputs] for graph in (program, candidate))
     need(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
-    found = apart(candidate)
+    found = apart(candidate, moves=moves)
     if found is None:
         raise ProofError("expected pads of inputs or slices of results around the candidate's kernels", "candidate")
     wrapping, inner = found

@@ -225,7 +225,8 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
 
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     """
-    judged = certify_candidate(_session(task.job), decode(task.graph), task.job.accept, replay_proof)
+    job = task.job
+    judged = certify_candidate(_session(job), decode(task.graph), job.accept, replay_proof, job.sought.whole)
     if isinstance(judged, Refused):
         return Rejected(judged.kind, judged.reason)
     # Of a fingerprint without an answer, only rounds that came to their end.

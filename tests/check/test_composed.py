@@ -20,6 +20,9 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.tails.extents import resized
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.search.sought import sought
+from mirage_formal.search.space import load_space
+from mirage_formal.search.united.mirrored import mirrored
 from tests.kit.kernels.tails import Wrapped, chain, product
 
 K = OpKind
@@ -205,3 +208,57 @@ def test_both_halves_are_explained() -> None:
     assert "Of the kernels, at the padded extents" in text
     assert "between pads and slices" in text
     assert "unknown" not in text
+
+
+def pairs_by_blocks() -> tuple[KernelGraph, KernelGraph]:
+    """Concatenated pairs under a merged shape: the seam is inside of a dim of the program's output."""
+    g = mf.new_kernel_graph()
+    x, y = (g.new_input(dims=(4, 8, 2), name=name) for name in "xy")
+    a, _ = g.split(x, 1, dim=-1)
+    _, b = g.split(y, 1, dim=-1)
+    g.mark_output(g.reshape(g.concat([a * 2 - b, a + b], dim=-1), (4, 16)))
+    program = g.freeze()
+    plain = sought(program)
+    (graph, *_) = (made for _, made in mirrored(plain.program, load_space("mlp"), lambda one: 0.0))
+    return program, plain.wrapped(graph)
+
+
+def test_moves_around_kernels_are_taken_off() -> None:
+    program, graph = pairs_by_blocks()
+    proof = proof_of(program, graph)
+    *_, last = json.loads(proof)
+    assert last == "moves"
+    assert replayed(program, graph, proof).conditions == ()
+
+
+def test_moves_are_taken_off_only_where_the_proof_says_so() -> None:
+    program, graph = pairs_by_blocks()
+    middle, kernels, around, last = json.loads(proof_of(program, graph))
+    other = mf.new_kernel_graph()
+    a, b = (other.new_input(dims=(4, 8, 1), name=f"x{i}") for i in range(2))
+    other.mark_output(other.concat([a * 2 - b, a - b], dim=-1))
+    for wrong in (
+        [middle, kernels, around],
+        [middle, kernels, around, "pads"],
+        [middle, kernels, around, last, last],
+        [middle, around, kernels, last],
+        [to_json(other.freeze()), kernels, around, last],
+        [to_json(program), kernels, around, last],
+    ):
+        with pytest.raises(ProofError):
+            replayed(program, graph, json.dumps(wrong).encode())
+
+
+def test_a_candidate_that_moves_elements_elsewhere_is_not_proved() -> None:
+    program, graph = pairs_by_blocks()
+    slices = [n for n, op in enumerate(graph.ops) if isinstance(op, Op) and op.kind is K.SLICE]
+    assert len(slices) == 2
+    for n in slices:
+        op = graph.ops[n]
+        assert isinstance(op, Op)
+        start = 1 - (op.attrs.start or 0)
+        moved = replace(op, attrs=replace(op.attrs, start=start, stop=start + 1))
+        wrong = replace(graph, ops=(*graph.ops[:n], moved, *graph.ops[n + 1 :]))
+        assert isinstance(prove(program, wrong, program), Unknown)
+        with pytest.raises(ProofError):
+            replayed(program, wrong, proof_of(program, graph))

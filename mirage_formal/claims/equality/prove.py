@@ -20,8 +20,11 @@ from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import renumbered
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, operators
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.tails.apart import Wrapping, apart
 from mirage_formal.graph.tails.extents import tails
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
@@ -94,20 +97,29 @@ class Derivation:
         return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
 
 
-def prove(program: KernelGraph, candidate: KernelGraph) -> Equivalent | Unknown:
+def prove(program: KernelGraph, candidate: KernelGraph, via: KernelGraph | None = None) -> Equivalent | Unknown:
     """Prove that a candidate computes what the program computes, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
     zero after multiplication with divisors; or when that holds of the two halves of ``graph.tails``, which together
     say it. Whatever stops the procedure gives Unknown with the reason.
 
+    Args:
+        program: The program.
+        candidate: The candidate.
+        via: Another graph that computes what the program does, and moves elements of its inputs as the candidate does.
+
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
     # First, because it tells that what the kernels need beyond the end of an input holds there.
-    found = _composed(program, candidate)
-    return derived(program, candidate)[1] if found is None else found
+    composed = _composed(program, candidate)
+    if composed is not None:
+        return composed
+    direct = derived(program, candidate)[1]
+    between = _between(program, candidate, via or program) if isinstance(direct, Unknown) else None
+    return direct if between is None else between
 
 
 #: Half of a proof: what it is about, a program and a candidate.
@@ -138,6 +150,40 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
             return None
         proofs.append(found.proof.decode())
     return Equivalent(json.dumps([to_json(parts[0][1]), *proofs]).encode()) if parts else None
+
+
+def _between(program: KernelGraph, candidate: KernelGraph, via: KernelGraph) -> Equivalent | None:
+    """A proof of what stands between moves of elements, and one of what is around it; None if there is none."""
+    found, other = apart(candidate, moves=True), apart(via, moves=True)
+    if found is None or other is None:
+        return None
+    (wrapping, inner), (around, middle) = found, other
+    mine, theirs = (_ways(one, len(program.inputs)) for one in (around, wrapping))
+    if sorted(mine, key=repr) != sorted(theirs, key=repr):
+        return None
+    count = len(mine)
+    place = [*(theirs.index(one) for one in mine), *range(count, count + len(middle.ops))]
+    ops = tuple(renumbered(op, place) for op in middle.ops)
+    middle = KernelGraph(inner.inputs, ops, tuple(place[n] for n in middle.outputs))
+    try:
+        halves = [derived(middle, inner)[1], derived(program, wrapping.around(program.inputs, middle))[1]]
+    except GraphError:  # results of other shapes
+        return None
+    proofs = [half.proof.decode() for half in halves if isinstance(half, Equivalent)]
+    return Equivalent(json.dumps([to_json(middle), *proofs, "moves"]).encode()) if len(proofs) == len(halves) else None
+
+
+#: How an input of what stands between moves is made: the input, the moves, and which of those that are made alike.
+_Way = tuple[int | OpKind | Attrs, ...]
+
+
+def _ways(wrapping: Wrapping, inputs: int) -> list[_Way]:
+    """How each input of what stands between is made of the inputs of the whole."""
+    made: list[_Way] = [(n,) for n in range(inputs)]
+    for op in wrapping.front:
+        made.append((*made[op.operands[0]], op.kind, op.attrs))
+    found = [made[n] for n in wrapping.reads]
+    return [(*one, found[:n].count(one)) for n, one in enumerate(found)]
 
 
 def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import row_major
 
 _AnyOp = TypeVar("_AnyOp", Op, KernelOp)
@@ -52,25 +52,31 @@ class Wrapping:
         return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
 
 
-def apart(graph: KernelGraph) -> tuple[Wrapping, KernelGraph] | None:
+def apart(graph: KernelGraph, *, moves: bool = False) -> tuple[Wrapping, KernelGraph] | None:
     """The pads and slices around a graph, and what is between; None if there are none, or an input is read in two ways.
 
     Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
     ``Wrapping.around`` puts what is in between back where it was, with each operator on the tensors that it had.
+
+    Args:
+        graph: The whole.
+        moves: Whether all operators that move elements count as pads and slices do, and an input may be read in several
+            ways, each of which is an input of what is between.
     """
-    if not any(isinstance(op, Op) and op.kind in (OpKind.PAD, OpKind.SLICE) for op in graph.ops):
+    ahead, after = (MOVES - {OpKind.CONCAT},) * 2 if moves else (frozenset({OpKind.PAD}), frozenset({OpKind.SLICE}))
+    if not any(isinstance(op, Op) and op.kind in ahead | after for op in graph.ops):
         return None
     count, types = len(graph.inputs), kernel_types(graph)
     makers = dict(numbered(count, graph.ops))
     source = {n: n for n in range(count)}  # of inputs and padded ones
     for first, op in makers.items():
-        if isinstance(op, Op) and op.kind is OpKind.PAD and op.operands[0] in source:
+        if isinstance(op, Op) and op.kind in ahead and op.operands[0] in source:
             source[first] = source[op.operands[0]]
     behind: set[int] = set()
     for first, op in reversed(makers.items()):
         readers = {reader for reader, other in makers.items() if first in other.operands}
         read = first in graph.outputs or bool(readers)
-        if isinstance(op, Op) and op.kind is OpKind.SLICE and read and readers <= behind and first not in source:
+        if isinstance(op, Op) and op.kind in after and read and readers <= behind and first not in source:
             behind.add(first)
     core = [op for first, op in makers.items() if first not in source and first not in behind]
     if len(core) == len(makers) or not core:
@@ -80,12 +86,11 @@ def apart(graph: KernelGraph) -> tuple[Wrapping, KernelGraph] | None:
     ends += [n for first in sorted(behind) for n in makers[first].operands if n not in behind]
     ends = list(dict.fromkeys(ends))
     reads = [next((n for n in sorted(entries) if source[n] == i), i) for i in range(count)]
-    if len(entries) > len({source[n] for n in entries}) or any(n in source for n in ends):
+    if (len(entries) > len({source[n] for n in entries}) and not moves) or any(n in source for n in ends):
         return None
-    inputs = [
-        Input(item.name, types[n], item.strides if n < count else row_major(types[n].shape))
-        for item, n in zip(graph.inputs, reads, strict=True)
-    ]
+    reads = sorted(entries) if moves else reads
+    strides = {n: graph.inputs[n].strides if n < count else row_major(types[n].shape) for n in reads}
+    inputs = [Input(f"x{i}" if moves else graph.inputs[i].name, types[n], strides[n]) for i, n in enumerate(reads)]
     front, back = sorted(n for n in source if n >= count), sorted(behind)
     return between(graph, (front, reads), (ends, back), inputs)
 

@@ -76,7 +76,11 @@ class Refused:
 
 
 def certify(
-    session: FingerprintSession, candidate: KernelGraph, policy: Policy, replay: Replay[T]
+    session: FingerprintSession,
+    candidate: KernelGraph,
+    policy: Policy,
+    replay: Replay[T],
+    via: KernelGraph | None = None,
 ) -> Verified[T] | Refused:
     """Judge a candidate for the session's program: the fingerprint, which is cheap and refutes, then the proof.
 
@@ -84,6 +88,13 @@ def certify(
     floating-point number is a part of it. A fingerprint alone is accepted only where the policy says so, as Probable;
     that it has no answer refuses nothing that is proved. A proof that is refused is believed by no policy, nor is one
     whose conditions no input met.
+
+    Args:
+        session: Fingerprints of the program.
+        candidate: What is judged.
+        policy: What is accepted.
+        replay: The checker's replay of a proof.
+        via: What the search looked for, which may be nearer to the candidate than the program is; see ``prove``.
 
     Raises:
         GraphError: The candidate is not well-formed or has other inputs or outputs than the program.
@@ -93,7 +104,7 @@ def certify(
     if isinstance(seen, Different):
         where = f"output {seen.output} at {list(seen.index)}: expected {seen.expected}, got {seen.got}"
         return Refused(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
-    proved = prove(session.program, candidate)
+    proved = prove(session.program, candidate, via)
     if isinstance(proved, Equivalent):
         theorem = replay(session.program, candidate, proved.proof)
         if isinstance(theorem, Unknown):
