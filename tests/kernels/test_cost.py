@@ -186,14 +186,14 @@ MEASURED = [
     (rms_norm(16), 18.4),
     (rms_norm(1, loop=64), 27.2),
     (gated_mlp(1, loop=32), 21.2),
-    (gated_mlp(16, loop=32), 24.6),
+    (gated_mlp(16, loop=32), 29.1),  # as generated; with wgmma by hand 24.6
     (lora(1), 3.55),
     (lora(8), 4.47),
     (ntrans(1), 1.9),
     (ntrans(16), 2.9),
     (gqa(1, 16), 6.6),
     (gqa(8, 4, queries=2, loop=8), 15.9),
-    (gqa(16, 4, loop=16), 25.5),
+    (gqa(16, 4, loop=16), 40.3),  # as generated; with wgmma by hand 25.5
 ]
 
 
