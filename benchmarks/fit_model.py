@@ -53,7 +53,10 @@ def read(built: Path, times: Path) -> list[Measured]:
 
 def loss(data: Sequence[Measured], target: Target, changed: Mapping[str, float]) -> float:
     """The mean of |log(measured / estimated)|."""
-    other = replace(target, model=replace(target.model, **changed))
+    model = target.model
+    for name, value in changed.items():
+        model = replace(model, **{name: value})  # type: ignore[arg-type] # names of floats
+    other = replace(target, model=model)
     return sum(abs(math.log(us / estimate(graph, other).us)) for graph, us in data) / len(data)
 
 

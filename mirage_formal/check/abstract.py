@@ -280,9 +280,11 @@ def _moved(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], dim: 
         case OpKind.SLICE if attrs.start is not None and attrs.stop is not None:
             return _sliced(x[0], dim, attrs.start, attrs.stop)
         case OpKind.PAD:
-            zero = _times(_sliced(x[0], dim, 0, 1), Fraction(0))
-            ends = [((n, _whole(zero)),) if n else () for n in (attrs.before, attrs.after)]
-            return _join(dim, [*ends[0], *_along(x[0], dim, shape[dim]), *ends[1]])
+            # Zeros count as elements beside them: what holds of the tensor's elements holds of its parts.
+            parts = _along(x[0], dim, shape[dim])
+            longer = [attrs.before or 0, *(0 for _ in parts[1:])]
+            longer[-1] += attrs.after or 0
+            return _join(dim, [(n + more, term) for (n, term), more in zip(parts, longer, strict=True)])
         case OpKind.TRANSPOSE if attrs.perm is not None:
             return attrs.perm.index(x[0][0]), x[0][1]
         case OpKind.RESHAPE if attrs.shape is not None:

@@ -73,13 +73,22 @@ class Domain(Protocol[T]):
     def slice(self, a: T, axis: int, start: int, stop: int) -> T:
         """The elements ``start`` to ``stop - 1`` of an axis."""
 
+    def padded(self, a: T, axis: int, before: int, after: int) -> T:
+        """``a`` with so many zeros before and after it along an axis."""
+
     def repeat(self, a: T, axis: int, times: int) -> T:
         """An axis of extent 1 copied ``times`` times."""
 
 
 class Untiled(Generic[T]):
-    """A domain whose values have no pieces that tiles would divide."""
+    """A domain whose values have no pieces that tiles would divide, and in which zeros are values like others."""
 
     def tiled(self, a: T, axis: int) -> T:
         """See ``Domain.tiled``."""
         return a
+
+    def padded(self: Domain[T], a: T, axis: int, before: int, after: int) -> T:
+        """See ``Domain.padded``."""
+        zero = self.scale(self.slice(a, axis, 0, 1), Fraction(0))
+        a = self.concat(self.repeat(zero, axis, before), a, axis) if before else a
+        return self.concat(a, self.repeat(zero, axis, after), axis) if after else a

@@ -243,12 +243,9 @@ def _pad(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T],
     (x,) = xs
     assert attrs.before is not None
     assert attrs.after is not None
-    zero = w.scale(w.slice(x, _dim(attrs), 0, 1), Fraction(0))
-    for times, first in ((attrs.before, True), (attrs.after, False)):
-        if times:
-            zeros = w.repeat(zero, w.leading + _dim(attrs), times)
-            (x,) = _concat(w, attrs, (zeros, x) if first else (x, zeros))
-    return (x,)
+    dim = _dim(attrs)
+    shape = _replaced(x.shape, dim, attrs.before + x.shape[dim] + attrs.after)
+    return (Value(w.domain.padded(x.value, w.leading + dim, attrs.before, attrs.after), x.lead, shape),)
 
 
 def _repeat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:

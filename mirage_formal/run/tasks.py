@@ -47,6 +47,7 @@ from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
 from mirage_formal.search.engine import Engine, Unit
+from mirage_formal.search.joined import spread
 from mirage_formal.search.tails import rounded
 from mirage_formal.search.thread import fuse_threads
 
@@ -172,6 +173,14 @@ class Gate:
         return self._known[pair]
 
 
+def _looked_for(job: Job) -> tuple[KernelGraph, ...]:
+    """What the search of a job looked for, at the program's extents and at rounded ones, as graphs over its inputs."""
+    plain = job.sought
+    longer = rounded(plain.program)
+    found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
+    return tuple(dict.fromkeys((*map(spread, found), *found)))
+
+
 def _output_types(graph: KernelGraph) -> list[DTensor]:
     types = kernel_types(graph)
     return [types[number] for number in graph.outputs]
@@ -226,7 +235,7 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     """
     job = task.job
-    judged = certify_candidate(_session(job), decode(task.graph), job.accept, replay_proof, job.sought.whole)
+    judged = certify_candidate(_session(job), decode(task.graph), job.accept, replay_proof, _looked_for(job))
     if isinstance(judged, Refused):
         return Rejected(judged.kind, judged.reason)
     # Of a fingerprint without an answer, only rounds that came to their end.

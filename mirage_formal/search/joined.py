@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
@@ -104,6 +105,36 @@ def absorbed(graph: KernelGraph) -> KernelGraph:
     return pruned(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
 
 
+def spread(graph: KernelGraph) -> KernelGraph:
+    """The graph with pads at inputs and views of inputs only: those of sums and functions stand in front of these."""
+    count, inside = len(graph.inputs), joined(graph)
+    trees: dict[int, _Pad | _Of] = {}
+    number = list(range(count))
+    ops: list[KernelOp] = []
+    made: dict[KernelOp, int] = {}
+
+    def put(op: Op) -> int:
+        if op not in made:
+            ops.append(op)
+            made[op] = count + len(ops) - 1
+        return made[op]
+
+    def grown(tree: _Pad | _Of) -> int:
+        if isinstance(tree, _Of):
+            return put(replace(tree.op, operands=tuple(grown(part) for part in tree.parts)))
+        return reduce(lambda last, attrs: put(Op(OpKind.PAD, (last,), attrs)), tree.pads, number[tree.source])
+
+    for first, op in numbered(count, graph.ops):
+        if not isinstance(op, Op):
+            return graph
+        if first in inside:
+            trees[first] = _tree(op, trees)
+            number.append(grown(trees[first]))
+        else:
+            number.append(put(renumbered(op, number)))
+    return pruned(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
+
+
 def _tree(op: Op, trees: dict[int, _Pad | _Of]) -> _Pad | _Of:
     if op.kind is not OpKind.PAD:
         return _Of(op, tuple(trees[i] for i in op.operands))
@@ -156,4 +187,4 @@ def _block(op: GraphDefined, trees: dict[int, _Pad | _Of], wanted: set[int]) -> 
     return replace(block, inputs=tuple(iterators), ops=tuple(ops), outputs=savers)
 
 
-__all__ = ["KEEP_ZERO", "absorbed", "joined"]
+__all__ = ["KEEP_ZERO", "absorbed", "joined", "spread"]

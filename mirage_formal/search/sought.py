@@ -52,14 +52,15 @@ class Sought:
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
         """A candidate for the program as it was given, from one for what is searched."""
-        return absorbed(self._around(candidate))
+        return absorbed(self.around(candidate))
 
     @property
     def whole(self) -> KernelGraph:
         """What is searched, on the inputs of the program as it was given."""
-        return self._around(self.program)
+        return self.around(self.program)
 
-    def _around(self, graph: KernelGraph) -> KernelGraph:
+    def around(self, graph: KernelGraph) -> KernelGraph:
+        """A graph of the inputs and outputs of what is searched, on the inputs of the program as it was given."""
         return graph if self.wrapping is None else self.wrapping.around(self.inputs, graph)
 
 

@@ -23,6 +23,7 @@ from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.search.sought import sought
 from mirage_formal.search.space import load_space
 from mirage_formal.search.united.mirrored import mirrored
+from tests.kit.graphs.built import program as built
 from tests.kit.kernels.tails import Wrapped, chain, product
 
 K = OpKind
@@ -259,6 +260,19 @@ def test_a_candidate_that_moves_elements_elsewhere_is_not_proved() -> None:
         start = 1 - (op.attrs.start or 0)
         moved = replace(op, attrs=replace(op.attrs, start=start, stop=start + 1))
         wrong = replace(graph, ops=(*graph.ops[:n], moved, *graph.ops[n + 1 :]))
-        assert isinstance(prove(program, wrong, program), Unknown)
+        assert isinstance(prove(program, wrong), Unknown)
         with pytest.raises(ProofError):
             replayed(program, wrong, proof_of(program, graph))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1), (1, 3)])
+def test_pads_of_one_element_are_proved(before: int, after: int) -> None:
+    def build(g: mf.Graph) -> mf.Tensor:
+        x = g.new_input(dims=(4, 6))
+        return g.pad(x * 2, 1, before, after)
+
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(4, 6))
+    g.mark_output(g.pad(x, 1, before, after) * 2)
+    program, graph = built(build), g.freeze()
+    assert replayed(program, graph, proof_of(program, graph)).conditions == ()

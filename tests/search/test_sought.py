@@ -77,7 +77,7 @@ STAY: dict[str, Body] = {
     "the maximum itself": lambda g, x: [g.max(x, dim=-1)],
     "shifted only": lambda g, x: [g.exp(x - g.max(x, dim=-1))],
     "a range": lambda g, x: [x / g.max(g.abs(x), dim=-1)],
-    "minimum and maximum": lambda g, x: [(x - g.min(x, dim=-1)) / (g.max(x, dim=-1) - g.min(x, dim=-1))],
+    "minimum and maximum": lambda g, x: [(x - (low := g.min(x, dim=-1))) / (g.max(x, dim=-1) - low)],
     "subtracted from": lambda g, x: [g.exp(g.max(x, dim=-1) - x)],
     "wrong row": lambda g, x: [(e := g.exp(x - g.max(x, dim=1))) / g.sum(e, dim=-1)],
     "also an output": lambda g, x: [(m := g.max(x, dim=-1)), (e := g.exp(x - m)) / g.sum(e, dim=-1)],

@@ -220,6 +220,13 @@ class AbstractDomain:
                 kept.append((met, e))
         return _joined(shape, axis, kept)
 
+    def padded(self, a: Abstract, axis: int, before: int, after: int) -> Abstract:
+        """The identity: zeros are counted as elements of the pieces beside them, of which less is known."""
+        (n, first), *rest = self._along(a, axis)
+        *rest, (m, last) = [(n + before, first), *rest]
+        shape = _with(a.shape, axis, before + a.shape[axis] + after)
+        return _joined(shape, axis, [*rest, (m + after, last)])
+
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
         """The identity."""
         return replace(a, shape=_with(a.shape, axis, times))

@@ -8,7 +8,7 @@ evaluated, so the answer holds for all inputs on which the side conditions hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,7 +97,7 @@ class Derivation:
         return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
 
 
-def prove(program: KernelGraph, candidate: KernelGraph, via: KernelGraph | None = None) -> Equivalent | Unknown:
+def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGraph] = ()) -> Equivalent | Unknown:
     """Prove that a candidate computes what the program computes, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
@@ -107,7 +107,8 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: KernelGraph | None 
     Args:
         program: The program.
         candidate: The candidate.
-        via: Another graph that computes what the program does, and moves elements of its inputs as the candidate does.
+        via: Other graphs that compute what the program does, of which one may move elements of its inputs as the
+            candidate does.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
@@ -118,8 +119,8 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: KernelGraph | None 
     if composed is not None:
         return composed
     direct = derived(program, candidate)[1]
-    between = _between(program, candidate, via or program) if isinstance(direct, Unknown) else None
-    return direct if between is None else between
+    tried = (_between(program, candidate, other) for other in (program, *via)) if isinstance(direct, Unknown) else ()
+    return next((found for found in tried if found is not None), direct)
 
 
 #: Half of a proof: what it is about, a program and a candidate.
@@ -161,8 +162,7 @@ def _between(program: KernelGraph, candidate: KernelGraph, via: KernelGraph) -> 
     mine, theirs = (_ways(one, len(program.inputs)) for one in (around, wrapping))
     if sorted(mine, key=repr) != sorted(theirs, key=repr):
         return None
-    count = len(mine)
-    place = [*(theirs.index(one) for one in mine), *range(count, count + len(middle.ops))]
+    place = [*(theirs.index(one) for one in mine), *range(len(mine), len(kernel_types(middle)))]
     ops = tuple(renumbered(op, place) for op in middle.ops)
     middle = KernelGraph(inner.inputs, ops, tuple(place[n] for n in middle.outputs))
     try:

@@ -361,6 +361,8 @@ class Tensors(Binders):
 
     def repeat(self, a: Tensor, axis: int, times: int) -> Tensor:
         """A dim of extent 1 copied."""
+        if times == 1:
+            return a
         digit = self.fresh(times)
         strings = (*a.strings[:axis], (digit,), *a.strings[axis + 1 :])
         return self._made(("repeat", axis, digit), (a,), strings, a.element)

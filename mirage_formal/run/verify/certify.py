@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -80,7 +80,7 @@ def certify(
     candidate: KernelGraph,
     policy: Policy,
     replay: Replay[T],
-    via: KernelGraph | None = None,
+    via: Sequence[KernelGraph] = (),
 ) -> Verified[T] | Refused:
     """Judge a candidate for the session's program: the fingerprint, which is cheap and refutes, then the proof.
 
