@@ -69,9 +69,9 @@ CHECK_S: Final = 1_800.0
 
 # --- work ------------------------------------------------------------------------------------------------------------
 
-#: Work of z3 for a layout, which needs no answer to be right, as z3 counts it itself: about two seconds. It is not a
-#: time, so that equal problems have equal answers on every machine: kernels are derived again from their µGraphs.
-LAYOUT_WORK: Final = 4_000_000
+#: Options of products that a layout tries: about a second. It is not a time, so that equal problems have equal answers
+#: on every machine: kernels are derived again from their µGraphs.
+LAYOUT_WORK: Final = 200_000
 
 # --- the solvers' process --------------------------------------------------------------------------------------------
 

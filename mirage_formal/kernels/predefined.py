@@ -21,8 +21,10 @@ from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
+from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.lowering.fibres import fibres
 from mirage_formal.kernels.lowering.pointwise import Operand, pointwise
+from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.access import listing
 from mirage_formal.kernels.program.distribution import vector
 from mirage_formal.kernels.program.plan import Compute
@@ -137,9 +139,6 @@ def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, 
     """The Program of the best form that can be planned in registers throughout; None if there is none."""
     if op.kind is OpKind.MAX and result.dtype is DType.FLOAT32:
         return None  # the least number that block graphs start from is not below -inf; only float32 tells them apart
-    from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
-    from mirage_formal.kernels.planning.planner import make_plan
-
     for form in sorted(_forms(op, operands, result, target), key=lambda form: form.us)[:_TRIED]:
         try:
             plan = make_plan(form.graph, 0, target, known=form.known)

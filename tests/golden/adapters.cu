@@ -132,24 +132,19 @@ extern "C" __global__ void __launch_bounds__(128) kernel0(
     MF_WORDS(b_4, 4);
     #pragma unroll
     for (int k8 = 0; k8 < 4; ++k8) {
-      mf::load_matrix<4>(
-          a_3,
-          0,
-          s0,
-          it * 1152 + ((((tid / 32) % 2) * 16 + (tid % 32) % 16) % 16) * 72 + (k8 * 16 + ((tid % 32) / 16) * 8)
-      );
+      mf::load_matrix<4>(a_3, 0, s0, it * 1152 + ((tid % 32) % 16) * 72 + (k8 * 16 + ((tid % 32) / 16) * 8));
       mf::load_matrix_transposed<2>(
           b_4,
           0,
           s2,
-          it * 1024 + (k8 * 16 + tid % 16) * 16 + ((tid / 64) ^ (((k8 * 16 + tid % 16) / 4) % 2)) * 8
+          it * 1024 + (k8 * 16 + tid % 16) * 16 + ((((((tid / 32) * 8) % 16) / 8) ^ (((k8 * 16 + tid % 16) / 4) % 2)) * 8 + (((tid / 32) * 8) % 16) % 8)
       );
       mf::mma<mf::half>(t5, 0, a_3, 0, b_4, 0);
     }
     #pragma unroll
     for (int u9 = 0; u9 < 2; ++u9) {
-      if ((tid / 4) % 8 + ((tid / 32) % 2) * 16 + u9 * 8 < 16) {
-        mf::store_vector(s5, ((tid / 4) % 8 + ((tid / 32) % 2) * 16 + u9 * 8) * 24 + ((tid % 4) * 2 + (tid / 64) * 8), {
+      if ((tid % 4) * 2 + (tid / 32) * 8 < 16) {
+        mf::store_vector(s5, ((tid / 4) % 8 + u9 * 8) * 24 + ((tid % 4) * 2 + (tid / 32) * 8), {
             t5[u9 * 2],
             t5[u9 * 2 + 1]
         });

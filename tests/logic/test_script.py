@@ -219,4 +219,4 @@ def test_nothing_else_hands_text_to_a_solver() -> None:
         if {module.split(".")[0] for module in modules} & {"z3", "cvc5"}:
             importers.add(name)
     assert found == ALLOWED
-    assert importers == {"logic/child.py", "logic/session.py", "logic/assignment.py"}
+    assert importers == {"logic/child.py", "logic/session.py"}

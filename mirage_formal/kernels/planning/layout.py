@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Final
 
+from mirage_formal.kernels.planning.assignment import minimise
 from mirage_formal.kernels.program.distribution import MMA, WARP
 from mirage_formal.kernels.program.plan import SharedPlacement, Warps
-from mirage_formal.logic.assignment import minimise
 
 #: Accumulators of one thread beyond which a product is expected to spill.
 MAX_ACCUMULATORS: Final = 128
@@ -193,10 +193,7 @@ def choose_swizzle(
             shift = (_BANK_CHUNKS // power).bit_length() - 1
             options.append(SharedPlacement(buffer, rows, padded, padded, shift, power - 1, transposed, stages))
         options.append(SharedPlacement(buffer, rows, padded, padded + _CHUNK, transposed=transposed, stages=stages))
-        costs = [[1000 * conflicts(o) + o.elements * stages // 64 + (8 if o.mask else 0) for o in options]]
-        chosen, _ = minimise(costs, {})
-        return options[chosen[0]]
-    return options[0]
+    return min(options, key=lambda o: 1000 * conflicts(o) + o.elements * stages // 64 + (8 if o.mask else 0))
 
 
 def unswizzled(buffer: str, rows: int, cols: int) -> SharedPlacement:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from mirage_formal.kernels.target import Target, load_target
 from tests.kit.graphs import workloads as w
 
 TARGET = load_target("h200")
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def limited(shared: int) -> Target:
@@ -136,3 +140,16 @@ def test_sums_around_the_loop_are_one() -> None:
     kinds = [type(op).__name__ for op in plan.ops]
     assert "Reduce" not in kinds
     assert kinds.count("Accumulate") == 2
+
+
+def test_planning_loads_no_solver() -> None:
+    code = """
+import sys
+from mirage_formal.kernels.planning.planner import make_plan
+from mirage_formal.kernels.target import load_target
+from tests.kit.graphs.workloads import attention_one
+make_plan(attention_one(), 0, load_target("h200"))
+print(sorted({"z3", "cvc5", "galois", "sympy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.strip() == "[]"
