@@ -125,8 +125,8 @@ def product_cost(shape: ProductShape, warps: Warps) -> int:
     return cost
 
 
-def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[tuple[Warps, ...], bool]:
-    """The warps of every product, and whether that is proven to cost least in this model."""
+def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...]:
+    """The warps of every product: those that cost least in this model, unless there are too many to try."""
     options = [warp_options(shape, count) for shape in shapes]
     costs = [[product_cost(shape, warps) for warps in row] for shape, row in zip(shapes, options, strict=True)]
     pairs: dict[tuple[int, int], list[list[int]]] = {}
@@ -143,8 +143,8 @@ def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[tuple[Warp
             if (i, j) in pairs:
                 table = [[x + y for x, y in zip(p, q, strict=True)] for p, q in zip(pairs[i, j], table, strict=True)]
             pairs[(i, j)] = table
-    chosen, proven = minimise(costs, pairs)
-    return tuple(row[option] for row, option in zip(options, chosen, strict=True)), proven
+    chosen, _ = minimise(costs, pairs)
+    return tuple(row[option] for row, option in zip(options, chosen, strict=True))
 
 
 def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:

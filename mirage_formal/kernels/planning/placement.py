@@ -6,13 +6,13 @@ is done the generic way, and tensors that both ways meet in have a placement in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled
-from mirage_formal.kernels.planning.products import Products, choose_products, padded
+from mirage_formal.kernels.planning.products import Products, padded
 from mirage_formal.kernels.program.distribution import folded, fragment, inner_digit, reads, vector
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -35,6 +35,7 @@ from mirage_formal.kernels.program.plan import (
     Phase,
     Placement,
     PlanTensor,
+    Schedule,
     SharedPlacement,
     Warps,
 )
@@ -70,47 +71,47 @@ class Placements:
     """
 
     flat: Flat
-    threads: int
+    schedule: Schedule
     tensors: list[PlanTensor]
     computes: dict[int, Compute] = field(default_factory=dict)
     shared_dtype: dict[int, DType] = field(default_factory=dict)
     copied: dict[int, bool] = field(default_factory=dict)
     brought: list[int] = field(default_factory=list)
     digits: dict[int, tuple[Digit, ...]] = field(default_factory=dict)
-    proven: bool = True
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.schedule.threads
 
 
-def choose(flat: Flat, sources: Sequence[Source], threads: int, *, registers: bool, resident: bool) -> Placements:
+def choose(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
     """Homes of all tensors and ways of all operators.
 
     Args:
-        flat: The flattened block graph.
+        products: The products of the flattened block graph.
         sources: What each input allows.
-        threads: Threads of a block, if the kernel has no reason for others.
-        registers: False for the generic way throughout.
-        resident: False if only inputs that tensor cores read may be copied to shared memory.
+        schedule: What was chosen; its stages are the steps' matter.
+
+    Raises:
+        UnsupportedError: The schedule is none for this kernel.
     """
-    chooser = _Chooser(flat, sources, threads)
-    if registers:
-        chooser.products()
-    chooser.operators(registers)
-    chooser.inputs(resident)
+    chooser = _Chooser(products, sources, schedule)
+    if schedule.registers:
+        products.share(schedule.warps)
+    chooser.operators(schedule.registers)
+    chooser.inputs(schedule.resident)
     chooser.shared()
     return chooser.placements
 
 
 class _Chooser:
-    def __init__(self, flat: Flat, sources: Sequence[Source], threads: int) -> None:
-        self.flat, self.sources = flat, sources
+    def __init__(self, products: Products, sources: Sequence[Source], schedule: Schedule) -> None:
+        self.flat, self.sources = products.flat, sources
         self.inputs_count = len(sources)
-        self.placements = Placements(flat, threads, list(flat.tensors))
-        self.makers = {n: op for op in flat.ops for n in results_of(op)}
-        self.readers: dict[int, list[FlatOp]] = {}
-        for op in flat.ops:
-            for n in operands_of(op):
-                self.readers.setdefault(n, []).append(op)
-        self.chosen = Products(flat, self.inputs_count, self.readers, self.makers, threads)
-        self.warps: dict[int, Warps] = {}
+        self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
+        self.makers, self.readers = products.makers, products.readers
+        self.chosen = products
         #: Tensors that somebody reads in shared memory; those that ldmatrix reads.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
@@ -120,12 +121,9 @@ class _Chooser:
     def tensors(self) -> list[PlanTensor]:
         return self.placements.tensors
 
-    def products(self) -> None:
-        """The warps of all products that tensor cores compute."""
-        found = choose_products(self.flat, self.inputs_count, self.readers, self.makers, self.placements.threads)
-        self.placements.threads, self.placements.proven = found.threads, found.proven
-        self.chosen = found
-        self.warps = dict(found.warps)
+    @property
+    def warps(self) -> Mapping[int, Warps]:
+        return self.chosen.warps
 
     def _root(self, number: int) -> int | None:
         return self.chosen.root(number)
@@ -185,12 +183,15 @@ class _Chooser:
             if isinstance(op, Elementwise) and op.result not in seen:
                 for n in op.operands:
                     root = self._root(n)
-                    if root in self.warps and (self.tensors[n].rows, self.tensors[n].cols) == shape:
+                    if root is not None and root in self.warps and self._extents(n) == shape:
                         return self._fragment(root)
                 result = self.tensors[op.result]
                 if (result.rows, result.cols) == shape and (found := self._hint(op.result, seen)) is not None:
                     return found
         return None
+
+    def _extents(self, number: int) -> tuple[int, int]:
+        return self.tensors[number].rows, self.tensors[number].cols
 
     def _fragment(self, product: int) -> Distribution:
         tensor = self.tensors[product]
@@ -290,7 +291,7 @@ class _Chooser:
 
     def _source(self, op: Product) -> Distribution | None:
         root = self._root(op.a)
-        return self._fragment(root) if root in self.warps else None
+        return self._fragment(root) if root is not None and root in self.warps else None
 
     def _accumulate(self, op: Accumulate) -> bool:
         maker = self.makers.get(op.operand)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
@@ -14,28 +13,28 @@ from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
+from mirage_formal.kernels.planning.products import products_of
+from mirage_formal.kernels.planning.schedules import most_stages, room, ways
 from mirage_formal.kernels.planning.steps import Steps
-from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.plan import (
     Phase,
     Plan,
     PlanBuffer,
     PlanParam,
+    Schedule,
     Tile,
 )
 from mirage_formal.kernels.target import Target
 
-_THREADS: Final = 128
-_MOST_THREADS: Final = 512
-_MOST_STAGES: Final = 8
-#: Bytes of a block's tiles in flight beyond which more stages do not pay.
-_ENOUGH_BYTES: Final = 160 << 10
-#: Blocks of one multiprocessor beyond which more of them are not made room for.
-_MOST_RESIDENT: Final = 4
-
 
 def make_plan(
-    graph: KernelGraph, op_index: int, target: Target, *, generic: bool = False, known: Sequence[Place] | None = None
+    graph: KernelGraph,
+    op_index: int,
+    target: Target,
+    schedule: Schedule | None = None,
+    *,
+    generic: bool = False,
+    known: Sequence[Place] | None = None,
 ) -> Plan:
     """A plan for one graph-defined kernel.
 
@@ -43,38 +42,35 @@ def make_plan(
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU; its limits bound shared memory and threads.
-        generic: Compute every operator the generic way, as a reference for the other ways.
+        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out.
+        generic: Of these only schedules that compute every operator the generic way, as a reference for the others.
         known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
-        UnsupportedError: The block's tensors do not fit in shared memory in any way that is known here.
+        UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried.
     """
     op = graph.ops[op_index]
     if not isinstance(op, GraphDefined):
         raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
     types = kernel_types(graph)
-    operands = tuple(types[n] for n in op.operands)
-    flat = expand(op, operands)
+    flat = expand(op, tuple(types[n] for n in op.operands))
     params, inputs, savers = _interface(graph, op_index, op, flat, places(graph) if known is None else known)
     sources = tuple(Source(*params[tile.param].copies(flat.tensors[tile.tensor].shape)) for tile in inputs)
+    most, share = target.limits.shared_bytes_per_block, room(op.graph.blocks, target)
     best: _Attempt | None = None
-    ways = ((False, True), (False, False)) if generic else ((True, True), (True, False), (False, True), (False, False))
-    for registers, resident in ways:
-        placements = choose(flat, sources, _threads(op), registers=registers, resident=resident)
-        best = _staged(op, flat, placements, target)
-        if best is not None:
-            break
+    if schedule is not None:
+        made = _attempt(choose(products_of(flat, len(sources)), sources, schedule), schedule.stages, share)
+        best = made if made.memory.bytes <= most else None
+    else:
+        for way in ways(op.graph, products_of(flat, len(sources)), generic=generic):
+            best = _staged(choose(products_of(flat, len(sources)), sources, way), most, share)
+            if best is not None:
+                break
     if best is None:
-        text = f"expected tensors of a block that fit in {target.limits.shared_bytes_per_block} bytes of shared memory"
+        text = f"expected tensors of a block that fit in {most} bytes of shared memory"
         raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
     return best.plan(f"kernel{op_index}", op, params, inputs, savers)
-
-
-def _threads(op: GraphDefined) -> int:
-    threads = op.graph.threads
-    power = threads & (threads - 1) == 0
-    return threads if power and WARP <= threads <= _MOST_THREADS else _THREADS
 
 
 def _interface(
@@ -102,7 +98,6 @@ def _interface(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    flat: Flat
     placements: Placements
     steps: Steps
     memory: Memory
@@ -130,49 +125,52 @@ class _Attempt:
         return Plan(
             name,
             op.graph.grid,
-            self.placements.threads,
-            self.flat.iterations,
+            self.placements.flat.iterations,
             params,
             inputs,
             savers,
             tuple(self.steps.tensors),
-            self.flat.ops,
+            self.placements.flat.ops,
             schedule.before,
             schedule.loop,
             schedule.after,
             tuple(buffers),
             self.memory.lower_bound,
-            self.stages,
+            replace(self.placements.schedule, stages=self.stages),
             self.steps.ring,
         )
 
 
-def _staged(op: GraphDefined, flat: Flat, placements: Placements, target: Target) -> _Attempt | None:
-    """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits."""
-    limits = target.limits
+def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
+    """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
+
+    Args:
+        placements: The kernel's.
+        most: Bytes of shared memory that a block can have.
+        share: Bytes that it may take, if it can do with them.
+    """
+    flat = placements.flat
     moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
     tile_bytes = sum(
         placement.elements * placements.shared_dtype[n].bytes
         for n in moving
         if (placement := placements.tensors[n].placement.shared) is not None
     )
-    most = min(_MOST_STAGES, flat.iterations, max(2, -(-_ENOUGH_BYTES // max(1, tile_bytes)))) if moving else 1
-    resident = min(_MOST_RESIDENT, -(-op.graph.blocks // target.sms))
-    share = min(
-        limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block
-    )
     fallback: _Attempt | None = None
-    for stages in range(most, 0, -1):
-        steps = Steps(flat, placements, stages)
-        attempt = _Attempt(flat, placements, steps, _placed(steps, share), stages)
-        memory = attempt.memory
-        if memory.bytes > limits.shared_bytes_per_block:
+    for stages in range(most_stages(tile_bytes, flat.iterations), 0, -1):
+        attempt = _attempt(placements, stages, share)
+        if attempt.memory.bytes > most:
             continue
-        if memory.bytes <= share:
+        if attempt.memory.bytes <= share:
             return attempt if stages > 1 or fallback is None else fallback
         if fallback is None or stages >= 2:
             fallback = attempt
     return fallback
+
+
+def _attempt(placements: Placements, stages: int, share: int) -> _Attempt:
+    steps = Steps(placements.flat, placements, stages)
+    return _Attempt(placements, steps, _placed(steps, share), stages)
 
 
 def _placed(steps: Steps, most: int) -> Memory:

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Final
 
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import (
-    MAX_ACCUMULATORS,
     ProductShape,
-    accumulators,
-    choose_warps,
     depth,
     packs,
 )
-from mirage_formal.kernels.program.distribution import WARP
-from mirage_formal.kernels.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    Elementwise,
+    FlatOp,
+    Product,
+    Reduce,
+    operands_of,
+    results_of,
+)
 from mirage_formal.kernels.program.plan import Compute, Phase, PlanTensor, Warps
 from mirage_formal.kernels.program.program import BinaryFn
-
-#: Threads of a block, if those that it asks for would hold too many accumulators each.
-_MORE_THREADS: Final = (256, 512)
-_MAX_VECTOR_THREADS: Final = 512
-_VECTOR: Final = 8
-#: Accumulators beyond the limit that are not worth twice the threads.
-_SLACK: Final = 16
 
 
 @dataclass(slots=True)
@@ -35,22 +32,51 @@ class Products:
     """The products of a kernel.
 
     Attributes:
-        threads: Threads of a block.
+        flat: The flattened block graph.
+        inputs: Number of its inputs.
+        readers: Operators that read each tensor.
+        makers: The operator that defines each tensor.
         warps: For the result of each product on tensor cores, how warps share it.
         packed: Results of products whose left operand comes from registers.
-        proven: Whether the choice is known to cost least in the model of planning/layout.
     """
 
     flat: Flat
     inputs: int
     readers: Mapping[int, Sequence[FlatOp]]
     makers: Mapping[int, FlatOp]
-    threads: int
     warps: dict[int, Warps] = field(default_factory=dict)
     packed: set[int] = field(default_factory=set)
-    proven: bool = True
 
-    def eligible(self, op: Product) -> bool:
+    @property
+    def eligible(self) -> list[Product]:
+        """The products that tensor cores can compute."""
+        return [op for op in self.flat.ops if isinstance(op, Product) and self._eligible(op)]
+
+    def share(self, chosen: Sequence[Warps]) -> None:
+        """Take these warps, one for each eligible product.
+
+        Raises:
+            UnsupportedError: There are more or fewer products.
+        """
+        ops, shapes = self.eligible, self.shapes
+        if len(chosen) != len(ops):
+            what = f"expected warps of {len(ops)} products, got {len(chosen)}"
+            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
+        self.warps = {op.result: warps for op, warps in zip(ops, chosen, strict=True)}
+        self.packed = {
+            op.result
+            for op, shape, warps in zip(ops, shapes, chosen, strict=True)
+            if shape.source >= 0 and packs(shapes[shape.source], chosen[shape.source], shape, warps)
+        }
+
+    @property
+    def shapes(self) -> list[ProductShape]:
+        """What the choice of warps needs to know of the eligible products."""
+        ops = self.eligible
+        numbers = {op.result: position for position, op in enumerate(ops)}
+        return [self.shape(op, numbers) for op in ops]
+
+    def _eligible(self, op: Product) -> bool:
         """Whether tensor cores can compute a product: any of two operands of one 16-bit type.
 
         What extents lack to whole steps and tiles is padded with zeros, in shared memory or when registers are packed.
@@ -118,49 +144,18 @@ class Products:
         )
 
 
-def choose_products(
-    flat: Flat,
-    inputs: int,
-    readers: Mapping[int, Sequence[FlatOp]],
-    makers: Mapping[int, FlatOp],
-    threads: int,
-) -> Products:
-    """Threads, warps and packed operands; more threads where one thread would hold too many accumulators.
+def products_of(flat: Flat, inputs: int) -> Products:
+    """The products of a kernel, without warps.
 
     Args:
         flat: The flattened block graph.
         inputs: Number of its inputs.
-        readers: Operators that read each tensor.
-        makers: The operator that defines each tensor.
-        threads: What the block graph asks for.
     """
-    found = Products(flat, inputs, readers, makers, threads)
-    ops = [op for op in flat.ops if isinstance(op, Product) and found.eligible(op)]
-    if not ops:
-        found.threads = _vector_threads(flat, threads)
-        return found
-    numbers = {op.result: position for position, op in enumerate(ops)}
-    shapes = [found.shape(op, numbers) for op in ops]
-    for count in sorted({threads, *(n for n in _MORE_THREADS if n > threads)}):
-        chosen, found.proven = choose_warps(shapes, count // WARP)
-        found.threads = count
-        found.warps = {op.result: warps for op, warps in zip(ops, chosen, strict=True)}
-        found.packed = {
-            op.result
-            for op, shape, warps in zip(ops, shapes, chosen, strict=True)
-            if shape.source >= 0 and packs(shapes[shape.source], chosen[shape.source], shape, warps)
-        }
-        if accumulators(shapes, chosen) <= MAX_ACCUMULATORS + _SLACK:
-            break
-    return found
-
-
-def _vector_threads(flat: Flat, threads: int) -> int:
-    """Threads of a kernel without products: up to one for every vector of the largest tensor."""
-    work = max(prod(tensor.shape) for tensor in flat.tensors) // _VECTOR
-    while threads < min(work, _MAX_VECTOR_THREADS):
-        threads *= 2
-    return threads
+    readers: dict[int, list[FlatOp]] = {}
+    for op in flat.ops:
+        for n in operands_of(op):
+            readers.setdefault(n, []).append(op)
+    return Products(flat, inputs, readers, {n: op for op in flat.ops for n in results_of(op)})
 
 
 def padded(

@@ -199,6 +199,27 @@ class Warps:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything about one kernel that is no part of its µGraph, as far as it can be chosen.
+
+    Attributes:
+        threads: Threads of a block.
+        stages: Copies of each pipelined tile, the one that is being read counted; 1 if nothing is pipelined.
+        warps: For each product that tensor cores can compute, in the order of the operators, how warps share it.
+        registers: Whether operators are computed in registers and on tensor cores where they can; else all are computed
+            the generic way.
+        resident: Whether inputs are copied to shared memory that only some threads need there; else only what products
+            read is.
+    """
+
+    threads: int
+    stages: int
+    warps: tuple[Warps, ...] = ()
+    registers: bool = True
+    resident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Part of an operator.
 
@@ -364,13 +385,12 @@ class Plan:
         before, loop, after: Steps.
         buffers: The memory plan.
         shared_lower_bound: No memory plan for the same live ranges needs fewer bytes.
-        stages: Copies of each pipelined tile; 1 if nothing is pipelined.
+        schedule: What was chosen.
         ring: The pipelined inputs.
     """
 
     name: str
     grid: Dim3
-    threads: int
     forloop_range: int
     params: tuple[PlanParam, ...]
     inputs: tuple[Tile, ...]
@@ -382,8 +402,18 @@ class Plan:
     after: tuple[Step, ...]
     buffers: tuple[PlanBuffer, ...]
     shared_lower_bound: int
-    stages: int
+    schedule: Schedule
     ring: tuple[int, ...]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.schedule.threads
+
+    @property
+    def stages(self) -> int:
+        """Copies of each pipelined tile; 1 if nothing is pipelined."""
+        return self.schedule.stages
 
     @property
     def barriers(self) -> int:

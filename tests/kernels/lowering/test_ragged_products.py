@@ -176,7 +176,7 @@ def test_both_sides_of_one_tensor() -> None:
 def parts(monkeypatch: pytest.MonkeyPatch, *wanted: Warps) -> None:
     """Products are cut in these ways."""
     monkeypatch.setattr(
-        "mirage_formal.kernels.planning.products.choose_warps", lambda shapes, count: (wanted[: len(shapes)], True)
+        "mirage_formal.kernels.planning.schedules.choose_warps", lambda shapes, count: wanted[: len(shapes)]
     )
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import results_of
-from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Phase, Prefetch
+from mirage_formal.kernels.program.plan import Compute, Fetch, Load, Part, Phase, Prefetch, Warps
 from mirage_formal.kernels.program.program import Commit
 from mirage_formal.kernels.target import Target, load_target
 from tests.kit.graphs import workloads as w
@@ -153,3 +153,34 @@ print(sorted({"z3", "cvc5", "galois", "sympy"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [w.rmsnorm_fused(), w.attention_one(), w.qk_norm_one(), w.ntrans_fused(), w.gated_mlp_fused(), w.lora_fused()],
+    ids=["norm and product", "attention", "normed keys", "norms", "two products", "adapters"],
+)
+def test_a_plan_s_schedule_gives_the_plan_again(graph: KernelGraph) -> None:
+    plan = make_plan(graph, 0, TARGET)
+    assert make_plan(graph, 0, TARGET, plan.schedule) == plan
+
+
+def test_another_schedule_gives_another_plan() -> None:
+    graph = w.gated_mlp_fused()
+    first = make_plan(graph, 0, TARGET)
+    assert first.stages > 2
+    fewer = make_plan(graph, 0, TARGET, replace(first.schedule, stages=2))
+    assert (fewer.stages, fewer.threads) == (2, first.threads)
+    warps = tuple(Warps(1, w.count, 1) for w in first.schedule.warps)
+    other = make_plan(graph, 0, TARGET, replace(first.schedule, warps=warps))
+    shared = [step.warps for step in other.loop if isinstance(step, Compute) and step.warps is not None]
+    assert set(shared) == set(warps)
+
+
+def test_schedules_that_do_not_fit_are_refused() -> None:
+    graph = w.gated_mlp_fused()
+    first = make_plan(graph, 0, TARGET)
+    with pytest.raises(UnsupportedError, match="shared memory"):
+        make_plan(graph, 0, limited(32 << 10), first.schedule)
+    with pytest.raises(UnsupportedError, match="warps of 2 products, got 0"):
+        make_plan(graph, 0, TARGET, replace(first.schedule, warps=()))

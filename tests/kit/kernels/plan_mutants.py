@@ -136,7 +136,9 @@ def schedule(base: Base) -> Iterator[Mutant]:
     if plan.ring:
         for stages in (plan.stages - 1, plan.stages + 1):
             if stages > 0 and any(step == Prefetch() for step in plan.loop):
-                yield mutant(f"copies run {stages - 1} ahead", replace(plan, stages=stages))
+                yield mutant(
+                    f"copies run {stages - 1} ahead", replace(plan, schedule=replace(plan.schedule, stages=stages))
+                )
         for number in plan.ring:
             placement = plan.tensors[number].placement.shared
             assert placement is not None
