@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel0(
   mf::shuffle_add(t4, 0, 16);
   mf::store(x4, tid, t4[0]);
   mf::barrier();
-  t4[0] = mf::load(x4, tid % 32) + mf::load(x4, tid % 32 + 32) + mf::load(x4, tid % 32 + 64) + mf::load(x4, tid % 32 + 96) + mf::load(x4, tid % 32 + 128) + mf::load(x4, tid % 32 + 160) + mf::load(x4, tid % 32 + 192) + mf::load(x4, tid % 32 + 224) + mf::load(x4, tid % 32 + 256) + mf::load(x4, tid % 32 + 288) + mf::load(x4, tid % 32 + 320) + mf::load(x4, tid % 32 + 352) + mf::load(x4, tid % 32 + 384) + mf::load(x4, tid % 32 + 416) + mf::load(x4, tid % 32 + 448) + mf::load(x4, tid % 32 + 480);
+  t4[0] = mf::load(x4, tid % 32) + mf::load(x4, tid % 32 + 32) + (mf::load(x4, tid % 32 + 64) + mf::load(x4, tid % 32 + 96)) + (mf::load(x4, tid % 32 + 128) + mf::load(x4, tid % 32 + 160) + (mf::load(x4, tid % 32 + 192) + mf::load(x4, tid % 32 + 224))) + (mf::load(x4, tid % 32 + 256) + mf::load(x4, tid % 32 + 288) + (mf::load(x4, tid % 32 + 320) + mf::load(x4, tid % 32 + 352)) + (mf::load(x4, tid % 32 + 384) + mf::load(x4, tid % 32 + 416) + (mf::load(x4, tid % 32 + 448) + mf::load(x4, tid % 32 + 480))));
   t5[0] = t4[0] * 0.00024414062f;
   t6[0] = mf::rsqrt(t5[0]);
   #pragma unroll
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel0(
   mf::shuffle_add(t12, 0, 16);
   mf::store(x12, tid, t12[0]);
   mf::barrier();
-  t12[0] = mf::load(x12, tid % 32) + mf::load(x12, tid % 32 + 32) + mf::load(x12, tid % 32 + 64) + mf::load(x12, tid % 32 + 96) + mf::load(x12, tid % 32 + 128) + mf::load(x12, tid % 32 + 160) + mf::load(x12, tid % 32 + 192) + mf::load(x12, tid % 32 + 224) + mf::load(x12, tid % 32 + 256) + mf::load(x12, tid % 32 + 288) + mf::load(x12, tid % 32 + 320) + mf::load(x12, tid % 32 + 352) + mf::load(x12, tid % 32 + 384) + mf::load(x12, tid % 32 + 416) + mf::load(x12, tid % 32 + 448) + mf::load(x12, tid % 32 + 480);
+  t12[0] = mf::load(x12, tid % 32) + mf::load(x12, tid % 32 + 32) + (mf::load(x12, tid % 32 + 64) + mf::load(x12, tid % 32 + 96)) + (mf::load(x12, tid % 32 + 128) + mf::load(x12, tid % 32 + 160) + (mf::load(x12, tid % 32 + 192) + mf::load(x12, tid % 32 + 224))) + (mf::load(x12, tid % 32 + 256) + mf::load(x12, tid % 32 + 288) + (mf::load(x12, tid % 32 + 320) + mf::load(x12, tid % 32 + 352)) + (mf::load(x12, tid % 32 + 384) + mf::load(x12, tid % 32 + 416) + (mf::load(x12, tid % 32 + 448) + mf::load(x12, tid % 32 + 480))));
   t13[0] = t12[0] * 0.00024414062f;
   t14[0] = mf::rsqrt(t13[0]);
   #pragma unroll

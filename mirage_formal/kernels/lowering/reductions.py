@@ -113,15 +113,16 @@ def _through_shared(
     for digit in digits:
         offsets = [o + i * digit.div for i in range(digit.extent) for o in offsets]
     j = cx.iterator(count, "u")
-    total: Value | None = None
-    for offset in offsets:
-        term = SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset)))
-        total = term if total is None else Combine(fn, total, term)
-    assert total is not None
+    total: list[Value] = [
+        SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets
+    ]
+    while len(total) > 1:  # a tree, whose depth is what the result waits for
+        pairs = [Combine(fn, a, b) for a, b in zip(total[::2], total[1::2], strict=False)]
+        total = [*pairs, *total[2 * len(pairs) :]]
     return [
         *loop(k, count, (write,), unroll=True),
         Barrier(),
-        *loop(j, count, (SetReg(array, j, total),), unroll=True),
+        *loop(j, count, (SetReg(array, j, total[0]),), unroll=True),
     ]
 
 
