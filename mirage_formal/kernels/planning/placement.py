@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.planning.distributions import Distributions
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled
 from mirage_formal.kernels.planning.products import Products, padded
-from mirage_formal.kernels.program.distribution import folded, fragment, inner_digit, reads, vector
+from mirage_formal.kernels.program.distribution import folded, inner_digit, reads
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -112,6 +113,7 @@ class _Chooser:
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
         self.makers, self.readers = products.makers, products.readers
         self.chosen = products
+        self.over = Distributions(products, self.placements.tensors, schedule.threads)
         #: Tensors that somebody reads in shared memory; those that ldmatrix reads.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
@@ -175,50 +177,6 @@ class _Chooser:
         elif tensor.placement.registers is not None and reads(tensor, rows, cols, over) is None:
             self.spilled.add(number)
 
-    def _hint(self, number: int, seen: set[int]) -> Distribution | None:
-        """The distribution of a product that a tensor meets elementwise later on."""
-        seen.add(number)
-        shape = (self.tensors[number].rows, self.tensors[number].cols)
-        for op in self.readers.get(number, []):
-            if isinstance(op, Elementwise) and op.result not in seen:
-                for n in op.operands:
-                    root = self._root(n)
-                    if root is not None and root in self.warps and self._extents(n) == shape:
-                        return self._fragment(root)
-                result = self.tensors[op.result]
-                if (result.rows, result.cols) == shape and (found := self._hint(op.result, seen)) is not None:
-                    return found
-        return None
-
-    def _extents(self, number: int) -> tuple[int, int]:
-        return self.tensors[number].rows, self.tensors[number].cols
-
-    def _fragment(self, product: int) -> Distribution:
-        tensor = self.tensors[product]
-        return fragment(self.placements.threads, self.warps[product], tensor.rows, tensor.cols)
-
-    def _fresh(self, number: int) -> Distribution:
-        """A distribution for a tensor that no product decides about."""
-        tensor = self.tensors[number]
-        kept = self._kept(number, set())
-        width = next(w for w in (_VECTOR, 4, 2, 1) if tensor.cols % w == 0 and (kept or w) % w == 0)
-        return vector(self.placements.threads, tensor.rows, tensor.cols, width, kept=kept)
-
-    def _kept(self, number: int, seen: set[int]) -> int | None:
-        """What a later reduction over columns keeps."""
-        seen.add(number)
-        for op in self.readers.get(number, []):
-            last = len(self.tensors[number].shape) - 1
-            if isinstance(op, Reduce | Accumulate) and op.dim == last and op.kept > 1:
-                return op.kept
-            if (
-                isinstance(op, Elementwise)
-                and op.result not in seen
-                and (found := self._kept(op.result, seen)) is not None
-            ):
-                return found
-        return None
-
     def _map(self, op: Elementwise) -> bool:
         result = self.tensors[op.result]
         rows, cols = result.rows, result.cols
@@ -242,22 +200,14 @@ class _Chooser:
         fragments = [over for over in held if over.fragment]
         if fragments:
             return fragments[0]
-        return self._hint(op.result, set()) or (held[0] if held else self._fresh(op.result))
-
-    def _fold_axis(self, number: int, dim: int) -> Axis | None:
-        """The axis that a reduction runs along; None if it is neither the columns nor all of the rows."""
-        shape = self.tensors[number].shape
-        if dim == len(shape) - 1:
-            return Axis.COL
-        others = [extent for d, extent in enumerate(shape[:-1]) if d != dim]
-        return Axis.ROW if all(extent == 1 for extent in others) else None
+        return self.over.hint(op.result, set()) or (held[0] if held else self.over.beside(op, rows, cols))
 
     def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
         """(over, distribution of the result, digits to add over) of a reduction."""
-        axis = self._fold_axis(number, dim)
+        axis = self.over.fold_axis(number, dim)
         if axis is None:
             return None
-        for over in (self._held(number), self._hint(number, set()), self._fresh(number)):
+        for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
             if over is not None and (found := folded(over, axis, kept)) is not None:
                 return over, *found
         return None
@@ -274,7 +224,7 @@ class _Chooser:
         return True
 
     def _product(self, op: Product) -> bool:
-        warps, over = self.warps[op.result], self._fragment(op.result)
+        warps, over = self.warps[op.result], self.over.fragment(op.result)
         held = self._held(op.a)
         packed = op.result in self.chosen.packed and held is not None and held.fragment and held == self._source(op)
         if not packed:
@@ -291,12 +241,12 @@ class _Chooser:
 
     def _source(self, op: Product) -> Distribution | None:
         root = self._root(op.a)
-        return self._fragment(root) if root is not None and root in self.warps else None
+        return self.over.fragment(root) if root is not None and root in self.warps else None
 
     def _accumulate(self, op: Accumulate) -> bool:
         maker = self.makers.get(op.operand)
         if isinstance(maker, Product) and maker.result in self.warps and self.accumulator_of(maker) is op:
-            over = self._fragment(maker.result)
+            over = self.over.fragment(maker.result)
             warps = self.warps[maker.result]
             if op.factor is not None:
                 self._need(op.factor, self.tensors[op.result].rows, self.tensors[op.result].cols, over)
@@ -310,7 +260,7 @@ class _Chooser:
         shape = self.tensors[op.operand].rows, self.tensors[op.operand].cols
         digits: tuple[Digit, ...] = ()
         if op.dim is None:
-            over = self._held(op.operand) or self._hint(op.result, set()) or self._fresh(op.operand)
+            over = self._held(op.operand) or self.over.hint(op.result, set()) or self.over.fresh(op.operand)
             result = over
         else:
             found = self._fold(op.operand, op.dim, op.kept)
@@ -329,7 +279,7 @@ class _Chooser:
         return True
 
     def _running(self, op: Running) -> bool:
-        over = self._held(op.operand) or self._fresh(op.operand)
+        over = self._held(op.operand) or self.over.fresh(op.operand)
         self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
         for result in results_of(op):
             self._place(result, over)

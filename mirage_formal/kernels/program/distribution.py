@@ -40,8 +40,12 @@ def tiles(over: Distribution) -> tuple[int, int]:
     return over.slots[0].extent, over.slots[1].extent
 
 
-def vector(threads: int, rows: int, cols: int, width: int, *, kept: int | None = None) -> Distribution:
-    """A matrix dealt out in runs of ``width`` columns, threads along the columns first.
+def vector(
+    threads: int, rows: int, cols: int, width: int, *, kept: int | None = None, wide: bool = False
+) -> Distribution:
+    """A matrix dealt out in runs of ``width`` columns.
+
+    A thread has as few rows as there are threads for, unless these are to be reduced: then as many as possible.
 
     Args:
         threads: Threads of the block.
@@ -50,8 +54,9 @@ def vector(threads: int, rows: int, cols: int, width: int, *, kept: int | None =
         width: Columns of a run, a power of two.
         kept: The columns will be summed over all positions equal modulo ``kept``, which ``width`` divides; the digits
             are then cut there. Extents are powers of two times what one thread holds.
+        wide: Whether rows will be reduced.
     """
-    down = min(_floor_power(rows), threads)
+    down = 1 if wide else min(_floor_power(rows), threads)
     across = min(threads // down, _ceil_power(-(-cols // width)))
     if kept is not None:
         # Digits are powers of two, and none may lie across a multiple of ``kept``.

@@ -121,8 +121,11 @@ def test_real_extents_compile_without_spills(op: GraphDefined, operands: tuple[D
 
 @KERNELS
 def test_no_barrier_and_no_wait_to_spare(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
-    """Every barrier and wait of a plan is needed: without it the interpreter finds a fault."""
-    graph = shrunk(op, operands, 1, 3)
+    """Every barrier and wait of a plan is needed: without it the interpreter finds a fault.
+
+    There are more iterations than stages, so that slots of a ring are used again.
+    """
+    graph = shrunk(op, operands, 1, 9)
     plan = make_plan(graph, 0, TARGET)
     arrays = [laid_out(a, item) for a, item in zip(values(graph), graph.inputs, strict=True)]
     program_interpreter.run(lower(plan), arrays)

@@ -1,0 +1,112 @@
+"""How the elements of a tensor in registers are dealt out to the threads of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.program.distribution import fragment, reads, vector
+from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
+from mirage_formal.kernels.program.plan import Axis, Distribution, PlanTensor
+
+_VECTOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """Distributions of the tensors of one kernel.
+
+    Attributes:
+        products: Its products, with their warps.
+        tensors: Its tensors, with the placements that they have so far.
+        threads: Threads of a block.
+    """
+
+    products: Products
+    tensors: Sequence[PlanTensor]
+    threads: int
+
+    def hint(self, number: int, seen: set[int]) -> Distribution | None:
+        """The distribution of a product that a tensor meets elementwise later on."""
+        seen.add(number)
+        shape = (self.tensors[number].rows, self.tensors[number].cols)
+        for op in self.products.readers.get(number, []):
+            if isinstance(op, Elementwise) and op.result not in seen:
+                for n in op.operands:
+                    root = self.products.root(n)
+                    if root is not None and root in self.products.warps and self._extents(n) == shape:
+                        return self.fragment(root)
+                result = self.tensors[op.result]
+                if (result.rows, result.cols) == shape and (found := self.hint(op.result, seen)) is not None:
+                    return found
+        return None
+
+    def fragment(self, product: int) -> Distribution:
+        """That of a product's accumulators."""
+        tensor = self.tensors[product]
+        return fragment(self.threads, self.products.warps[product], tensor.rows, tensor.cols)
+
+    def fresh(self, number: int) -> Distribution:
+        """A distribution for a tensor that no product decides about."""
+        tensor = self.tensors[number]
+        kept = self._kept(number, set())
+        down = kept is None and self._down(number, set())
+        width = self._width(number, kept)
+        return vector(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
+
+    def beside(self, op: Elementwise, rows: int, cols: int) -> Distribution:
+        """A distribution for a result that has no operand of its extents in registers.
+
+        If an operand of one row is what a reduction over rows has left, threads hold it where they hold it after that.
+        """
+        fresh = self.fresh(op.result)
+        wide = vector(self.threads, rows, cols, self._width(op.result), wide=True)
+        for n in op.operands:
+            tensor = self.tensors[n]
+            left = tensor.placement.registers is not None and tensor.rows == 1 < rows
+            if left and reads(tensor, rows, cols, fresh) is None and reads(tensor, rows, cols, wide) is not None:
+                return wide
+        return fresh
+
+    def fold_axis(self, number: int, dim: int) -> Axis | None:
+        """The axis that a reduction runs along; None if it is neither the columns nor all of the rows."""
+        shape = self.tensors[number].shape
+        if dim == len(shape) - 1:
+            return Axis.COL
+        others = [extent for d, extent in enumerate(shape[:-1]) if d != dim]
+        return Axis.ROW if all(extent == 1 for extent in others) else None
+
+    def _extents(self, number: int) -> tuple[int, int]:
+        return self.tensors[number].rows, self.tensors[number].cols
+
+    def _width(self, number: int, kept: int | None = None) -> int:
+        """Columns of a run of a tensor, of which a multiple has to be what a reduction keeps."""
+        cols = self.tensors[number].cols
+        return next(w for w in (_VECTOR, 4, 2, 1) if cols % w == 0 and (kept or w) % w == 0)
+
+    def _down(self, number: int, seen: set[int]) -> bool:
+        """Whether a later reduction runs over rows."""
+        seen.add(number)
+        for op in self.products.readers.get(number, []):
+            if isinstance(op, Reduce | Accumulate) and op.dim is not None:
+                if self.fold_axis(number, op.dim) is Axis.ROW:
+                    return True
+            elif isinstance(op, Elementwise) and op.result not in seen and self._down(op.result, seen):
+                return True
+        return False
+
+    def _kept(self, number: int, seen: set[int]) -> int | None:
+        """What a later reduction over columns keeps."""
+        seen.add(number)
+        for op in self.products.readers.get(number, []):
+            last = len(self.tensors[number].shape) - 1
+            if isinstance(op, Reduce | Accumulate) and op.dim == last and op.kept > 1:
+                return op.kept
+            if (
+                isinstance(op, Elementwise)
+                and op.result not in seen
+                and (found := self._kept(op.result, seen)) is not None
+            ):
+                return found
+        return None
