@@ -17,7 +17,7 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
-from mirage_formal.graph.types import DimMap
+from mirage_formal.graph.types import DimMap, Shape
 from mirage_formal.search.dims import Dim, Ties
 from mirage_formal.search.space import SearchSpace
 
@@ -57,7 +57,8 @@ def mirrored(
     ties = Ties(program)
     ops = _operators(program)
     largest = max(range(len(kernel_types(program))), key=lambda n: kernel_types(program)[n].elements)
-    for tiles in _tilings(program, ties):
+    every = list(_tilings(program, ties))
+    for tiles in [tiles for tiles in every if not _repeats_rows(program, ties, tiles)] or every:
         graph = _graph(program, ties, ops, tiles, _threads(kernel_types(program)[largest].elements, ties, tiles))
         if graph is not None and _fits(graph, space):
             yield cost(graph), graph
@@ -97,9 +98,27 @@ def _tilings(program: KernelGraph, ties: Ties) -> Iterator[dict[Dim, int]]:
                     yield tiles
 
 
+def _shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
+    """The extents of a tensor's tile."""
+    return tuple(tiles.get(dim, ties.extent((tensor, d))) for d, dim in enumerate(ties.of(tensor)))
+
+
 def _tile(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
     """Elements of a tensor's tile."""
-    return prod(tiles.get(dim, ties.extent((tensor, d))) for d, dim in enumerate(ties.of(tensor)))
+    return prod(_shape(ties, tensor, tiles))
+
+
+def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bool:
+    """Whether an operator reads some rows of an operand's tile several times, which threads do not have in registers.
+
+    Dims but the last are rows; an operand that has all rows of the result, or one, stays in registers.
+    """
+    for first, op in enumerate(program.ops, len(program.inputs)):
+        rows = prod(_shape(ties, first, tiles)[:-1])
+        for operand in op.operands if isinstance(op, Op) and SPECS[op.kind].elementwise else ():
+            if prod(_shape(ties, operand, tiles)[:-1]) not in (1, rows):
+                return True
+    return False
 
 
 def _extents(extent: int, *, last: bool) -> list[int]:

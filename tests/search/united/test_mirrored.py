@@ -10,7 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.check import block_types, kernel_types, shared_bytes
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.meaning import reference
@@ -148,3 +148,15 @@ def test_random_programs() -> None:
                 for got, wanted in zip(values(graph), want, strict=True):
                     np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
     assert tried > 10
+
+
+def test_tiles_in_which_rows_are_read_again_are_left_out_where_there_are_others() -> None:
+    def build(g: mf.Graph) -> mf.Tensor:
+        return given(g, 16, 32, 64) * given(g, 1, 32, 64)
+
+    for graph in kernels(program(build)):
+        (kernel,) = graph.ops
+        assert isinstance(kernel, GraphDefined)
+        x, y = (types.shape for types in block_types(kernel.graph, tuple(kernel_types(graph)[:2]))[:2])
+        assert x[0] == 1 or x[1] == 1
+        assert y[:2] in ((1, 1), x[:2])
