@@ -53,7 +53,9 @@ def source(program: KernelGraph) -> str:
     for number, op in enumerate(program.ops, count):
         assert isinstance(op, Op)
         lines.append(f"    t{number} = {_line(op, [types[i] for i in op.operands])}")
-    return "\n".join([*lines, f"    return ({', '.join(f't{i}' for i in program.outputs)},)"]) + "\n"
+    # A transpose is a view in PyTorch; here outputs are row-major.
+    outputs = ", ".join(f"t{i}.contiguous()" for i in program.outputs)
+    return "\n".join([*lines, f"    return ({outputs},)"]) + "\n"
 
 
 def draw(inputs: Sequence[Input], seed: int, scale: float = 0.1) -> list[torch.Tensor]:
