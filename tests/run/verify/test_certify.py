@@ -65,7 +65,7 @@ def test_conditions_are_those_that_the_kernel_finds(accept: Policy) -> None:
 
 @BOTH
 def test_what_is_refuted_is_refused_without_a_proof(accept: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "prove", lambda program, candidate: pytest.fail("it was refuted before"))
+    monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): pytest.fail("it was refuted before"))
     refused = certify(session(SQUARE), SUM, accept, replay_proof)
     assert isinstance(refused, Refused)
     assert refused.kind == "different"
@@ -108,7 +108,7 @@ def test_a_proof_that_the_kernel_refuses_is_worth_nothing(
 ) -> None:
     """Not even the word of the fingerprint is taken then: something is broken."""
     proof = prove(SQUARE, PRODUCT)
-    monkeypatch.setattr(policy, "prove", lambda program, candidate: proof)
+    monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): proof)
     refused = certify(session(ROOTS), candidate, accept, replay_proof)
     assert isinstance(refused, Refused)
     assert refused.kind == "proof-refused"
