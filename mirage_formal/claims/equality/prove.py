@@ -101,8 +101,8 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     """Prove that a candidate computes what the program computes, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
-    zero after multiplication with divisors; or when that holds of the two halves of ``graph.tails``, which together
-    say it. Whatever stops the procedure gives Unknown with the reason.
+    zero after multiplication with divisors; or when that holds of two halves (``graph.tails``, ``_between``), which
+    together say it. Whatever stops the procedure gives Unknown with the reason.
 
     Args:
         program: The program.
@@ -119,7 +119,9 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     if composed is not None:
         return composed
     direct = derived(program, candidate)[1]
-    tried = (_between(program, candidate, other) for other in (program, *via)) if isinstance(direct, Unknown) else ()
+    if isinstance(direct, Equivalent) or (parts := apart(candidate, moves=True)) is None:
+        return direct
+    tried = (_between(program, parts, other) for other in (program, *via))
     return next((found for found in tried if found is not None), direct)
 
 
@@ -153,12 +155,20 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
     return Equivalent(json.dumps([to_json(parts[0][1]), *proofs]).encode()) if parts else None
 
 
-def _between(program: KernelGraph, candidate: KernelGraph, via: KernelGraph) -> Equivalent | None:
-    """A proof of what stands between moves of elements, and one of what is around it; None if there is none."""
-    found, other = apart(candidate, moves=True), apart(via, moves=True)
-    if found is None or other is None:
+def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph) -> Equivalent | None:
+    """A proof of what stands between moves of elements, and one of what is around it; None if there is none.
+
+    Sound: ``via`` only says what to try; see ``check.composed`` for why the two proofs say that the candidate is equal.
+
+    Args:
+        program: The program.
+        parts: The candidate, taken apart.
+        via: A graph whose operators between its own moves are tried as what stands between the candidate's.
+    """
+    other = apart(via, moves=True)
+    if other is None:
         return None
-    (wrapping, inner), (around, middle) = found, other
+    (wrapping, inner), (around, middle) = parts, other
     mine, theirs = (_ways(one, len(program.inputs)) for one in (around, wrapping))
     if sorted(mine, key=repr) != sorted(theirs, key=repr):
         return None

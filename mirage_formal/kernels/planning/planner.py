@@ -101,7 +101,6 @@ class _Attempt:
     placements: Placements
     steps: Steps
     memory: Memory
-    stages: int
 
     def plan(
         self,
@@ -136,7 +135,7 @@ class _Attempt:
             schedule.after,
             tuple(buffers),
             self.memory.lower_bound,
-            replace(self.placements.schedule, stages=self.stages),
+            replace(self.placements.schedule, stages=self.steps.stages),
             self.steps.ring,
         )
 
@@ -170,7 +169,7 @@ def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
 
 def _attempt(placements: Placements, stages: int, share: int) -> _Attempt:
     steps = Steps(placements.flat, placements, stages)
-    return _Attempt(placements, steps, _placed(steps, share), stages)
+    return _Attempt(placements, steps, _placed(steps, share))
 
 
 def _placed(steps: Steps, most: int) -> Memory:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import combinations, product
 from math import prod
 from typing import Final
@@ -36,6 +37,7 @@ _EQUAL: Final = 1.01
 _TOGETHER: Final = 8
 
 
+@lru_cache(maxsize=4096)
 def is_mirrored(program: KernelGraph) -> bool:
     """Whether there are such kernels of a program: its operators are there in blocks, and tiles can have a fit size."""
     kinds = [op.kind if isinstance(op, Op) else OpKind.MATMUL for op in program.ops]
@@ -59,11 +61,10 @@ def mirrored(
     """
     ties = Ties(program)
     ops = _operators(program)
-    largest = max(range(len(kernel_types(program))), key=lambda n: kernel_types(program)[n].elements)
     found: list[tuple[float, KernelGraph]] = []
     again: list[tuple[float, KernelGraph]] = []
-    for tiles in _tilings(program, ties):
-        graph = _graph(program, ties, ops, tiles, _threads(kernel_types(program)[largest].elements, ties, tiles))
+    for tiles, most in _tilings(program, ties):
+        graph = _graph(program, ties, ops, tiles, _threads(most))
         if _fits(graph, space):
             (again if _repeats_rows(program, ties, tiles) else found).append((cost(graph), graph))
     least = min((us for us, _ in again), default=math.inf)
@@ -93,8 +94,11 @@ def _cut(program: KernelGraph, ties: Ties) -> list[Dim]:
     return sorted(found, key=lambda dim: (-ties.extent(dim), dim))
 
 
-def _tilings(program: KernelGraph, ties: Ties) -> Iterator[dict[Dim, int]]:
-    """Extents of tiles along the dims that are cut, three at most; along all others tiles are whole."""
+def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int], int]]:
+    """Extents of tiles along the dims that are cut, three at most; along all others tiles are whole.
+
+    With them the elements of the largest tile.
+    """
     types = kernel_types(program)
     lasts = {ties.of(output)[-1] for output in program.outputs}
     dims = _cut(program, ties)
@@ -104,7 +108,7 @@ def _tilings(program: KernelGraph, ties: Ties) -> Iterator[dict[Dim, int]]:
                 tiles = dict(zip(chosen, extents, strict=True))
                 most = max(_tile(ties, tensor, tiles) for tensor in range(len(types)))
                 if _FEWEST <= most <= _MOST:
-                    yield tiles
+                    yield tiles, most
 
 
 def _shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
@@ -136,9 +140,8 @@ def _extents(extent: int, *, last: bool) -> list[int]:
     return [n for n in found if n >= _TOGETHER] or found[-1:] if last else found
 
 
-def _threads(elements: int, ties: Ties, tiles: dict[Dim, int]) -> int:
+def _threads(tile: int) -> int:
     """Threads of a block: as many as there are eights of elements of its largest tile."""
-    tile = elements // prod(ties.extent(dim) // n for dim, n in tiles.items())
     fewest, most = _THREADS
     return min(most, max(fewest, 1 << max(0, -(-tile // _ELEMENTS) - 1).bit_length()))
 
