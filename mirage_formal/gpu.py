@@ -58,6 +58,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--json", action="store_true", help=f"print JSON {_OFF}")
     run.set_defaults(action=_run)
+    tune = commands.add_parser("tune", help="time the kernels that `mirage-formal tune` has made elsewhere")
+    tune.add_argument(
+        "directory", type=Path, nargs="*", metavar="RUN_DIR", help="a run whose kernels are compared and timed as well"
+    )
+    what = "where `mirage-formal tune --place DIR` has put them"
+    tune.add_argument("--place", type=Path, metavar="DIR", help=f"{what} [default: the user's cache]")
+    tune.add_argument("--time-limit", metavar="SECONDS", help="for everything; above 0 [default: no limit]")
+    tune.set_defaults(action=_tune)
     info = commands.add_parser("info", help="say what this machine has")
     info.add_argument("--json", action="store_true", help=f"print JSON {_OFF}")
     info.set_defaults(action=_info)
@@ -180,6 +188,26 @@ def _run(given: argparse.Namespace) -> int:
         for report in reports:
             print(plain(line(report), 4000))
     return 0 if all(report["ok"] for report in reports) else 1
+
+
+def _tune(given: argparse.Namespace) -> int:
+    from mirage_formal.run.tuned.plans import Place
+    from mirage_formal.run.tuned.timing import Child
+    from mirage_formal.run.tuned.tune import on_device
+
+    limit = None if given.time_limit is None else options.amount("--time-limit", options.number(given.time_limit))
+    if given.place is not None and not (given.place / "plans").is_dir():
+        hint = "mirage-formal tune RUN_DIR --place DIR writes it, where the solvers are installed"
+        raise RunError("expected a directory of tuning, got none", where=str(given.place), hint=hint)
+
+    def watch(what: str, done: int, count: int) -> None:
+        if done == count or done % 100 == 0:
+            print(f"{what}: {done} of {count}", flush=True)
+
+    found = on_device(Place(given.place), given.directory, Child(), watch, limit)
+    for name, answer in found:
+        print(plain(f"{name}: {answer.failed or f'{answer.us:.2f} us, {answer.answer}'}", 4000), flush=True)
+    return 0 if all(not answer.failed for _, answer in found) else 1
 
 
 def line(report: dict[str, Any]) -> str:

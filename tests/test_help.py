@@ -21,8 +21,10 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("check",): ("mirage_formal.check", ("path",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
     ("build",): ("mirage_formal.run.built", ("RUN_DIR",)),
+    ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
     ("emulate",): ("mirage_formal.emulate", ("RUN_DIR",)),
     ("gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
+    ("gpu", "tune"): ("mirage_formal.gpu", ("RUN_DIR",)),
     ("gpu", "info"): ("mirage_formal.gpu", ()),
     ("reproduce", "table5"): ("mirage_formal.reproduce", ()),
     ("reproduce", "workloads"): ("mirage_formal.reproduce", ()),
@@ -36,6 +38,7 @@ NO_COMMANDS = {
     "mirage_formal.frontend.mirage_api",
     "mirage_formal.workers.cluster_host",
     "mirage_formal.claims.fields.confirmation",
+    "mirage_formal.run.tuned.child",  # started by ``tune``, reads its jobs from standard input
 }
 
 

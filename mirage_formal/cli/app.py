@@ -14,23 +14,19 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from mirage_formal.cli.kit import counted, measured, option, run_command, seeded, switch
+from mirage_formal.cli.kit import STYLE, counted, measured, option, run_command, seeded, switch
+from mirage_formal.cli.tune import tune_command
 from mirage_formal.errors import SpaceError
 from mirage_formal.terminal import plain
 
-_STYLE: Final[dict[str, Any]] = {
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": None,  # brackets in texts are brackets
-}
 app = typer.Typer(
     name="mirage_formal",
     help="Search µGraphs for a tensor program, with evidence for every candidate; check such evidence; verify graphs.",
     no_args_is_help=True,
-    **_STYLE,
+    **STYLE,
 )
-_alone = typer.Typer(**_STYLE)
-_verify_alone = typer.Typer(**_STYLE)
+_alone = typer.Typer(**STYLE)
+_verify_alone = typer.Typer(**STYLE)
 #: For commands that read their arguments themselves, so that they can be run without what this module imports.
 _PASSED: Final[dict[str, Any]] = {
     "add_help_option": False,
@@ -181,6 +177,9 @@ def build_command(context: typer.Context) -> None:
     from mirage_formal.run.built.__main__ import main as build
 
     raise typer.Exit(build(list(context.args)))
+
+
+app.command("tune")(tune_command)
 
 
 @app.command("gpu", **_PASSED)

@@ -14,6 +14,12 @@ from mirage_formal.guard import guarded
 from mirage_formal.terminal import plain
 
 _MAX_LINES: Final = 20
+#: How every command of typer is set up.
+STYLE: Final[dict[str, Any]] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # brackets in texts are brackets
+}
 
 
 def whole(where: str, least: int = 0) -> Callable[[Any], int]:

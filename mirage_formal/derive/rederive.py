@@ -32,6 +32,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import kernel_launch
 from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record
+from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.program.stored import programs_of
 from mirage_formal.kernels.target import Target
@@ -108,7 +109,9 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
 def _generated(bound: BoundKernels) -> Generated:
     with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
         target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
-        return generate(bound.graph, target)
+        asked = {one.operator: one.schedule for one in bound.plans.kernels if one.schedule is not None}
+        schedules = {n: msgspec.convert(msgspec.to_builtins(record), Schedule) for n, record in asked.items()}
+        return generate(bound.graph, target, schedules)
 
 
 def _check_programs(root: Path, kernels: Sequence[Kernel]) -> None:
@@ -193,7 +196,7 @@ def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
     """Plans, but for what the compiler reported."""
     with step(bound.root / PLAN_FILE, "plans of the kernels"):
         for one, theirs in zip(kernels, bound.plans.kernels, strict=True):
-            ours = plan_record(one.program, one.operator, one.plan, {})
+            ours = plan_record(one, {})
             _same(f"plan of {theirs.kernel}", ours, msgspec.structs.replace(theirs, compiled={}))
 
 

@@ -68,26 +68,35 @@ class DeviceRuns:
         types = [self.executable.values[number] for number in self.executable.graph.outputs]
         return [to_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
 
-    def measure(self, scale: float = 0.1, replays: int = 15) -> Measurement:
+    def draw(self, item: Input, seed: int, scale: float) -> Array:
+        """Seeded normal numbers as the elements of an input."""
+        random = self.cupy.random.default_rng(seed)
+        return self.store(item, random.standard_normal(item.tensor.shape, dtype=self.cupy.float32) * scale)
+
+    def measure(
+        self, scale: float = 0.1, replays: int = 15, *, inputs: InputSets | None = None, finite: bool = True
+    ) -> Measurement:
         """Time it on seeded inputs.
+
+        Args:
+            scale: Standard deviation of the inputs.
+            replays: Timed replays.
+            inputs: The inputs; drawn here, if left out.
+            finite: Whether results must be finite, as those of a program are; those of one kernel of it, on inputs that
+                no earlier kernel computed, need not.
 
         Raises:
             MeasureError: It does not write its outputs.
         """
-        cp, items = self.cupy, self.executable.graph.inputs
         outputs = self.outputs()
+        sets = InputSets(self, scale) if inputs is None else inputs
 
-        def make(seed: int) -> list[Array]:
-            random = cp.random.default_rng(seed)
-            return [self.store(i, random.standard_normal(i.tensor.shape, dtype=cp.float32) * scale) for i in items]
-
-        def call(inputs: Sequence[Array]) -> None:
-            self.launch(inputs, outputs)
+        def call(given: Sequence[Array]) -> None:
+            self.launch(given, outputs)
 
         types = [self.executable.values[number] for number in self.executable.graph.outputs]
-        recorder = _RawRecorder(outputs, [tensor.dtype for tensor in types])
-        size = sum(item.tensor.bytes for item in items)
-        return measure(call, make, size, recorder, outputs=outputs, replays=replays)
+        recorder = _RawRecorder(outputs, [tensor.dtype for tensor in types], finite=finite)
+        return measure(call, sets, sets.cold_bytes, recorder, outputs=outputs, replays=replays)
 
     @property
     def moved_bytes(self) -> int:
@@ -95,11 +104,43 @@ class DeviceRuns:
         return moved_bytes(self.executable.program)
 
 
+class InputSets:
+    """Seeded inputs of an executable, each set drawn once.
+
+    Args:
+        runs: The executable.
+        scale: Standard deviation of the inputs.
+        warm: For each input, whether it is the same in all sets, so that it stays in the cache.
+    """
+
+    def __init__(self, runs: DeviceRuns, scale: float = 0.1, warm: Sequence[bool] = ()) -> None:
+        self._runs, self._scale = runs, scale
+        self._items = runs.executable.graph.inputs
+        self._warm = tuple(warm) or (False,) * len(self._items)
+        self._drawn: dict[tuple[int, int], Array] = {}
+
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of one set, without what is the same in all."""
+        return sum(item.tensor.bytes for item, warm in zip(self._items, self._warm, strict=True) if not warm)
+
+    def __call__(self, seed: int) -> list[Array]:
+        """The inputs of one set."""
+        return [self._one(number, 0 if warm else seed) for number, warm in enumerate(self._warm)]
+
+    def _one(self, number: int, seed: int) -> Array:
+        key = number, seed
+        if key not in self._drawn:
+            self._drawn[key] = self._runs.draw(self._items[number], seed * len(self._items) + number, self._scale)
+        return self._drawn[key]
+
+
 class _RawRecorder(CupyRecorder):
     """For outputs that are raw elements."""
 
-    def __init__(self, outputs: Sequence[Array], dtypes: Sequence[DType]) -> None:
+    def __init__(self, outputs: Sequence[Array], dtypes: Sequence[DType], *, finite: bool = True) -> None:
         super().__init__()
+        self._finite = finite
         self._dtypes = {id(value): dtype for value, dtype in zip(outputs, dtypes, strict=True)}
 
     def poison(self, value: Any) -> None:
@@ -110,4 +151,6 @@ class _RawRecorder(CupyRecorder):
     def finite(self, value: Any) -> bool:
         """See ``Recorder.finite``."""
         self._stream.synchronize()
+        if not self._finite:
+            return True
         return bool(self._cupy.isfinite(to_floats(value, self._dtypes[id(value)], self._cupy)).all())

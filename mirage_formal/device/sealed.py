@@ -18,6 +18,7 @@ from mirage_formal.records import (
     KernelManifestRecord,
     MeasureRecord,
     NumericsRecord,
+    TuningRecord,
     read,
     sealed,
     sha256,
@@ -50,7 +51,9 @@ def write_numerics(directory: Path, record: NumericsRecord) -> None:
     write_atomic(directory / NUMERICS_FILE, sealed(bound))
 
 
-def write_measurement(directory: Path, found: Measurement, device: str, moved_bytes: int) -> MeasureRecord:
+def write_measurement(
+    directory: Path, found: Measurement, device: str, moved_bytes: int, tuning: TuningRecord | None = None
+) -> MeasureRecord:
     """Write measure.json.
 
     Args:
@@ -58,6 +61,7 @@ def write_measurement(directory: Path, found: Measurement, device: str, moved_by
         found: The measurement.
         device: Name of the GPU.
         moved_bytes: The fewest bytes that the program moves.
+        tuning: How the kernels were chosen, if they were tuned.
     """
     record = MeasureRecord(
         kernels=manifest_digest(directory),
@@ -70,6 +74,7 @@ def write_measurement(directory: Path, found: Measurement, device: str, moved_by
         calls=found.calls,
         sets=found.sets,
         moved_bytes=moved_bytes,
+        tuning=tuning,
     )
     write_atomic(directory / MEASURE_FILE, sealed(record))
     return record

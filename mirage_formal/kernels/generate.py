@@ -8,33 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from mirage_formal.device.cublas import side
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import Place, launched, places
 from mirage_formal.kernels.predefined import copy_program, operator_program
-from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target
-from mirage_formal.records import BufferRecord, CompiledRecord, KernelPlanRecord, LoopRecord, ProductLaunch
+from mirage_formal.records import (
+    BufferRecord,
+    CompiledRecord,
+    KernelPlanRecord,
+    LoopRecord,
+    ProductLaunch,
+    ScheduleRecord,
+)
 
 if TYPE_CHECKING:
     from mirage_formal.device.compile import Compiled
 
+#: Every kernel has the first schedule that fits.
+NO_SCHEDULES: Final[Mapping[int, Schedule]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A generated kernel: its operator, its values, its Program, and its plan if it is graph-defined."""
+    """A generated kernel.
+
+    Attributes:
+        operator: Position of its operator, or -1.
+        values: The numbers of its operands and results.
+        program: What it does.
+        plan: Its plan, if it is graph-defined.
+        asked: The schedule that it was asked to have, if it was.
+    """
 
     operator: int
     values: tuple[int, ...]
     program: Program
     plan: Plan | None = None
+    asked: Schedule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +78,13 @@ class Generated:
         return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
 
 
-def generate(graph: KernelGraph, target: Target) -> Generated:
+def generate(graph: KernelGraph, target: Target, schedules: Mapping[int, Schedule] = NO_SCHEDULES) -> Generated:
     """The kernels of a µGraph.
 
     Args:
         graph: A well-formed µGraph.
         target: What kernels are planned for.
+        schedules: Of graph-defined operators, by position; the others have the first that fits.
 
     Raises:
         UnsupportedError: An operator cannot be lowered; names it.
@@ -77,7 +100,14 @@ def generate(graph: KernelGraph, target: Target) -> Generated:
         if position not in needed:
             continue
         try:
-            steps.append(_lowered(graph, position, (*op.operands, *results), types, known, target))
+            asked = schedules.get(position)
+            values = (*op.operands, *results)
+            if isinstance(op, GraphDefined):
+                steps.append(_planned(graph, position, values, target, asked))
+            elif asked is None:
+                steps.append(_predefined(op, position, values, (types, known), target))
+            else:
+                raise UnsupportedError(f"expected no schedule of a predefined {op.kind.value}, got one", where="plan")
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
@@ -91,22 +121,26 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
-def _lowered(
-    graph: KernelGraph,
+def _planned(
+    graph: KernelGraph, position: int, values: tuple[int, ...], target: Target, asked: Schedule | None
+) -> Kernel:
+    """The kernel of a graph-defined operator; ``values`` are the numbers of its operands and results."""
+    from mirage_formal.kernels.lowering.assemble import lower  # calls of finished kernels do not need it
+    from mirage_formal.kernels.planning.planner import make_plan
+
+    plan = make_plan(graph, position, target, asked)
+    return Kernel(position, values, lower(plan), plan, asked)
+
+
+def _predefined(
+    op: Op,
     position: int,
     values: tuple[int, ...],
-    types: Sequence[DTensor],
-    known: Sequence[Place],
+    lying: tuple[Sequence[DTensor], Sequence[Place]],
     target: Target,
 ) -> Kernel | ProductLaunch:
-    """The kernel of one operator; ``values`` are the numbers of its operands and results."""
-    op = graph.ops[position]
-    if isinstance(op, GraphDefined):
-        from mirage_formal.kernels.lowering.assemble import lower  # planning loads solvers
-        from mirage_formal.kernels.planning.planner import make_plan
-
-        plan = make_plan(graph, position, target)
-        return Kernel(position, values, lower(plan), plan)
+    """The kernel of a predefined operator; ``lying`` has the type and the place of each value."""
+    types, known = lying
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
         side(types[a].shape, known[a].strides)
@@ -139,18 +173,14 @@ def _outputs(
     return outputs
 
 
-def plan_record(
-    program: Program, operator: int, plan: Plan | None, compiled: Mapping[str, Compiled]
-) -> KernelPlanRecord:
+def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanRecord:
     """What was planned for a kernel, and what the compiler reported about it.
 
     Args:
-        program: The kernel.
-        operator: Number of the µGraph's operator, or -1.
-        plan: Its plan, if it is graph-defined.
+        kernel: The kernel.
         compiled: Machine code by architecture.
     """
-    loop = None
+    program, plan, loop = kernel.program, kernel.plan, None
     if plan is not None:
         loop = LoopRecord(
             forloop_range=plan.forloop_range,
@@ -161,10 +191,11 @@ def plan_record(
         )
     return KernelPlanRecord(
         kernel=program.name,
-        operator=operator,
+        operator=kernel.operator,
         grid=program.grid,
         threads=program.threads,
         loop=loop,
+        schedule=None if kernel.asked is None else msgspec.convert(msgspec.to_builtins(kernel.asked), ScheduleRecord),
         buffers=tuple(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),

@@ -32,10 +32,6 @@ OBLIGATIONS_FILE: Final = "obligations.jsonl"
 QUESTIONS_FILE: Final = "obligations.smt2.gz"
 STABILIZED_FILE: Final = "stabilized.json"
 STABILIZED_PROOF_FILE: Final = "equivalence.json"
-NUMERICS_FILE: Final = "numerics.json"
-MEASURE_FILE: Final = "measure.json"
-#: Written by runs on a device, after the manifest, with a seal of their own.
-DEVICE_FILES: Final = (NUMERICS_FILE, MEASURE_FILE)
 
 #: Number of a µGraph's operator; -1 is the copy of a value to an output.
 Operator = Annotated[int, msgspec.Meta(ge=-1)]
@@ -170,6 +166,24 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     shared_lower_bound: Count
 
 
+class WarpsRecord(Record, frozen=True, kw_only=True):
+    """How the warps of a block share a product: cuts of its rows, of its columns, and of what is summed over."""
+
+    rows: Positive
+    cols: Positive
+    inner: Positive
+
+
+class ScheduleRecord(Record, frozen=True, kw_only=True):
+    """Schedule of kernels/program/plan.py, where one was asked for."""
+
+    threads: Positive
+    stages: Positive
+    warps: tuple[WarpsRecord, ...]
+    registers: bool
+    resident: bool
+
+
 class CompiledRecord(Record, frozen=True, kw_only=True):
     """What the compiler made of a kernel for one architecture.
 
@@ -196,6 +210,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
         operator: Number of the µGraph's operator; -1 for the copy of a value to an output.
         grid, threads: Launch dimensions.
         loop: The plan of a graph-defined kernel; null for a predefined operator, which has no block graph.
+        schedule: The schedule that was asked for, as tuning does; null for the first that fits.
         buffers: The memory plan of shared memory.
         shared_bytes: Dynamic shared memory of a block, which the buffers need.
         compiled: By architecture.
@@ -206,6 +221,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
     grid: tuple[Positive, Positive, Positive]
     threads: Positive
     loop: LoopRecord | None
+    schedule: ScheduleRecord | None = None
     buffers: tuple[BufferRecord, ...]
     shared_bytes: Count
     compiled: dict[Arch, CompiledRecord]
@@ -324,114 +340,4 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     program: Sha256
     target: TargetRecord
     files: dict[str, Sha256]
-    seal: Sha256 = NO_SEAL
-
-
-# --- numerics.json and measure.json: the verification log of a device ------------------------------------------------
-
-#: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
-Answer = Literal["within", "outside", "undecided"]
-#: A number, or in a file null for one that is not finite.
-Finite = Figure | None
-
-
-class OutputRecord(Record, frozen=True, kw_only=True):
-    """One output at one scale.
-
-    Attributes:
-        answer: What the comparison says.
-        max_absolute_error: Largest difference from the exact value.
-        max_relative_error: The same over the magnitude of the largest exact value.
-        relative_norm: Norm of the difference over the norm of the exact values.
-        max_ulps: Largest difference in units of the element type's spacing at the exact value.
-        max_ratio: Largest difference over tolerance; at most 1 is within.
-        largest: Magnitude of the largest exact value.
-        median_tolerance, max_tolerance: Of the elements' tolerances.
-        elements: How many were compared.
-        beyond_range: How many exact values the element type cannot hold; there only infinity is right.
-        reason: Why it is outside or undecided.
-    """
-
-    answer: Answer
-    max_absolute_error: Finite
-    max_relative_error: Finite
-    relative_norm: Finite
-    max_ulps: Finite
-    max_ratio: Finite
-    largest: Finite
-    median_tolerance: Finite
-    max_tolerance: Finite
-    elements: Count
-    beyond_range: Count
-    reason: str = ""
-
-
-class ScaleRecord(Record, frozen=True, kw_only=True):
-    """All outputs at one scale.
-
-    Attributes:
-        scale: Standard deviation of the inputs.
-        seed: Seed of the inputs.
-        answer: "within" if all outputs are.
-        outputs: One record for each.
-        overflows: Device tensors between kernels whose exact values their element type cannot hold.
-    """
-
-    scale: Figure
-    seed: Count
-    answer: Answer
-    outputs: tuple[OutputRecord, ...]
-    overflows: tuple[str, ...] = ()
-
-
-class NumericsRecord(Record, frozen=True, kw_only=True):
-    """numerics.json: what was compared, and the outcome.
-
-    Attributes:
-        schema_version: 3.
-        kernels: Sha256 of the directory's manifest.json; null for a comparison that belongs to no directory.
-        candidate: Digest of the µGraph that the kernels compute.
-        device: What the kernels ran on.
-        answer: "within" if all scales are.
-        tolerance_lambda: Factor of the tolerance, docs/kernels.md.
-        scales: One record for each scale.
-        seal: See ManifestRecord.
-    """
-
-    schema_version: Version = SCHEMA_VERSION
-    kernels: Sha256 | None = None
-    candidate: str
-    device: Word
-    answer: Answer
-    tolerance_lambda: Figure
-    scales: tuple[ScaleRecord, ...]
-    seal: Sha256 = NO_SEAL
-
-
-class MeasureRecord(Record, frozen=True, kw_only=True):
-    """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
-
-    Attributes:
-        schema_version: 3.
-        kernels: Sha256 of the directory's manifest.json.
-        device: What the kernels ran on.
-        us: Median over the replays.
-        low, high: Fastest and slowest replay.
-        spread: Distance of the quartiles over the median.
-        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
-        moved_bytes: The fewest bytes that the program moves through device memory.
-        seal: See ManifestRecord.
-    """
-
-    schema_version: Version = SCHEMA_VERSION
-    kernels: Sha256
-    device: Word
-    us: Figure
-    low: Figure
-    high: Figure
-    spread: Figure
-    replays: Positive
-    calls: Positive
-    sets: Positive
-    moved_bytes: Count
     seal: Sha256 = NO_SEAL

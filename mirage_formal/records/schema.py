@@ -11,18 +11,15 @@ from mirage_formal.records.forms import FormRecord
 from mirage_formal.records.kernels import (
     KERNELS,
     LAUNCH_FILE,
-    MEASURE_FILE,
-    NUMERICS_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
     STABILIZED_PROOF_FILE,
     KernelManifestRecord,
     LaunchRecord,
-    MeasureRecord,
-    NumericsRecord,
     ObligationRecord,
     PlanRecord,
 )
+from mirage_formal.records.measured import MEASURE_FILE, NUMERICS_FILE, MeasureRecord, NumericsRecord
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
     MANIFEST_FILE,

@@ -21,7 +21,8 @@ import msgspec
 from mirage_formal.errors import FormatError
 from mirage_formal.files import expect_regular
 from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
-from mirage_formal.records.kernels import KernelManifestRecord, MeasureRecord, NumericsRecord
+from mirage_formal.records.kernels import KernelManifestRecord
+from mirage_formal.records.measured import MeasureRecord, NumericsRecord
 from mirage_formal.records.run import (
     NO_SEAL,
     PROOF_DIR,

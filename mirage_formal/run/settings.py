@@ -277,6 +277,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+def kernel_code() -> str:
+    """A digest of everything that can change a kernel of a µGraph: code, data, and versions of packages."""
+    package = Path(__file__).resolve().parents[1]
+    makers = ("graph", "kernels", "claims/safety", "logic")
+    code = [(f"{name}/{path}", file) for name in makers for path, file in _files(package / name, "*.py")]
+    return _digest([*code, *_files(data_dir("gpu"), "*")]) + sha256(repr(sorted(versions().items())).encode())
+
+
 def environment() -> dict[str, str]:
     """What must be the same on every machine that computes for one run: versions, and digests of our code and data."""
     package = Path(__file__).resolve().parents[1]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import product
 from math import gcd, prod
 from typing import Final
 
-from mirage_formal.kernels.planning.assignment import minimise
+from mirage_formal.kernels.planning.assignment import minimise, total
 from mirage_formal.kernels.program.distribution import MMA, WARP
 from mirage_formal.kernels.program.plan import SharedPlacement, Warps
 
@@ -24,6 +26,8 @@ _MATRIX_CLOCKS: Final = 1
 _BARRIER: Final = 40
 _EXCHANGE: Final = 120
 _SPILL: Final = 1_000_000
+#: Arrangements of all products together up to which every one is priced.
+_ALL_TRIED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,31 @@ def product_cost(shape: ProductShape, warps: Warps) -> int:
 
 def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...]:
     """The warps of every product: those that cost least in this model, unless there are too many to try."""
+    options, costs, pairs = _arrangements(shapes, count)
+    chosen, _ = minimise(costs, pairs)
+    return tuple(row[option] for row, option in zip(options, chosen, strict=True))
+
+
+def best_warps(shapes: Sequence[ProductShape], count: int, most: int) -> list[tuple[Warps, ...]]:
+    """Arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
+
+    Args:
+        shapes: The products.
+        count: Warps of a block.
+        most: How many are returned at most.
+    """
+    options, costs, pairs = _arrangements(shapes, count)
+    if prod(map(len, options)) > _ALL_TRIED:
+        return [choose_warps(shapes, count)]
+    numbers = (range(len(row)) for row in options)
+    ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total(costs, pairs, chosen), chosen))
+    return [tuple(row[option] for row, option in zip(options, chosen, strict=True)) for chosen in ranked]
+
+
+def _arrangements(
+    shapes: Sequence[ProductShape], count: int
+) -> tuple[list[tuple[Warps, ...]], list[list[int]], dict[tuple[int, int], list[list[int]]]]:
+    """The options of every product, what each costs, and what pairs of them cost extra."""
     options = [warp_options(shape, count) for shape in shapes]
     costs = [[product_cost(shape, warps) for warps in row] for shape, row in zip(shapes, options, strict=True)]
     pairs: dict[tuple[int, int], list[list[int]]] = {}
@@ -143,8 +172,7 @@ def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...
             if (i, j) in pairs:
                 table = [[x + y for x, y in zip(p, q, strict=True)] for p, q in zip(pairs[i, j], table, strict=True)]
             pairs[(i, j)] = table
-    chosen, _ = minimise(costs, pairs)
-    return tuple(row[option] for row, option in zip(options, chosen, strict=True))
+    return options, costs, pairs
 
 
 def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
@@ -13,8 +14,8 @@ from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
-from mirage_formal.kernels.planning.products import products_of
-from mirage_formal.kernels.planning.schedules import most_stages, room, ways
+from mirage_formal.kernels.planning.products import Products, products_of
+from mirage_formal.kernels.planning.schedules import STAGES, check, most_stages, room, variants, ways
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import (
     Phase,
@@ -50,27 +51,103 @@ def make_plan(
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
         UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried.
     """
-    op = graph.ops[op_index]
-    if not isinstance(op, GraphDefined):
-        raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
-    types = kernel_types(graph)
-    flat = expand(op, tuple(types[n] for n in op.operands))
-    params, inputs, savers = _interface(graph, op_index, op, flat, places(graph) if known is None else known)
-    sources = tuple(Source(*params[tile.param].copies(flat.tensors[tile.tensor].shape)) for tile in inputs)
-    most, share = target.limits.shared_bytes_per_block, room(op.graph.blocks, target)
+    kernel = _Kernel.of(graph, op_index, target, known)
+    most, share = target.limits.shared_bytes_per_block, room(kernel.op.graph.blocks, target)
     best: _Attempt | None = None
     if schedule is not None:
-        made = _attempt(choose(products_of(flat, len(sources)), sources, schedule), schedule.stages, share)
+        check(schedule, kernel.products, target)
+        made = _attempt(kernel.placed(schedule), schedule.stages, share)
         best = made if made.memory.bytes <= most else None
     else:
-        for way in ways(op.graph, products_of(flat, len(sources)), generic=generic):
-            best = _staged(choose(products_of(flat, len(sources)), sources, way), most, share)
+        for way in ways(kernel.op.graph, kernel.products, generic=generic):
+            best = _staged(kernel.placed(way), most, share)
             if best is not None:
                 break
     if best is None:
         text = f"expected tensors of a block that fit in {most} bytes of shared memory"
         raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
-    return best.plan(f"kernel{op_index}", op, params, inputs, savers)
+    return kernel.plan(best)
+
+
+def schedules(
+    graph: KernelGraph, op_index: int, target: Target, known: Sequence[Place] | None = None
+) -> Iterator[Schedule]:
+    """Schedules with which a graph-defined kernel can run, each once, the likeliest first.
+
+    The first is the one that ``make_plan`` takes if it is given none. Others have another number of threads, another
+    arrangement of warps, or fewer stages. Each fits in shared memory; none is known to be faster than another.
+
+    Args:
+        graph: A well-formed µGraph.
+        op_index: Position of the kernel among the graph's operators.
+        target: The GPU.
+        known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
+
+    Raises:
+        UnsupportedError: The kernel cannot be planned at all.
+    """
+    first = make_plan(graph, op_index, target, known=known).schedule
+    kernel = _Kernel.of(graph, op_index, target, known)
+    most, share = target.limits.shared_bytes_per_block, room(kernel.op.graph.blocks, target)
+    depths: list[list[Schedule]] = []
+    alike: set[tuple[object, ...]] = set()
+    for way in variants(kernel.products, first, target):
+        try:
+            placements = kernel.placed(way)
+        except UnsupportedError:
+            continue
+        kind = (way.threads, way.warps, tuple(placements.copied.items()), tuple(placements.brought))
+        if kind in alike:  # there was nothing that could be left where it is
+            continue
+        alike.add(kind)
+        deepest = _deepest(placements)
+        wanted = [n for n in range(deepest, 0, -1) if n >= deepest - 1 or n in STAGES]
+        depths.append([replace(way, stages=n) for n in wanted if _attempt(placements, n, share).memory.bytes <= most])
+    seen: set[Schedule] = set()
+    for found in (first, *(one for row in zip_longest(*depths) for one in row if one is not None)):
+        if found not in seen:
+            seen.add(found)
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What is planned, and what no schedule changes."""
+
+    name: str
+    op: GraphDefined
+    flat: Flat
+    params: tuple[PlanParam, ...]
+    inputs: tuple[Tile, ...]
+    savers: tuple[Tile, ...]
+
+    @classmethod
+    def of(cls, graph: KernelGraph, op_index: int, target: Target, known: Sequence[Place] | None) -> _Kernel:
+        """See ``make_plan``."""
+        op = graph.ops[op_index]
+        if not isinstance(op, GraphDefined):
+            raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
+        types = kernel_types(graph)
+        flat = expand(op, tuple(types[n] for n in op.operands))
+        lying = places(graph) if known is None else known
+        return cls(f"kernel{op_index}", op, flat, *_interface(graph, op_index, op, flat, lying))
+
+    @property
+    def products(self) -> Products:
+        """Its products, without warps."""
+        return products_of(self.flat, len(self.inputs))
+
+    def placed(self, schedule: Schedule) -> Placements:
+        """Where its tensors live under a schedule."""
+        shapes = (self.flat.tensors[tile.tensor].shape for tile in self.inputs)
+        sources = tuple(
+            Source(*self.params[tile.param].copies(shape)) for tile, shape in zip(self.inputs, shapes, strict=True)
+        )
+        return choose(self.products, sources, schedule)
+
+    def plan(self, chosen: _Attempt) -> Plan:
+        """The plan as it was attempted."""
+        return chosen.plan(self.name, self.op, self.params, self.inputs, self.savers)
 
 
 def _interface(
@@ -148,15 +225,8 @@ def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
         most: Bytes of shared memory that a block can have.
         share: Bytes that it may take, if it can do with them.
     """
-    flat = placements.flat
-    moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
-    tile_bytes = sum(
-        placement.elements * placements.shared_dtype[n].bytes
-        for n in moving
-        if (placement := placements.tensors[n].placement.shared) is not None
-    )
     fallback: _Attempt | None = None
-    for stages in range(most_stages(tile_bytes, flat.iterations), 0, -1):
+    for stages in range(_deepest(placements), 0, -1):
         attempt = _attempt(placements, stages, share)
         if attempt.memory.bytes > most:
             continue
@@ -165,6 +235,18 @@ def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
         if fallback is None or stages >= 2:
             fallback = attempt
     return fallback
+
+
+def _deepest(placements: Placements) -> int:
+    """The most stages that pay for a kernel."""
+    flat = placements.flat
+    moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
+    tile_bytes = sum(
+        placement.elements * placements.shared_dtype[n].bytes
+        for n in moving
+        if (placement := placements.tensors[n].placement.shared) is not None
+    )
+    return most_stages(tile_bytes, flat.iterations)
 
 
 def _attempt(placements: Placements, stages: int, share: int) -> _Attempt:

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.kernels.planning.layout import MAX_ACCUMULATORS, accumulators, choose_warps
+from mirage_formal.kernels.planning.layout import (
+    MAX_ACCUMULATORS,
+    accumulators,
+    best_warps,
+    choose_warps,
+    warp_options,
+)
 from mirage_formal.kernels.planning.products import Products
 from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.plan import Schedule, Warps
@@ -20,9 +27,15 @@ _MOST_THREADS: Final = 512
 _MORE_THREADS: Final = (256, 512)
 #: Accumulators beyond the limit that are not worth twice the threads.
 _SLACK: Final = 16
+#: Threads of a block that other schedules than the first have.
+_COUNTS: Final = (64, 128, 256, 512)
+#: Stages that are tried below the deepest pipeline and the next one.
+STAGES: Final = (1, 2, 3, 4, 6)
+#: Arrangements of warps that are tried for a number of threads.
+_ARRANGEMENTS: Final = 3
 #: Elements of which a thread of a kernel without products has one vector, while there are threads.
 _VECTOR: Final = 8
-_MOST_STAGES: Final = 8
+MOST_STAGES: Final = 8
 #: Bytes of a block's tiles in flight beyond which more stages do not pay.
 _ENOUGH_BYTES: Final = 160 << 10
 #: Blocks of one multiprocessor beyond which more of them are not made room for.
@@ -63,6 +76,53 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
     return count, chosen
 
 
+def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
+    """Other schedules beside the first one that fits, the likeliest first; their stages are left to the caller.
+
+    They differ in threads, in how warps share products, and in whether inputs that only some threads need are copied to
+    shared memory.
+
+    Args:
+        products: The kernel's products.
+        first: The schedule that is tried first.
+        target: The GPU.
+    """
+    yield first
+    if not first.registers:
+        return
+    shapes = products.shapes
+    most = min(_MOST_THREADS, target.limits.threads_per_block)
+    counts = sorted((n for n in _COUNTS if n <= most), key=lambda n: abs(n.bit_length() - first.threads.bit_length()))
+    for threads in counts:
+        arrangements = best_warps(shapes, threads // WARP, _ARRANGEMENTS) if shapes else [()]
+        for warps in arrangements:
+            if accumulators(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
+                for resident in (first.resident, not first.resident):
+                    yield Schedule(threads, 1, warps, resident=resident)
+
+
+def check(schedule: Schedule, products: Products, target: Target) -> None:
+    """Refuse a schedule that is none for a kernel.
+
+    Raises:
+        UnsupportedError: Says what is wrong with it.
+    """
+    threads, hint = schedule.threads, "take a schedule that was made for this kernel"
+    if threads & (threads - 1) or not WARP <= threads <= target.limits.threads_per_block:
+        what = f"expected a power of two from {WARP} to {target.limits.threads_per_block} threads, got {threads}"
+        raise UnsupportedError(what, where="schedule", hint=hint)
+    if not 1 <= schedule.stages <= MOST_STAGES:
+        what = f"expected 1 to {MOST_STAGES} stages, got {schedule.stages}"
+        raise UnsupportedError(what, where="schedule", hint=hint)
+    shapes = products.shapes if schedule.registers else []
+    if len(shapes) != len(schedule.warps):
+        what = f"expected warps of {len(shapes)} products, got {len(schedule.warps)}"
+        raise UnsupportedError(what, where="schedule", hint=hint)
+    for shape, warps in zip(shapes, schedule.warps, strict=True):
+        if warps not in warp_options(shape, threads // WARP):
+            raise UnsupportedError(f"expected warps that cut {shape}, got {warps}", where="schedule", hint=hint)
+
+
 def most_stages(tile_bytes: int, iterations: int) -> int:
     """The most stages that pay.
 
@@ -70,7 +130,7 @@ def most_stages(tile_bytes: int, iterations: int) -> int:
         tile_bytes: Of the pipelined tiles of one iteration, 0 if there are none.
         iterations: Of the loop.
     """
-    return min(_MOST_STAGES, iterations, max(2, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
+    return min(MOST_STAGES, iterations, max(2, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
 
 
 def room(blocks: int, target: Target) -> int:
@@ -85,4 +145,4 @@ def room(blocks: int, target: Target) -> int:
     return min(limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block)
 
 
-__all__ = ["most_stages", "room", "ways"]
+__all__ = ["MOST_STAGES", "STAGES", "check", "most_stages", "room", "variants", "ways"]

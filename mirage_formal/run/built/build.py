@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.executable import Executable, kernel_launch
-from mirage_formal.kernels.generate import Generated, first_line, generate, plan_record
+from mirage_formal.kernels.generate import NO_SCHEDULES, Generated, first_line, generate, plan_record
+from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import (
@@ -104,14 +105,20 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
 
 
-def build_form(form: Stable, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
-    """The kernels of a µGraph as it is; see ``build``.
+def build_form(
+    form: Stable,
+    program: KernelGraph,
+    target: Target,
+    archs: Sequence[str] = (),
+    schedules: Mapping[int, Schedule] = NO_SCHEDULES,
+) -> Built:
+    """The kernels of a µGraph as it is, with schedules of operators where they are given; see ``build``.
 
     Raises:
         KernelRefused: It has no kernel that may run.
     """
     try:
-        made = generate(form.graph, target)
+        made = generate(form.graph, target, schedules)
     except UnsupportedError as error:
         raise KernelRefused(error.what, where=error.where) from error
     return _compiled(form, program, made, target, archs)
@@ -152,7 +159,7 @@ def _compiled(
         files[source] = text.encode()
         kept[lowered.name] = lowered
         launches.append(kernel_launch(lowered, step.operator, step.values, source, text, cubins))
-        plans.append(plan_record(lowered, step.operator, step.plan, compiled))
+        plans.append(plan_record(step, compiled))
     code_of = digest(form.graph)
     executable = Executable(code_of, form.graph, program, tuple(launches), made.outputs, files)
     questions = tuple(texts[key] for key in sorted(texts))
@@ -314,7 +321,7 @@ def build_run(
 
 
 def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> list[tuple[str, str]]:
-    program, target_name, candidates = _candidates_of(root)
+    program, target_name, candidates = candidates_of(root)
     target = load_target(target_name)
     where = root / KERNELS
     replaceable_kernels(where, force=force)
@@ -338,7 +345,7 @@ def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> lis
     return tried
 
 
-def _candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:
+def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:
     """The program of a finished run, its target's name, and its candidates or covers, best first: name and graph."""
     if (root / WHOLE_FILE).is_file():
         whole = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))

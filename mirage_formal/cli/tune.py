@@ -1,0 +1,140 @@
+"""The command ``tune``: from a run to its fastest kernels on one GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mirage_formal.cli.kit import STYLE, counted, measured, option, run_command, switch
+from mirage_formal.terminal import json_text, plain
+
+_Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
+_PlaceDir = Annotated[
+    Path | None, option("--place", "DIR", "Where kernels and times are kept between calls.", "the user's cache")
+]
+_Kernels = Annotated[int | None, counted("--kernels", "Kernels of a run that are made and timed", "128")]
+_Finalists = Annotated[int | None, counted("--finalists", "Candidates that are built and compared", "8")]
+_Limit = Annotated[float | None, measured("--time-limit", "SECONDS", "For each run", "no limit")]
+_Arch = Annotated[str | None, option("--arch", "ARCH", "Architecture, as in sm_90a.", "this GPU's, or sm_90a")]
+_Times = Annotated[
+    str | None, option("--device", "NAME", "Take the times of this GPU from DIR instead of one here.", "the GPU here")
+]
+_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Json = Annotated[bool, switch("--json", "Print JSON instead of tables.")]
+
+#: What the phases are called on the screen.
+_PHASES: Final = {
+    "forms": "candidates described",
+    "kernels": "kernels made",
+    "timed": "kernels timed",
+    "again": "timed again",
+    "built": "candidates built",
+    "measured": "candidates measured",
+}
+
+
+def tune_command(
+    runs: _Runs,
+    place: _PlaceDir = None,
+    kernels: _Kernels = None,
+    finalists: _Finalists = None,
+    time_limit: _Limit = None,
+    arch: _Arch = None,
+    device: _Times = None,
+    workers: _Workers = None,
+    json: _Json = False,
+) -> None:
+    """Find the fastest kernels of a run's candidates on this GPU; without one, make what is to be timed elsewhere.
+
+    Kernels are timed, not candidates: each block graph with each schedule once. Every kernel is proved safe before it
+    runs, and the best candidates are compared with float64 before they are reported. What was made and timed is kept,
+    so the same command goes on where it was stopped.
+    """
+    import msgspec
+
+    from mirage_formal.device.runtime import device_count
+    from mirage_formal.run.tuned.plans import Place
+    from mirage_formal.run.tuned.prepare import PRELOAD
+    from mirage_formal.run.tuned.timing import Child
+    from mirage_formal.run.tuned.tune import FINALISTS, MOST_KERNELS, Bench, Limits, tune
+    from mirage_formal.workers.pool import Pool, default_workers
+
+    where = Place(place)
+    chosen: Any = device if device is not None else Child() if device_count() else None
+    wanted = arch or (chosen.machine.arch if isinstance(chosen, Child) else "sm_90a")
+    limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
+    console = Console(stderr=True)
+    found = []
+    with Pool(workers or default_workers(), PRELOAD) as executor:
+        for root in runs:
+            with _Shown(console, root.name) as shown:
+                tuned = tune(root, Bench(where, chosen, executor, shown.step, wanted, limits))
+            found.append((root, tuned))
+            if not json:
+                _print(root, tuned, where, Console())
+    if json:
+        rows = [{"run": str(root), **msgspec.to_builtins(tuned)} for root, tuned in found]
+        print(json_text(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()))
+    raise typer.Exit(0 if all(tuned.left or any(row.us for row in tuned.rows) for _, tuned in found) else 1)
+
+
+class _Shown:
+    """Bars on a terminal; a line for each finished phase elsewhere."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console, self._name = console, plain(name, 40)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console) if console.is_terminal else None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Shown:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def step(self, phase: str, done: int, count: int) -> None:
+        """Show that so much of a phase is done."""
+        if self._progress is None:
+            if done == count:
+                text = f"{self._name}: {done} {_PHASES[phase]}"
+                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            return
+        if phase not in self._tasks:
+            self._tasks[phase] = self._progress.add_task(f"{self._name}: {_PHASES[phase]}", total=count)
+        self._progress.update(self._tasks[phase], completed=done, total=count)
+
+
+def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
+    head = f"{root}: {tuned.kernels} kernels considered, {tuned.ready} may run, {tuned.timed} timed"
+    console.print(plain(head), markup=False, highlight=False, soft_wrap=True)
+    if tuned.rows:
+        table = Table("candidate", "us", "sum", "estimate", "by model")
+        for row in tuned.rows:
+            name = row.name if not row.form else f"{row.name} {row.form}"
+            us = "failed" if row.said else "-" if row.us is None else f"{row.us:.2f}"
+            composed = "-" if row.composed_us is None else f"{row.composed_us:.2f}"
+            table.add_row(plain(name, 40), us, composed, f"{row.estimated_us:.2f}", str(row.model_rank))
+        console.print(table)
+        for row in tuned.rows:
+            if row.said:
+                console.print(plain(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)
+    if tuned.left:
+        hint = f"next: {tuned.left}: python -m mirage_formal.gpu tune --place {place.root} {root}"
+        console.print(plain(hint, 4000), markup=False, highlight=False, soft_wrap=True)
+
+
+__all__ = ["tune_command"]
+
+if __name__ == "__main__":
+    alone = typer.Typer(**STYLE)
+    alone.command()(tune_command)
+    run_command(alone)

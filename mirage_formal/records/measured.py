@@ -1,0 +1,160 @@
+"""The records that runs on a device write beside kernels: how exact they are, and how fast.
+
+They are written on the machine that runs the kernels and read there and by the independent checker; reading needs
+msgspec only.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from mirage_formal.records.run import (
+    NO_SEAL,
+    SCHEMA_VERSION,
+    Count,
+    Figure,
+    Positive,
+    Record,
+    Sha256,
+    Version,
+    Word,
+)
+
+NUMERICS_FILE: Final = "numerics.json"
+MEASURE_FILE: Final = "measure.json"
+#: Written by runs on a device, after the manifest, with a seal of their own.
+DEVICE_FILES: Final = (NUMERICS_FILE, MEASURE_FILE)
+
+
+#: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
+Answer = Literal["within", "outside", "undecided"]
+#: A number, or in a file null for one that is not finite.
+Finite = Figure | None
+
+
+class OutputRecord(Record, frozen=True, kw_only=True):
+    """One output at one scale.
+
+    Attributes:
+        answer: What the comparison says.
+        max_absolute_error: Largest difference from the exact value.
+        max_relative_error: The same over the magnitude of the largest exact value.
+        relative_norm: Norm of the difference over the norm of the exact values.
+        max_ulps: Largest difference in units of the element type's spacing at the exact value.
+        max_ratio: Largest difference over tolerance; at most 1 is within.
+        largest: Magnitude of the largest exact value.
+        median_tolerance, max_tolerance: Of the elements' tolerances.
+        elements: How many were compared.
+        beyond_range: How many exact values the element type cannot hold; there only infinity is right.
+        reason: Why it is outside or undecided.
+    """
+
+    answer: Answer
+    max_absolute_error: Finite
+    max_relative_error: Finite
+    relative_norm: Finite
+    max_ulps: Finite
+    max_ratio: Finite
+    largest: Finite
+    median_tolerance: Finite
+    max_tolerance: Finite
+    elements: Count
+    beyond_range: Count
+    reason: str = ""
+
+
+class ScaleRecord(Record, frozen=True, kw_only=True):
+    """All outputs at one scale.
+
+    Attributes:
+        scale: Standard deviation of the inputs.
+        seed: Seed of the inputs.
+        answer: "within" if all outputs are.
+        outputs: One record for each.
+        overflows: Device tensors between kernels whose exact values their element type cannot hold.
+    """
+
+    scale: Figure
+    seed: Count
+    answer: Answer
+    outputs: tuple[OutputRecord, ...]
+    overflows: tuple[str, ...] = ()
+
+
+class NumericsRecord(Record, frozen=True, kw_only=True):
+    """numerics.json: what was compared, and the outcome.
+
+    Attributes:
+        schema_version: 3.
+        kernels: Sha256 of the directory's manifest.json; null for a comparison that belongs to no directory.
+        candidate: Digest of the µGraph that the kernels compute.
+        device: What the kernels ran on.
+        answer: "within" if all scales are.
+        tolerance_lambda: Factor of the tolerance, docs/kernels.md.
+        scales: One record for each scale.
+        seal: See ManifestRecord.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    kernels: Sha256 | None = None
+    candidate: str
+    device: Word
+    answer: Answer
+    tolerance_lambda: Figure
+    scales: tuple[ScaleRecord, ...]
+    seal: Sha256 = NO_SEAL
+
+
+class TuningRecord(Record, frozen=True, kw_only=True):
+    """How the kernels of a measured candidate were chosen.
+
+    Attributes:
+        candidates: Candidates and their forms whose kernels were considered.
+        kernels: Distinct kernels: a block graph or a predefined operator, with a schedule.
+        refused: Of these, how many have no machine code that may run: an obligation did not hold, or the compiler
+            failed.
+        timed: Of these, how many were timed on the device.
+        model_rank: Rank of this candidate by the cost model among all that were considered, from 1.
+        schedule_ranks: For each generated kernel with a choice of schedules, the rank of its own in the order in which
+            they are tried, from 1.
+        composed_us: Sum of the times of its kernels, each timed by itself.
+    """
+
+    candidates: Positive
+    kernels: Positive
+    refused: Count
+    timed: Positive
+    model_rank: Positive
+    schedule_ranks: tuple[Positive, ...]
+    composed_us: Figure
+
+
+class MeasureRecord(Record, frozen=True, kw_only=True):
+    """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
+
+    Attributes:
+        schema_version: 3.
+        kernels: Sha256 of the directory's manifest.json.
+        device: What the kernels ran on.
+        us: Median over the replays.
+        low, high: Fastest and slowest replay.
+        spread: Distance of the quartiles over the median.
+        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
+        moved_bytes: The fewest bytes that the program moves through device memory.
+        tuning: How its kernels were chosen; null if they are the cost model's.
+        seal: See ManifestRecord.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    kernels: Sha256
+    device: Word
+    us: Figure
+    low: Figure
+    high: Figure
+    spread: Figure
+    replays: Positive
+    calls: Positive
+    sets: Positive
+    moved_bytes: Count
+    tuning: TuningRecord | None = None
+    seal: Sha256 = NO_SEAL

@@ -1,0 +1,185 @@
+"""The process that runs kernels on a GPU: it reads jobs and prints a line of JSON for each.
+
+    python -m mirage_formal.run.tuned.child
+
+A kernel that breaks the device or hangs costs this process only; ``timing.Child`` starts another one. Needs CuPy, NumPy
+and msgspec.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mirage_formal.errors import MirageError
+from mirage_formal.records import TuningRecord
+from mirage_formal.run.tuned.plans import PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
+
+#: Exit code when the device does not answer any more.
+BROKEN: Final = 3
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kernel to be timed, or one candidate to be compared with float64 and timed.
+
+    Attributes:
+        piece, variant: The kernel; -1 for a candidate.
+        replays: Timed replays of a kernel.
+        directory: The candidate's kernels; empty for a kernel.
+        tuning: What is written into the candidate's measurement.
+    """
+
+    piece: int
+    variant: int
+    replays: int = 0
+    directory: str = ""
+    tuning: TuningRecord | None = None
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the process is asked: jobs, and where plan and kernels are.
+
+    Attributes:
+        plan: Path of the plan; empty if all jobs are candidates.
+        place: The tuning directory.
+        jobs: The jobs, in order.
+    """
+
+    plan: str
+    place: str
+    jobs: tuple[Job, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a job.
+
+    Attributes:
+        us, low: Median and least microseconds of a call; 0 if it failed.
+        failed: What went wrong, or empty.
+        answer: Of a candidate's numerics: "within", "outside" or "undecided".
+    """
+
+    us: float = 0.0
+    low: float = 0.0
+    failed: str = ""
+    answer: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line: the GPU, its architecture and the version of its driver."""
+
+    device: str
+    arch: str
+    driver: int
+
+
+class _Kernels:
+    """Kernels of one plan; inputs are drawn once for all schedules of a kernel."""
+
+    def __init__(self, plan: TuningPlan, place: Place) -> None:
+        self._plan, self._place = plan, place
+        self._piece = -1
+        self._inputs: Any = None
+
+    def time(self, job: Job) -> Answer:
+        """Time one kernel."""
+        from mirage_formal.device.runs import DeviceRuns, InputSets
+
+        piece: PiecePlan = self._plan.pieces[job.piece]
+        made = self._place.prepared(piece.variants[job.variant].key)
+        if made is None:
+            raise MirageError("expected a kernel, got none", where="tuning")
+        runs = DeviceRuns(executable_of(piece, made))
+        if self._piece != job.piece:
+            self._inputs = None
+            runs.cupy.get_default_memory_pool().free_all_blocks()
+            self._inputs, self._piece = InputSets(runs, warm=piece.warm), job.piece
+        found = runs.measure(replays=job.replays, inputs=self._inputs, finite=False)
+        return Answer(found.us, found.low)
+
+
+def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
+    """A candidate: its numerics, and its time if they are within tolerance; both are written beside its kernels."""
+    from mirage_formal.claims.numerics.numerics import Inputs, check
+    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.runtime import device_name
+    from mirage_formal.device.sealed import manifest_digest, write_measurement, write_numerics
+    from mirage_formal.kernels.executable import load, moved_bytes
+
+    executable = load(directory)
+    manifest_digest(directory)  # what is measured is what the manifest lists
+    runs = DeviceRuns(executable)
+    inputs = Inputs(xp=runs.cupy)
+    record = check(
+        executable.program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=inputs
+    )
+    write_numerics(directory, record)
+    runs.cupy.get_default_memory_pool().free_all_blocks()
+    if record.answer != "within":
+        reasons = "; ".join(o.reason for scale in record.scales for o in scale.outputs if o.reason)
+        return Answer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
+    found = runs.measure()
+    write_measurement(directory, found, device_name(), moved_bytes(executable.program), tuning)
+    runs.cupy.get_default_memory_pool().free_all_blocks()
+    return Answer(found.us, found.low, answer=record.answer)
+
+
+def machine() -> Machine:
+    """This process's GPU.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    from mirage_formal.device.runtime import arch_of, current_device, device_name
+
+    driver = import_module("cupy").cuda.runtime.driverGetVersion()
+    return Machine(device_name(), arch_of(current_device()), int(driver))
+
+
+def main() -> int:
+    """Read an order from standard input, and do its jobs."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    _say(machine())
+    kernels = _Kernels(read_plan(Path(order.plan)), Place(Path(order.place))) if order.plan else None
+    for job in order.jobs:
+        try:
+            if job.directory:
+                answer = judged(Path(job.directory), job.tuning)
+            else:
+                assert kernels is not None
+                answer = kernels.time(job)
+        except Exception as error:  # whatever fails is this job's failure
+            lines = str(error).strip().splitlines()
+            answer = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+        _say(answer)
+        if answer.failed and not _healthy():
+            return BROKEN
+    return 0
+
+
+def timed(key: str, job: Job, answer: Answer, driver: int) -> Timed:
+    """An answer as it is kept."""
+    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed)
+
+
+def _say(value: msgspec.Struct) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def _healthy() -> bool:
+    """Whether the device still answers."""
+    cupy = import_module("cupy")
+    try:
+        cupy.cuda.Device().synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()
+    except Exception:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""From the candidates of a run to kernels that may run: what needs solvers and a compiler, and no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
+from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.target import load_target
+from mirage_formal.records import ScheduleRecord, sha256
+from mirage_formal.run.built.build import KernelRefused, build_form, candidates_of
+from mirage_formal.run.settings import kernel_code
+from mirage_formal.run.tuned.choose import in_order
+from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant
+from mirage_formal.workers.dispatch import Done, Executor, Failed
+
+if TYPE_CHECKING:
+    from mirage_formal.run.built.stable import Stable
+
+#: What workers load once.
+PRELOAD: Final = ("mirage_formal.run.tuned.prepare", "mirage_formal.claims.safety.safety")
+#: Schedules of one kernel.
+MOST_SCHEDULES: Final = 64
+#: Seconds for the forms of one candidate, and for one kernel.
+_FORM_S: Final = 300.0
+_KERNEL_S: Final = 120.0
+
+#: A kernel of a plan: positions of piece and schedule.
+At = tuple[int, int]
+#: Told what is done, of how much: "forms" or "kernels".
+Watch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run as it is tuned.
+
+    Attributes:
+        program: The encoded program.
+        target: Name of the target.
+        candidates: Name and encoded µGraph of each, best first.
+        digest: Of all of these, and of the code that makes kernels.
+    """
+
+    program: bytes
+    target: str
+    candidates: tuple[tuple[str, bytes], ...]
+    digest: str
+
+
+def source_of(root: Path) -> Source:
+    """The candidates of a finished run, or the covers of a whole program.
+
+    Raises:
+        RunError: There is none.
+    """
+    program, target, found = candidates_of(root)
+    candidates = tuple((name, encode(read())) for name, read in found)
+    text = "\n".join(
+        [
+            _code(),
+            str(MOST_SCHEDULES),
+            sha256(encode(program)),
+            target,
+            *(f"{name} {sha256(data)}" for name, data in candidates),
+        ]
+    )
+    return Source(encode(program), target, candidates, sha256(text.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A form of a candidate whose kernels are described."""
+
+    name: str
+    graph: bytes
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The kernels of one form: µGraph, position, operator of the form, warm inputs, schedules."""
+
+    form: str
+    us: float
+    kernels: tuple[tuple[bytes, int, int, tuple[bool, ...], tuple[ScheduleRecord | None, ...]], ...]
+
+
+def forms_of(graph: Any) -> list[tuple[str, Stable]]:
+    """The forms of a candidate that are tuned, each proved equal to it: by name.
+
+    Raises:
+        MirageError: Its running-maximum form is not proved.
+    """
+    from mirage_formal.run.built.stable import stable  # loads numerical packages
+
+    return [("", stable(graph))]
+
+
+def described(task: _Named) -> list[_Described]:
+    """The kernels of all forms of a candidate; none where it has no form that may run."""
+    from mirage_formal.kernels.cost import estimate
+    from mirage_formal.run.tuned.pieces import pieces
+
+    target = load_target(task.target)
+    try:
+        forms = forms_of(decode(task.graph))
+    except MirageError:
+        return []
+    found = []
+    for name, form in forms:
+        kernels = []
+        for piece in pieces(form.graph):
+            schedules: tuple[ScheduleRecord | None, ...] = (None,)
+            if isinstance(piece.graph.ops[piece.position], GraphDefined):
+                schedules = _schedules(piece, target)
+            kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
+        found.append(_Described(name, estimate(form.graph, target).us, tuple(kernels)))
+    return found
+
+
+def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
+    """Schedules of a kernel; none if it cannot be planned."""
+    from itertools import islice
+
+    from mirage_formal.kernels.planning.planner import schedules
+
+    try:
+        made = list(islice(schedules(piece.graph, piece.position, target), MOST_SCHEDULES))
+    except MirageError:
+        return ()
+    return tuple(msgspec.convert(msgspec.to_builtins(one), ScheduleRecord) for one in made)
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    return kernel_code()
+
+
+def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
+    """The kernels of a run's candidates, each once.
+
+    Args:
+        source: The run.
+        arch: What kernels are compiled for.
+        maker: Who describes them.
+    """
+    tasks = [_Named(name, graph, source.target) for name, graph in source.candidates]
+    answers: dict[int, list[_Described]] = {}
+    for event in maker.executor.run(described, tasks, limit_s=_FORM_S, once=True):
+        if isinstance(event, Done):
+            answers[event.index] = event.value
+        elif isinstance(event, Failed):
+            answers[event.index] = []
+        maker.watch("forms", len(answers), len(tasks))
+    target = sha256(msgspec.json.encode(msgspec.to_builtins(load_target(source.target))))
+    pieces: dict[tuple[bytes, int, tuple[bool, ...]], int] = {}
+    plans: list[PiecePlan] = []
+    candidates: list[CandidatePlan] = []
+    for number, task in enumerate(tasks):
+        for one in answers.get(number, ()):
+            own = []
+            for graph, position, _, warm, schedules in one.kernels:
+                if (graph, position, warm) not in pieces:
+                    pieces[graph, position, warm] = len(plans)
+                    variants = tuple(Variant(_key(graph, position, s, target, arch), s) for s in schedules)
+                    plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
+                own.append(pieces[graph, position, warm])
+            operators = tuple(operator for _, _, operator, _, _ in one.kernels)
+            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators))
+    candidates.sort(key=lambda one: one.us)
+    return TuningPlan(source.digest, arch, tuple(candidates), tuple(plans))
+
+
+def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: str, arch: str) -> str:
+    return sha256(b"\n".join([graph, msgspec.json.encode((position, schedule, target, arch)), _code().encode()]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel to be made."""
+
+    graph: bytes
+    position: int
+    schedule: ScheduleRecord | None
+    target: str
+    arch: str
+
+
+def made(task: _Kernel) -> Prepared:
+    """A kernel with its obligations discharged and machine code, or why there is none.
+
+    Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
+    """
+    from mirage_formal.run.built.stable import Stable
+
+    graph = from_json(task.graph, "tuning plan")
+    chosen = {} if task.schedule is None else {task.position: schedule_of(task.schedule)}
+    try:
+        built = build_form(Stable(graph), graph, load_target(task.target), (task.arch,), chosen)
+    except KernelRefused as error:
+        return Prepared(str(error)[:500])
+    executable = built.executable
+    if len(executable.launches) != 1:
+        return Prepared(f"expected one launch, got {len(executable.launches)}")
+    return Prepared("", executable.launches[0], executable.outputs, executable.files)
+
+
+def schedule_of(record: ScheduleRecord) -> Schedule:
+    """A schedule from its record."""
+    return msgspec.convert(msgspec.to_builtins(record), Schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who makes kernels, where they are kept, and who is told.
+
+    Attributes:
+        place: The tuning directory.
+        executor: Workers.
+        watch: Told of progress.
+    """
+
+    place: Place
+    executor: Executor[Any]
+    watch: Watch
+
+    def prepare(self, plan: TuningPlan, target: str, most: int, deadline: float = float("inf")) -> list[At]:
+        """Make the kernels that are worth trying and are not there yet; each is kept as soon as it is made.
+
+        Args:
+            plan: The plan.
+            target: Name of the target.
+            most: How many are made at most.
+            deadline: Value of time.monotonic() at which to stop.
+
+        Returns:
+            Those that may run, as positions of piece and schedule.
+        """
+        wanted = in_order(plan, most)
+        keys = [plan.pieces[piece].variants[variant].key for piece, variant in wanted]
+        missing = [n for n, key in enumerate(keys) if self.place.prepared(key) is None]
+        tasks = [_task(plan, target, *wanted[n]) for n in missing]
+        done = len(wanted) - len(missing)
+        self.watch("kernels", done, len(wanted))
+        limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
+        for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
+            if isinstance(event, Done):
+                self.place.keep_kernel(keys[missing[event.index]], event.value)
+            elif isinstance(event, Failed):
+                if not event.overdue or limit == _KERNEL_S:  # with less time it may yet be made another time
+                    refused = Prepared(f"it could not be made: {event.reason}"[:500])
+                    self.place.keep_kernel(keys[missing[event.index]], refused)
+            else:
+                continue
+            done += 1
+            self.watch("kernels", done, len(wanted))
+        return self.place.usable(plan, wanted)
+
+
+def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
+    one = plan.pieces[piece]
+    return _Kernel(bytes(one.graph), one.position, one.variants[variant].schedule, target, plan.arch)
+
+
+__all__ = ["PRELOAD", "Maker", "Source", "forms_of", "plan_of", "schedule_of", "source_of"]

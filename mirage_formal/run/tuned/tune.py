@@ -1,0 +1,278 @@
+"""From a run to its fastest kernels on one GPU: what this machine can do of it, and what is left.
+
+Where there are solvers and no GPU, kernels are made; where there is a GPU and no solver, they are timed
+(``on_device``). A tuning directory that is carried from one to the other holds everything in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.errors import MirageError, RunError
+from mirage_formal.kernels.executable import LAUNCH_FILE
+from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.run.place.lock import writing
+from mirage_formal.run.tuned.child import Answer, Job
+from mirage_formal.run.tuned.choose import Composed, composed, finalists, in_order
+from mirage_formal.run.tuned.plans import Place, TuningPlan, read_plan
+from mirage_formal.run.tuned.timing import Device, time_kernels
+from mirage_formal.workers.dispatch import Executor
+
+if TYPE_CHECKING:
+    from mirage_formal.run.tuned.prepare import Source
+
+#: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
+MOST_KERNELS: Final = 128
+FINALISTS: Final = 8
+
+#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built" or "measured".
+Watch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A finalist.
+
+    Attributes:
+        name: Its directory.
+        form: The form of the candidate.
+        us: Measured microseconds; None if it was not measured, or failed.
+        composed_us: Sum of the times of its kernels; None if they were not timed.
+        estimated_us: The cost model's estimate.
+        model_rank: By this estimate.
+        said: What went wrong, or empty.
+    """
+
+    name: str
+    form: str
+    us: float | None
+    composed_us: float | None
+    estimated_us: float
+    model_rank: int
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What came of a run.
+
+    Attributes:
+        kernels: Distinct kernels that were considered.
+        ready: Of these, how many may run.
+        timed: Of these, how many have a time.
+        rows: The finalists, fastest first; empty before kernels were timed.
+        left: What is to be done on another machine, or empty.
+    """
+
+    kernels: int
+    ready: int
+    timed: int
+    rows: tuple[Row, ...]
+    left: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is tried.
+
+    Attributes:
+        kernels: Kernels that are made and timed.
+        finalists: Candidates that are built and compared.
+        seconds: For everything; None is no limit.
+    """
+
+    kernels: int = MOST_KERNELS
+    finalists: int = FINALISTS
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a run is tuned with.
+
+    Attributes:
+        place: The tuning directory.
+        device: The GPU; or the name of a file of times in ``place``; None if there is neither.
+        executor: Workers that make kernels.
+        watch: Told of progress.
+        arch: What kernels are compiled for.
+        limits: How much is tried.
+    """
+
+    place: Place
+    device: Device | str | None
+    executor: Executor[Any]
+    watch: Watch
+    arch: str
+    limits: Limits = Limits()
+
+
+def tune(root: Path, bench: Bench) -> Tuned:
+    """Tune one run as far as this machine can.
+
+    Sound: of what is timed every kernel has had all its obligations discharged; what is written is built again from a
+    proved candidate by ``run.built.build.build_form``, which refuses a kernel that may not run.
+
+    Args:
+        root: The run's directory.
+        bench: What it is tuned with.
+
+    Raises:
+        RunError: There is no finished run, or no candidate has kernels that may run.
+    """
+    from mirage_formal.run.tuned.prepare import Maker, plan_of, source_of
+
+    place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
+    deadline = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
+    source = source_of(root)
+    maker = Maker(place, bench.executor, watch)
+    plan = place.plan(source.digest, bench.arch)
+    if plan is None:
+        plan = plan_of(source, bench.arch, maker)
+        place.keep_plan(plan)
+    ready = maker.prepare(plan, source.target, limits.kernels, deadline)
+    count = len(in_order(plan, limits.kernels))
+    if not ready:
+        raise RunError("expected candidates with kernels that may run, got none", where=str(root))
+    if device is None:
+        return Tuned(count, len(ready), 0, (), left="time the kernels on the machine with the GPU")
+    keys = {plan.pieces[piece].variants[variant].key for piece, variant in ready}
+    if isinstance(device, str):
+        times = {key: one.us for key, one in place.times(device).items() if key in keys and not one.failed}
+    else:
+        times = time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
+    found = composed(plan, times)
+    chosen = finalists(plan, found, limits.finalists)
+    facts = _Facts(plan, count, count - len(ready), len(times), {one.candidate: n for n, one in enumerate(found)})
+    with writing(root):
+        rows = _build(root, source, chosen, facts, bench)
+    tuned = Tuned(count, len(ready), len(times), rows)
+    if isinstance(device, str):
+        return replace(tuned, left="measure the candidates on the machine with the GPU")
+    return replace(tuned, rows=_measured(root, rows, device, bench, deadline))
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a measurement says about tuning."""
+
+    plan: TuningPlan
+    kernels: int
+    refused: int
+    timed: int
+    places: dict[int, int]
+
+    def record(self, one: Composed) -> TuningRecord:
+        """As it is written."""
+        pieces = self.plan.candidates[one.candidate].pieces
+        choices = zip(pieces, one.variants, strict=True)
+        ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)
+        return TuningRecord(
+            candidates=len(self.plan.candidates),
+            kernels=self.kernels,
+            refused=self.refused,
+            timed=self.timed,
+            model_rank=one.candidate + 1,
+            schedule_ranks=ranks,
+            composed_us=one.us,
+        )
+
+
+def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> tuple[Row, ...]:
+    """Kernels of the finalists in the run's directory."""
+    from mirage_formal.graph.canonical import digest
+    from mirage_formal.graph.formats.json import decode
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.run.built.build import KernelRefused, build_form
+    from mirage_formal.run.built.save import save_built
+    from mirage_formal.run.tuned.prepare import forms_of, schedule_of
+
+    graphs = dict(source.candidates)
+    program, target = decode(source.program), load_target(source.target)
+    plan = facts.plan
+    rows = []
+    for number, one in enumerate(chosen, 1):
+        candidate = plan.candidates[one.candidate]
+        graph = decode(graphs[candidate.name])
+        form = dict(forms_of(graph))[candidate.form]
+        schedules = {
+            operator: schedule_of(record)
+            for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)
+            if (record := plan.pieces[piece].variants[variant].schedule) is not None
+        }
+        said = ""
+        try:
+            built = build_form(form, program, target, (plan.arch,), schedules)
+        except KernelRefused as error:
+            said = str(error)
+        else:
+            directory = root / KERNELS / candidate.name
+            save_built(replace(built, candidate=digest(graph)), directory)
+            bench.place.keep_final(manifest_digest(directory), facts.record(one))
+        rows.append(Row(candidate.name, candidate.form, None, one.us, candidate.us, one.candidate + 1, said))
+        bench.watch("built", number, len(chosen))
+    return tuple(rows)
+
+
+def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:
+    """The finalists compared with float64 and timed, fastest first; those that failed come last."""
+    place, watch = bench.place, bench.watch
+    by_directory = {str(root / KERNELS / row.name): row for row in rows if not row.said}
+    jobs = [_job(Path(directory), place) for directory in by_directory]
+    done = {str(root / KERNELS / row.name): row for row in rows if row.said}
+    watch("measured", 0, len(jobs))
+    for job, answer in device.run(None, place.root, jobs, deadline):
+        done[job.directory] = _judged(by_directory[job.directory], answer)
+        watch("measured", len(done), len(jobs))
+    every = [done.get(str(root / KERNELS / row.name), row) for row in rows]
+    return tuple(sorted(every, key=lambda row: (row.us is None, row.us or 0.0)))
+
+
+def _judged(row: Row, answer: Answer) -> Row:
+    return replace(row, us=None if answer.failed else answer.us, said=answer.failed)
+
+
+def _job(directory: Path, place: Place) -> Job:
+    return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
+
+
+def on_device(
+    place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
+) -> list[tuple[str, Answer]]:
+    """What needs the GPU and nothing else: times of all kernels that were made, then the candidates of these runs.
+
+    Args:
+        place: The tuning directory.
+        roots: Runs whose directories ``kernels`` are compared with float64 and timed.
+        device: The GPU.
+        watch: Told of progress.
+        seconds: For everything; None is no limit.
+
+    Returns:
+        Directories of kernels with what became of them.
+    """
+    deadline = float("inf") if seconds is None else time.monotonic() + seconds
+    for path in sorted((place.root / "plans").glob("*.json")):
+        plan = read_plan(path)
+        every = [(p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))]
+        time_kernels(plan, place.usable(plan, every), place, device, watch=watch, deadline=deadline)
+    directories = [path.parent for root in roots for path in sorted((root / KERNELS).glob(f"*/{LAUNCH_FILE}"))]
+    jobs: list[Job] = []
+    for directory in directories:
+        try:
+            jobs.append(_job(directory, place))
+        except MirageError as error:
+            raise RunError(f"expected kernels as they were built: {error}", where=str(directory)) from None
+    found = []
+    for job, answer in device.run(None, place.root, jobs, deadline):
+        found.append((job.directory, answer))
+        watch("measured", len(found), len(jobs))
+    return found
+
+
+__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "Row", "Tuned", "on_device", "tune"]

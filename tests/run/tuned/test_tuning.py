@@ -1,0 +1,213 @@
+"""``tune`` on a GPU that answers from a table: what is made, timed, put together, kept and written."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mirage_formal.check.report import CheckFailed
+from mirage_formal.derive.rederive import derive_kernels
+from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.errors import MirageError
+from mirage_formal.records import PlanRecord, TuningRecord
+from mirage_formal.run.tuned.child import Answer, Job, Machine
+from mirage_formal.run.tuned.choose import close, composed, finalists, in_order
+from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
+from mirage_formal.run.tuned.prepare import PRELOAD
+from mirage_formal.run.tuned.tune import Bench, Limits, Tuned, on_device, tune
+from mirage_formal.workers.pool import Pool
+from tests.kit.runs import small_run, tampering
+
+KERNELS = 10
+
+
+class Table:
+    """A GPU whose times a function gives; it counts what it is asked."""
+
+    def __init__(self, us: Callable[[TuningPlan, Job], float | str]) -> None:
+        self.machine = Machine("Test", "sm_80", 1)
+        self.us = us
+        self.jobs: list[Job] = []
+        self.stop_after = 10**9
+
+    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        known = None if plan is None else read_plan(plan)
+        for job in jobs:
+            if len(self.jobs) >= self.stop_after:
+                raise KeyboardInterrupt
+            if time.monotonic() >= deadline:
+                return
+            self.jobs.append(job)
+            if known is None:
+                yield job, Answer(5.0 + len(self.jobs), 5.0, answer="within")
+            else:
+                found = self.us(known, job)
+                yield job, Answer(failed=found) if isinstance(found, str) else Answer(found, found)
+
+
+def last_is_best(plan: TuningPlan, job: Job) -> float:
+    """Schedules that the model puts last are the fastest."""
+    return 10.0 - job.variant + 0.001 * job.piece
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run, and a tuning directory with its kernels."""
+    root = tmp_path_factory.mktemp("tune")
+    small_run.make(root / "run", kernels=0)
+    place = Place(root / "place")
+    assert tuned(root / "run", place, None).left.startswith("time the kernels")
+    return root / "run", place.root
+
+
+def tuned(run: Path, place: Place, device: Table | str | None, limits: Limits | None = None) -> Tuned:
+    with Pool(1, PRELOAD) as pool:
+        bench = Bench(place, device, pool, lambda *said: None, "sm_80", limits or Limits(KERNELS, 2))
+        return tune(run, bench)
+
+
+def plan_in(place: Path) -> TuningPlan:
+    (path,) = (place / "plans").glob("*.json")
+    return read_plan(path)
+
+
+def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Path]) -> None:
+    place = Place(made[1])
+    plan = plan_in(made[1])
+    wanted = in_order(plan, KERNELS)
+    assert len(wanted) == len(set(wanted)) == KERNELS
+    assert place.usable(plan, wanted) == wanted
+    before = {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()}
+    assert len(before) == KERNELS
+    tuned(made[0], place, None)
+    assert {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()} == before
+
+
+def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path]) -> None:
+    device = Table(last_is_best)
+    place = Place(made[1])
+    found = tuned(made[0], place, device)
+    assert found.timed == found.ready == KERNELS
+    plan = plan_in(made[1])
+    times = {name: one.us for name, one in place.times("Test").items()}
+    best = finalists(plan, composed(plan, times), 2)
+    assert [row.name for row in found.rows] == [plan.candidates[one.candidate].name for one in best]
+    directory = made[0] / "kernels" / found.rows[0].name
+    kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
+    asked = [one.schedule for one in kernels if one.schedule is not None]
+    first = [plan.pieces[p].variants[0].schedule for p in plan.candidates[best[0].candidate].pieces]
+    assert asked
+    assert asked != [one for one in first if one is not None], "the last schedule is faster than the first"
+    derive_kernels(directory)
+    tuning = place.final(manifest_digest(directory))
+    assert isinstance(tuning, TuningRecord)
+    assert (tuning.kernels, tuning.refused, tuning.timed) == (KERNELS, 0, KERNELS)
+    assert max(tuning.schedule_ranks) > 1
+
+
+def test_another_schedule_in_the_plan_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
+    source = next(path for path in sorted((made[0] / "kernels").iterdir()))
+    copy = tmp_path / source.name
+    shutil.copytree(source, copy)
+
+    def other(record: Any) -> Any:
+        for one in record["kernels"]:
+            if one["schedule"] is not None:
+                one["schedule"]["threads"] = 48
+        return record
+
+    tampering.edit(copy / "plan.json", other)
+    tampering.sign_kernels(copy)
+    with pytest.raises(CheckFailed, match="power of two"):
+        derive_kernels(copy)
+
+
+def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+    device = Table(last_is_best)
+    device.stop_after = 4
+    with pytest.raises(KeyboardInterrupt):
+        on_device(place, [], device, lambda *said: None)
+    assert len(place.times("Test")) == 4
+    device.stop_after = 10**9
+    on_device(place, [], device, lambda *said: None)
+    short = [(job.piece, job.variant) for job in device.jobs if job.replays == min(j.replays for j in device.jobs)]
+    assert len(short) == len(set(short)) == KERNELS
+    count = len(device.jobs)
+    on_device(place, [], device, lambda *said: None)
+    assert len(device.jobs) == count
+
+
+def test_kernels_that_fail_are_left_out(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+
+    def broken(plan: TuningPlan, job: Job) -> float | str:
+        return "it hung" if job.variant else 7.0
+
+    found = tuned(made[0], place, Table(broken))
+    assert found.timed < found.ready
+    for row in found.rows:
+        kernels = msgspec.json.decode((made[0] / "kernels" / row.name / "plan.json").read_bytes(), type=PlanRecord)
+        schedules = {one.schedule for one in kernels.kernels}
+        plan = plan_in(place.root)
+        assert schedules <= {None, *(piece.variants[0].schedule for piece in plan.pieces if piece.variants)}
+
+
+def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+    on_device(place, [], Table(last_is_best), lambda *said: None)
+    other = Table(last_is_best)
+    other.machine = Machine("Test", "sm_80", 2)
+    on_device(place, [], other, lambda *said: None)
+    assert len({(job.piece, job.variant) for job in other.jobs}) == KERNELS
+
+
+def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    place = Place(tmp_path / "place")
+    victim = sorted((tmp_path / "place" / "kernels").iterdir())[0]
+    victim.write_bytes(victim.read_bytes()[:-1] + b"x")
+    assert place.prepared(victim.name) is None
+    tuned(made[0], place, None)
+    found = place.prepared(victim.name)
+    assert found is not None
+    assert not found.refused
+
+
+def test_no_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MirageError, match="expected the directory of a run"):
+        tuned(tmp_path, Place(tmp_path / "place"), None)
+
+
+def test_the_order_of_kernels_and_what_is_close() -> None:
+    def piece(name: str, count: int) -> PiecePlan:
+        return PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"{name}{n}", None) for n in range(count)))
+
+    pieces = (piece("a", 3), piece("b", 2), piece("c", 1))
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0,), (0,)),
+        CandidatePlan("two", "", 10.0, (1, 2), (0, 1)),
+        CandidatePlan("two", "split", 30.0, (2, 2), (0, 1)),
+    )
+    plan = TuningPlan("run", "sm_80", candidates, pieces)
+    assert in_order(plan, 4) == [(0, 0), (1, 0), (2, 0), (0, 1)], "first schedules first"
+    assert len(in_order(plan, 99)) == 6
+    times = {"a0": 9.0, "a1": 4.0, "b1": 1.0}
+    assert [(one.candidate, one.variants, one.us) for one in composed(plan, times)] == [(0, (1,), 4.0)]
+    times |= {"c0": 1.0, "b0": 1.05}
+    assert [(one.candidate, one.us) for one in composed(plan, times)] == [(1, 2.0), (2, 2.0), (0, 4.0)]
+    assert [one.candidate for one in finalists(plan, composed(plan, times), 2)] == [1, 0], "each candidate once"
+    assert close(plan, times, 1, 1.08) == [(1, 0), (1, 1), (2, 0)]
+    assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
