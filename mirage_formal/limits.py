@@ -72,6 +72,8 @@ CHECK_S: Final = 1_800.0
 #: Options of products that a layout tries: about a second. It is not a time, so that equal problems have equal answers
 #: on every machine: kernels are derived again from their µGraphs.
 LAYOUT_WORK: Final = 200_000
+#: Instances of axioms in one certificate of an abstract expression.
+CERTIFICATE_INSTANCES: Final = 10_000
 
 # --- the solvers' process --------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from mirage_formal.claims.abstract.normal_form import (
     Tie,
     Witness,
 )
-from mirage_formal.claims.abstract.rewrite import certify
+from mirage_formal.claims.abstract.rewrite import TooLong, certify, inside
 from mirage_formal.logic.axioms import Binding
 from mirage_formal.logic.certificate import Certificate
 from mirage_formal.logic.session import Answer, AxiomSession
@@ -209,10 +209,17 @@ class NormalFormOracle:
             return Answer.UNKNOWN
 
     def certificate(self, e: Expr) -> Certificate | None:
-        """A certificate for the first target that contains ``e``; a function of ``e`` and the targets alone."""
+        """A certificate for the first target that contains ``e``; a function of ``e`` and the targets alone.
+
+        None if there is none, or if it would be too long.
+        """
         if self.contains(e) is not Answer.PROVED:
             return None
-        return _certificate(e, self.targets[self._where[e]])
+        target = self.targets[self._where[e]]
+        try:
+            return inside(e, target) or _certificate(e, target)
+        except TooLong:
+            return None
 
 
 def _certificate(e: Expr, target: Expr) -> Certificate:

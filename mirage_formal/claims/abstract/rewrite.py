@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from mirage_formal.limits import CERTIFICATE_INSTANCES
 from mirage_formal.logic.axioms import AxiomSet, Binding, instantiate, load
 from mirage_formal.logic.certificate import Certificate, Instance
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
@@ -18,11 +19,21 @@ from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Va
 _FRAMES = 200_000
 
 
-class Normaliser:
-    """Rewrites terms to normal form and collects the instances used, in order and without repetition."""
+class TooLong(ValueError):
+    """A certificate would need more instances than a solver is asked about."""
 
-    def __init__(self, axioms: AxiomSet | None = None) -> None:
+
+class Normaliser:
+    """Rewrites terms to normal form and collects the instances used, in order and without repetition.
+
+    Args:
+        axioms: The axioms; by default, the project's.
+        expand: Whether products of sums and of quotients are multiplied out; else factors and terms are only sorted.
+    """
+
+    def __init__(self, axioms: AxiomSet | None = None, *, expand: bool = True) -> None:
         self.axioms = load() if axioms is None else axioms
+        self._expand = expand
         self.instances: dict[Instance, None] = {}
         self._memo: dict[Expr, Expr] = {}
 
@@ -30,6 +41,8 @@ class Normaliser:
         """Record an instance; the two sides of its conclusion."""
         schema = self.axioms.axioms[axiom]
         self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
+        if len(self.instances) > CERTIFICATE_INSTANCES:
+            raise TooLong(f"expected at most {CERTIFICATE_INSTANCES} instances of axioms")
         return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
 
     def normalise(self, e: Expr) -> Expr:
@@ -66,6 +79,8 @@ class Normaliser:
 
     def _root(self, e: Expr) -> Expr:
         """Normal form of a term whose arguments are normal."""
+        if not self._expand:
+            return self._sort(e) if isinstance(e, Add | Mul) else e
         match e:
             case Sum(1, x):
                 return self._forward("sum-one", e, x=x)
@@ -155,3 +170,80 @@ def certify(
     if proof.normalise(here) is not proof.normalise(target):
         raise ValueError("the chain does not end at the target")
     return Certificate(expression, target, tuple(proof.instances))
+
+
+def inside(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Certificate | None:
+    """A certificate for a term that stands in the target, but for the order of factors and terms; None if it does not.
+
+    It needs no normal form, which of a power of a quotient of sums may have thousands of products.
+
+    Args:
+        expression: The term.
+        target: The term that it may be part of.
+        axioms: The axioms; by default, the project's.
+    """
+    for sorts in (False, True):
+        proof = Normaliser(axioms, expand=False)
+        first, last = (proof.normalise(expression), proof.normalise(target)) if sorts else (expression, target)
+        path = _path(first, last)
+        if path is None:
+            continue
+        here = first
+        for outer in path:
+            reached = _step(proof, here, outer)
+            if here is not first:
+                proof.use("sub-trans", {"x": expression, "y": here, "z": reached})
+            here = outer
+        if here is first:
+            proof.use("sub-refl", {"x": expression})
+        return Certificate(expression, target, tuple(proof.instances))
+    return None
+
+
+def _step(proof: Normaliser, here: Expr, outer: Expr) -> Expr:
+    """One step of A_sub from a term to one that has it as an argument, or to one that is equal to that by A_eq."""
+    match outer:
+        case Unary(function, _):
+            proof.use(f"sub-{function}", {"x": here})
+        case Sum(i, _):
+            proof.use("sub-sum", {"i": i, "x": here})
+        case Div(x, y):
+            proof.use("sub-div-numerator" if x is here else "sub-div-denominator", {"x": x, "y": y})
+        case Add(x, y) | Mul(x, y):
+            name = "add" if isinstance(outer, Add) else "mul"
+            other = y if x is here else x
+            _, reached = proof.use(f"sub-{name}", {"x": here, "y": other})
+            if reached is not outer:
+                proof.use(f"{name}-comm", {"x": here, "y": other})
+            return reached
+    return outer
+
+
+def _path(expression: Expr, target: Expr) -> list[Expr] | None:
+    """The terms from one that has ``expression`` as an argument up to the target; None if it is no part of it."""
+    above: dict[Expr, Expr | None] = {target: None}
+    waiting = [target]
+    for e in waiting:  # grows while it is read
+        if e is expression:
+            break
+        for argument in _arguments(e):
+            if argument not in above:
+                above[argument] = e
+                waiting.append(argument)
+    if expression not in above:
+        return None
+    path: list[Expr] = []
+    at = above[expression]
+    while at is not None:
+        path.append(at)
+        at = above[at]
+    return path
+
+
+def _arguments(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Unary(_, a) | Sum(_, a):
+            return (a,)
+        case Add(a, b) | Mul(a, b) | Div(a, b):
+            return (a, b)
+    return ()

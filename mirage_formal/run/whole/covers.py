@@ -122,10 +122,10 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
         covers: All that were found; of equal ones the first is taken.
         unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
     """
-    distinct: dict[KernelGraph, Cover] = {}
+    distinct: dict[str, Cover] = {}
     for one in covers:
         if one.us <= unfused_us * _ROUNDING:
-            distinct.setdefault(one.graph, one)
+            distinct.setdefault(digest(one.graph), one)  # those that differ only in the order of operators are one
     ranked = sorted(distinct.values(), key=lambda one: (one.us, one.kernels))
     front: list[Cover] = []
     for one in ranked:

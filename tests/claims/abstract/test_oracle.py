@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mirage_formal.claims.abstract import normal_form
+from mirage_formal.claims.abstract import normal_form, rewrite
 from mirage_formal.claims.abstract.oracle import NormalFormOracle, Z3Oracle
 from mirage_formal.logic.axioms import Atom, Binding, instantiate, load
 from mirage_formal.logic.certificate import audit, to_smt2
@@ -50,6 +50,39 @@ def test_strangers_are_refuted(name: str, e: Expr) -> None:
     oracle = NormalFormOracle([WORKLOADS[name]])
     assert oracle.contains(e) is Answer.REFUTED
     assert oracle.certificate(e) is None
+
+
+def power(e: Expr, exponent: int) -> Expr:
+    out = e
+    for _ in range(exponent - 1):
+        out = mul(e, out)
+    return out
+
+
+def test_parts_that_stand_in_the_target_need_no_normal_form() -> None:
+    """Multiplied out the target has thousands of products; certificates of its parts have a few instances."""
+    below = power(add(unary("sqrt", mul(X, X)), const(1)), 2)
+    cubed = power(div(const(1), below), 3)
+    target = div(const(1), add(power(add(cubed, A), 2), const(1)))
+    oracle = NormalFormOracle([target])
+    swapped = add(A, mul(mul(div(const(1), below), div(const(1), below)), div(const(1), below)))
+    for e in (X, A, below, cubed, add(cubed, A), swapped, target):
+        certificate = oracle.certificate(e)
+        assert certificate is not None
+        assert len(certificate.instances) < 120
+        text = to_smt2(certificate)
+        assert audit(text).expression is e
+        for result in discharge(parse(text)):
+            assert result.answer is Satisfiability.UNSAT, (e, result)
+
+
+def test_a_certificate_that_would_be_too_long_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, part = mul(add(A, B), add(W, X)), mul(A, W)
+    assert NormalFormOracle([target]).certificate(part) is not None
+    monkeypatch.setattr(rewrite, "CERTIFICATE_INSTANCES", 3)
+    oracle = NormalFormOracle([target])
+    assert oracle.contains(part) is Answer.PROVED
+    assert oracle.certificate(part) is None
 
 
 def test_no_contradiction_with_quantified_z3() -> None:

@@ -174,6 +174,16 @@ def test_which_covers_are_reported() -> None:
     assert listed((3, 10.0), (3, 10.0)) == [(3, 10.0)]
 
 
+def test_covers_that_differ_in_the_order_of_operators_are_one() -> None:
+    """Whoever checks them compares digests, which do not depend on that order."""
+    x, y = w.tensor("X", 8, 8), w.tensor("Y", 8, 8)
+    one, two = exps(0, 1)
+    first = Cover((), KernelGraph((x, y), (one, two), (2, 3)), 1.0, 2)
+    second = Cover((), KernelGraph((x, y), (two, one), (3, 2)), 1.0, 2)
+    assert first.graph != second.graph
+    assert reported([first, second], 10.0) == (first,)
+
+
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("merged")
