@@ -3,7 +3,6 @@
     .venv/bin/python -m benchmarks.corpus_gpu build RUNS --out DIR [--top N]    # where the solvers are: for sm_90a
     python3 -m benchmarks.corpus_gpu run DIR [--autotune] [--top N] [--jobs N]  # where the GPU is: torch, CuPy, NumPy,
                                                                                 # msgspec
-    python3 -m benchmarks.corpus_gpu table DIR [--autotune] [--top N]           # what is known so far
 
 RUNS is what benchmarks.corpus has written (runs/corpus/runs). With --top the best N candidates (or covers) of each
 program get kernels; on the GPU each is timed once, and the fastest of those within tolerance at the most scales is
@@ -126,7 +125,7 @@ def main() -> int:
     if sys.argv[1:] == [WORKER]:
         return work(case_of)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["build", "run", "table"])
+    parser.add_argument("stage", choices=["build", "run"])
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--top", type=int, default=1, metavar="N", help="candidates of each program [default: 1]")
     parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
@@ -143,7 +142,7 @@ def main() -> int:
     }
     peers = ["eager", *(name for name in COMPILED if given.autotune or name != "autotune")]
     measured = stages("benchmarks.corpus_gpu", given, lambda name: peers)
-    rows = measured.rows(places) if given.stage == "table" else measured.run(places)
+    rows = measured.run(places)
     text = table(rows)
     (given.out / "corpus_gpu.json").write_text(json.dumps([msgspec.to_builtins(row) for row in rows], indent=1))
     (given.out / "corpus_gpu.md").write_text(text)

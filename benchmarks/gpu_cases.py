@@ -75,9 +75,9 @@ def work(case_of: Callable[[Job], Case]) -> int:
 
 def healthy() -> bool:
     """Whether the device still answers."""
-    import torch
-
     try:
+        import torch
+
         torch.cuda.synchronize()
     except Exception:
         return False

@@ -107,6 +107,8 @@ class Stages:
         one_after_another = {"processes": 1, "limit_s": self.given.row_limit, "until": until}
         several = {name: dirs for name, dirs in places.items() if len(dirs) > 1}
         self.pool.do([{"do": "bandwidth"}], **one_after_another)
+        if "error" in (self._known({"do": "bandwidth"}) or {}):
+            return self.rows(places)  # no GPU, or a package is missing: nothing else would be different
         self.pool.do([_job("time", name, d) for name, dirs in several.items() for d in dirs], **one_after_another)
         while wave := list(self._numerics(places)):
             # What needs much memory runs alone.
@@ -154,7 +156,9 @@ class Stages:
         timed, known = self._times(name, dirs), self._numerics_of(name, dirs)
         row = Row(name, len(dirs), timed, known, choose(timed, known))
         if row.chosen is None:
-            return row
+            results = [self._known(_job("time", name, d)) or {} for d in dirs] if not timed else []
+            errors = [result for result in results if "error" in result]
+            return Row(name, len(dirs), timed, known, found=errors[0] if errors else {})
         peers = self._peers(row)
         found = self._known(self._measurement(row, self.peers_of(name)))  # of an earlier call, with all
         found = found or self._known(self._measurement(row, [*peers])) or {"error": "no time left"}
@@ -230,7 +234,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     add("--jobs", type=int, default=8, metavar="N", help="processes that compile and compare [default: 8]")
     add("--rounds", type=int, default=ROUNDS, help="measurements of each cell; the median counts [default: 3]")
-    add("--limit", type=float, default=1500.0, help="seconds in all; a later call continues [default: 1500]")
+    add(
+        "--limit",
+        type=float,
+        default=1500.0,
+        help="seconds in all; a later call continues; 0: only the tables of what is known [default: 1500]",
+    )
     add("--compile-limit", type=float, default=600.0, help="seconds for all of torch.compile [default: 600]")
     add("--peer-limit", type=float, default=240.0, help="seconds for one peer or numerics [default: 240]")
     add("--row-limit", type=float, default=120.0, help="seconds for one row [default: 120]")

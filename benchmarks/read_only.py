@@ -14,6 +14,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -193,15 +194,21 @@ class Reader:
             yield variant
 
     def _function(self, cupy: Any, name: str, device: int) -> tuple[Any, Any]:
-        from mirage_formal.device.compile import compile
         from mirage_formal.device.runtime import arch_of
 
         module = cupy.cuda.function.Module()
-        module.load(compile(SOURCES[name], arch_of(device)).cubin)
+        module.load(_cubin(name, arch_of(device)))
         function = module.get_function(name)
         most = max(variant.shared_bytes for variant in self.variants if variant.kernel == name)
         self._driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, most)
         return module, function
+
+
+@cache
+def _cubin(name: str, arch: str) -> bytes:
+    from mirage_formal.device.compile import compile
+
+    return compile(SOURCES[name], arch, fresh=True).cubin
 
 
 def folded(words: Any) -> int:

@@ -292,3 +292,21 @@ def test_the_readme_has_the_numbers_of_the_results() -> None:
     made = gpu_table.readme(results)
     assert made.count("\n") == 2 + 8
     assert made in (REPOSITORY / "README.md").read_text()
+
+
+def test_without_a_gpu_nothing_else_is_tried(tmp_path: Path) -> None:
+    places = {"a-b8": kernels(tmp_path / "a", 3)}
+    pool = Answered(tmp_path / "ledger", lambda job: {"error": "ModuleNotFoundError: No module named 'torch'"})
+    (row,) = stages(pool).run(places)
+    assert [job["do"] for _, jobs in pool.calls for job in jobs] == ["bandwidth"]
+    assert row.reason == "no candidate ran"
+    # --retry does it again.
+    ledger = Ledger(tmp_path / "ledger", retry=True)
+    assert ledger.get({"do": "bandwidth"}) is None
+
+
+def test_why_no_candidate_ran(tmp_path: Path) -> None:
+    broken = Answered(tmp_path / "ledger", lambda job: {"error": "lost"} if job["do"] == "time" else script(job))
+    (row,) = stages(broken).run({"a-b8": kernels(tmp_path / "a", 3)})
+    assert row.reason == "lost"
+    assert broken.done("numerics") == []
