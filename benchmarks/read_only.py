@@ -22,10 +22,13 @@ UNIT: Final = 16
 PIECE: Final = 16 << 10
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-PLAIN: Final = r"""
+TYPES: Final = r"""
 typedef unsigned long long u64;
 typedef unsigned u32;
+constexpr u32 PIECE = 16 << 10;
+"""
 
+PLAIN: Final = r"""
 extern "C" __global__ void __launch_bounds__(1024)
 read_plain(const uint4* __restrict__ data, u64 bytes, u32* out, u32 check, u32) {
   const u64 units = bytes / sizeof(uint4), step = u64(gridDim.x) * blockDim.x;
@@ -42,11 +45,35 @@ read_plain(const uint4* __restrict__ data, u64 bytes, u32* out, u32 check, u32) 
 }
 """
 
-BULK: Final = r"""
-typedef unsigned long long u64;
-typedef unsigned u32;
-constexpr u32 PIECE = 16 << 10;
+#: What read_bulk needs of the machine: mbarriers in shared memory, by their addresses there, and the copies that they
+#: wait for.
+MACHINE: Final = r"""
+__device__ __forceinline__ void make(u32 barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void publish() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ bool arrived(u32 barrier, u32 phase) {
+  u32 done;
+  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(phase)
+               : "memory");
+  return done;
+}
+"""
 
+BULK: Final = r"""
 // One warp. Shared memory: `stages` pieces, then an mbarrier for each, whose phase ends when the piece has come.
 extern "C" __global__ void __launch_bounds__(32)
 read_bulk(const unsigned char* __restrict__ data, u64 bytes, u32* out, u32 check, u32 stages) {
@@ -57,32 +84,21 @@ read_bulk(const unsigned char* __restrict__ data, u64 bytes, u32* out, u32 check
   auto start = [&](u64 i) { return (blockIdx.x + i * gridDim.x) * PIECE; };
   auto size = [&](u64 i) { return bytes - start(i) < PIECE ? u32(bytes - start(i)) : PIECE; };
   auto fetch = [&](u64 i, u32 stage) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full + 8 * stage), "r"(size(i))
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     base + stage * PIECE),
-                 "l"(__cvta_generic_to_global(data + start(i))), "r"(size(i)), "r"(full + 8 * stage)
-                 : "memory");
+    expect(full + 8 * stage, size(i));
+    copy(base + stage * PIECE, data + start(i), size(i), full + 8 * stage);
   };
   if (lane == 0) {
-    for (u32 s = 0; s < stages; ++s)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * s) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    for (u32 s = 0; s < stages; ++s) make(full + 8 * s);
+    publish();
     for (u32 s = 0; s < stages && s < count; ++s) fetch(s, s);
   }
   __syncwarp();
   u32 fold = 0, stage = 0, phase = 0;
   for (u64 i = 0; i < count; ++i) {
-    u32 done = 0;
-    while (!done)
-      asm volatile(
-          "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(full + 8 * stage), "r"(phase)
-          : "memory");
+    while (!arrived(full + 8 * stage, phase)) {
+    }
     const u32* piece = reinterpret_cast<const u32*>(ring + stage * PIECE);
-    const u32 words = size(i) / 4, end = check ? words : min(words, 32u);
+    const u32 words = size(i) / 4, end = check || words < 32 ? words : 32;
     for (u32 w = lane; w < end; w += 32) fold ^= piece[w];
     __syncwarp();
     if (lane == 0 && i + stages < count) fetch(i + stages, stage);
@@ -93,7 +109,7 @@ read_bulk(const unsigned char* __restrict__ data, u64 bytes, u32* out, u32 check
 }
 """
 
-SOURCES: Final = {"read_plain": PLAIN, "read_bulk": BULK}
+SOURCES: Final = {"read_plain": TYPES + PLAIN, "read_bulk": TYPES + MACHINE + BULK}
 
 
 @dataclass(frozen=True, slots=True)

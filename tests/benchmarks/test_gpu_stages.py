@@ -130,6 +130,11 @@ def test_a_later_call_does_what_is_missing(tmp_path: Path) -> None:
     rows = stages(again).run(places)
     assert [job["do"] for _, jobs in again.calls for job in jobs] == ["row"]
     assert [row.us("ours") for row in rows] == [10.0, 10.0]
+    # Tables can be made where there is neither time nor the compiler's cache.
+    table = Answered(tmp_path / "ledger", lambda job: None)
+    a, b = stages(table, "elsewhere").run(places)
+    assert (a.us("compile"), b.us("compile")) == (19.0, 19.0)
+    assert (dict(a.missing), dict(b.missing)) == ({}, {"autotune": "not compiled"})
     # Where the compiler's cache is gone, only what is not measured yet is compiled again.
     moved = Answered(tmp_path / "ledger", script)
     stages(moved, "another").run(places)
