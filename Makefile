@@ -77,13 +77,17 @@ gpu-runs: $(READY)  ## search the examples at b = 1, 8, 16 and build the kernels
 gpu-test:  ## on a GPU: tests of launching, numerics and capture
 	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/device/test_launch_device.py tests/device/test_graphs_device.py
 
-gpu-bench:  ## on a GPU: kernels beside torch, torch.compile and scaled_dot_product_attention, in one table
+# Again, it continues what was cut. GPU_OPTIONS: of benchmarks/gpu_stages.py (--jobs, --limit, --retry, ...).
+GPU_OPTIONS ?=
+
+gpu-bench:  ## on a GPU: kernels beside torch, torch.compile (two modes), attention libraries and reading alone
 	$(GPU_PYTHON) -m benchmarks.gpu_bench $(GPU_RUNS)/*-b* --top $(CANDIDATES) --out $${OUT:-$(GPU_RUNS)} \
-	  --markdown $${OUT:-$(GPU_RUNS)}/results.md
+	  --markdown $${OUT:-$(GPU_RUNS)}/results.md $(GPU_OPTIONS)
 
 gpu-sanitize:  ## on a GPU: compute-sanitizer memcheck and racecheck over every best candidate
+	bench=$${OUT:-$(GPU_RUNS)}/gpu_bench.json; \
 	$(GPU_PYTHON) -m benchmarks.gpu_sanitize $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \
-	  $(addprefix --bench ,$(wildcard $(GPU_RUNS)/gpu_bench.json))
+	  $$(test -f $$bench && echo --bench $$bench)
 
 clean:  ## remove what was built or written here, except runs/
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache

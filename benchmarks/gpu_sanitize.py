@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_sanitize RUN_DIR... [--bench gpu_bench.json] [--jobs 8] [--out DIR]
 
-The candidate is the fastest within tolerance in the results of benchmarks/gpu_bench.py, or else the first with kernels.
+The candidate is the one that benchmarks/gpu_bench.py measured, or else the first with kernels.
 Only generated kernels are instrumented, not those of CuPy that make the inputs. racecheck fails inside of cuBLAS, for a
 product of CuPy alone as well; under it the host computes predefined products (``gpu run --without-library``), so that
 the generated kernels beside them get their inputs. Every row names the kernels that were instrumented.
@@ -32,19 +32,12 @@ LARGE_BYTES = 256 << 20
 def best(runs: list[Path], bench: Path | None) -> dict[Path, Path]:
     """The candidate's directory of kernels for each run that has one."""
     chosen: dict[Path, Path] = {}
-    results = json.loads(bench.read_text()) if bench is not None else []
+    rows = json.loads(bench.read_text())["rows"] if bench is not None else []
+    measured = {f"{row['example']}-b{row['b']}": Path(row["directory"]).name for row in rows if "ours" in row}
     for run in runs:
-        found = [
-            (item["result"]["us"], item["job"]["directory"])
-            for item in results
-            if item["job"]["kind"] == "ours"
-            and Path(item["job"]["directory"]).parent.parent.resolve() == run.resolve()
-            and item["result"].get("answer") == "within"
-            and "us" in item["result"]
-        ]
         first = sorted((run / "kernels").glob("*/launch.json"))
-        if found:
-            chosen[run] = Path(min(found)[1])
+        if run.name in measured:
+            chosen[run] = run / "kernels" / measured[run.name]
         elif first:
             chosen[run] = first[0].parent
     return chosen

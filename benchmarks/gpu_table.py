@@ -1,6 +1,7 @@
-"""The table of benchmarks/gpu_bench.py, from its results.
+"""The tables of benchmarks/gpu_bench.py, from what it has written.
 
-python -m benchmarks.gpu_table gpu_bench.json RUN_DIR... > results.md
+python -m benchmarks.gpu_table gpu_bench.json [--sanitized gpu_sanitize.json] > results.md
+python -m benchmarks.gpu_table --readme results.md     # the README's table: the same numbers, fewer columns
 """
 
 from __future__ import annotations
@@ -8,91 +9,149 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = ("eager", "compile", "flash", "cudnn")
-_NAMES = {"eager": "torch eager", "compile": "torch.compile", "flash": "SDPA flash", "cudnn": "SDPA cuDNN"}
+from benchmarks.gpu_stages import READS, Row
+
+PEERS = ("eager", "compile", "autotune", "flash", "cudnn")
+#: Relative error up to which results of replayed graphs are right.
+ERROR = 1e-3
+_NAMES = {
+    "eager": "torch eager",
+    "compile": "torch.compile",
+    "autotune": "max-autotune",
+    "flash": "SDPA flash",
+    "cudnn": "SDPA cuDNN",
+}
+#: Rows of the README's table: what it calls the examples.
+_README = {
+    "attn": "attn (GQA)",
+    "qk": "qknorm (Q and K)",
+    "qv": "qknorm (Q and V)",
+    "rmsnorm": "rmsnorm",
+    "lora": "lora",
+    "gated_mlp": "gated_mlp",
+    "ntrans": "ntrans",
+    "decode": "decode",
+}
+_OF_README = ("ours", "ratio", "x read-only")
 
 
-def table(results: list[dict[str, Any]], runs: list[Path]) -> list[dict[str, Any]]:
-    """One row for each run."""
-    rows = []
-    gbs = next((r["result"].get("gbs") for r in results if r["job"]["kind"] == "bandwidth"), None)
-    for run in runs:
-        example, _, text = run.name.rpartition("-b")
-        batch = int(text)
-        mine = [r for r in results if r["job"].get("example") == example and r["job"].get("batch") == batch]
-        tried = [r for r in mine if r["job"]["kind"] == "ours"]
-        good = [r for r in tried if r["result"].get("answer") == "within" and "us" in r["result"]]
-        best = min(good, key=lambda r: r["result"]["us"], default=None)
-        others = {
-            r["job"]["peer"]: r["result"].get("us") for r in mine if r["job"]["kind"] == "peer" and "us" in r["result"]
-        }
-        row: dict[str, Any] = {"example": example, "b": batch, "candidates": len(tried), "good": len(good), **others}
-        if gbs:
-            row["floor"] = program_bytes(run) / gbs / 1e3
-        if best is not None:
-            row |= {"ours": best["result"]["us"], "candidate": Path(best["job"]["directory"]).name}
-            row |= {key: best["result"].get(key) for key in ("low", "high", "launches", "registers", "scales")}
-            if others:
-                row["ratio"] = min(others.values()) / row["ours"]
-        elif tried:
-            row["reason"] = _why(tried[0]["result"])
-        else:
-            row["reason"] = "no kernels in the run"
-        rows.append(row)
-    return rows
+def table(rows: Sequence[Row], gbs: float | None) -> list[dict[str, Any]]:
+    """One plain row for each run.
+
+    Args:
+        rows: What was measured; names are <example>-b<batch>.
+        gbs: Bandwidth of copies; None if it is not known.
+    """
+    return [_plain(row, gbs) for row in rows]
 
 
-def program_bytes(run: Path) -> int:
+def _plain(row: Row, gbs: float | None) -> dict[str, Any]:
+    example, _, batch = row.name.rpartition("-b")
+    numerics = row.numerics.get(row.chosen or "", {})
+    found: dict[str, Any] = {
+        "example": example,
+        "b": int(batch),
+        "candidates": row.candidates,
+        "compared": len(row.numerics),
+        "missing": dict(row.missing),
+        "directory": row.chosen,
+        "replays_error": row.found.get("replays_error"),
+        "read_only_tried": row.found.get("read_only_tried", {}),
+        **{key: numerics.get(key) for key in ("digest", "launches", "registers", "spill_bytes", "scales")},
+        **{peer: row.us(peer) for peer in PEERS},
+        "cells": dict(row.cells),
+    }
+    if gbs and row.chosen:
+        found["floor"] = program_bytes(Path(row.chosen)) / gbs / 1e3
+    if not row.within or row.us("ours") is None:
+        return {**found, "reason": row.reason or "not within tolerance"}
+    found |= {"ours": row.us("ours"), "read_only": row.us(*READS), "ratio": row.over(*PEERS)}
+    least = row.over(*READS)
+    return {**found, "x_read_only": 1 / least if least else None}
+
+
+def program_bytes(kernels: Path) -> int:
     """Bytes of the program's inputs and outputs."""
     from mirage_formal.kernels.executable import load, moved_bytes
 
-    found = sorted((run / "kernels").glob("*/launch.json"))
-    return moved_bytes(load(found[0].parent).program) if found else 0
+    return moved_bytes(load(kernels).program)
 
 
-def _why(result: dict[str, Any]) -> str:
-    if "error" in result:
-        return str(result["error"])
-    bad = [f"scale {s['scale']:g} {s['answer']}: {s['reason']}" for s in result.get("scales", ()) if s["reason"]]
-    return "; ".join(bad) or str(result.get("answer"))
-
-
-def show(rows: list[dict[str, Any]]) -> str:
+def show(written: dict[str, Any]) -> str:
     """The table as text."""
-    head = f"{'example':10}{'b':>4}{'ours':>9}{'floor':>8}" + "".join(f"{name:>9}" for name in PEERS)
-    lines = [head + f"{'ratio':>7}  candidate"]
-    for row in rows:
-        cells = "".join(f"{row[name]:9.2f}" if row.get(name) else f"{'-':>9}" for name in PEERS)
-        ours_us = f"{row['ours']:9.2f}" if "ours" in row else f"{'-':>9}"
-        floor = f"{row['floor']:8.2f}" if "floor" in row else f"{'-':>8}"
-        ratio = f"{row['ratio']:7.2f}" if "ratio" in row else f"{'-':>7}"
-        what = f"{row['candidate']} ({row['good']}/{row['candidates']} good)" if "candidate" in row else row["reason"]
-        lines.append(f"{row['example']:10}{row['b']:4}{ours_us}{floor}{cells}{ratio}  {what}")
+    names = ("ours", "floor", "read_only", *PEERS, "ratio", "x_read_only")
+    lines = [f"{'example':10}{'b':>4}" + "".join(f"{name[:11]:>12}" for name in names) + "  candidate"]
+    for row in written["rows"]:
+        cells = "".join(f"{row[name]:12.2f}" if row.get(name) else f"{'-':>12}" for name in names)
+        good = "" if "reason" in row else f"{row['digest'][:12]}, error {row['replays_error']:.1e}"
+        what = row.get("reason") or f"{good}, spread {_spread(row):.1f} %"
+        missing = "".join(f"; {name}: {reason}" for name, reason in row["missing"].items())
+        lines.append(f"{row['example']:10}{row['b']:4}{cells}  {what}{missing}")
     return "\n".join(lines)
 
 
-def markdown(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
-    """Two tables: times, and errors beside tolerances."""
-    found: dict[str, Any] = next((r["result"] for r in results if r["job"]["kind"] == "bandwidth"), {})
+def _spread(row: dict[str, Any]) -> float:
+    """The largest spread of a cell of a row, in percent."""
+    return 100 * max((cell["spread"] for cell in row["cells"].values() if "spread" in cell), default=0.0)
+
+
+def markdown(written: dict[str, Any], sanitized: Sequence[dict[str, Any]] = ()) -> str:
+    """Times; spreads and candidates; errors beside tolerances.
+
+    Args:
+        written: What gpu_bench.py has written.
+        sanitized: What gpu_sanitize.py has written, if anything.
+    """
+    device, rows = written["device"], written["rows"]
     lines = [
-        f"# {found.get('device', 'GPU')}",
+        f"# {device.get('device', 'GPU')}",
         "",
-        "Written by `make gpu-bench` from the kernels of `make gpu-runs`, in one run; docs/kernels.md says how times",
-        "and tolerances come about. Microseconds; the floor is the program's bytes at the speed of copies on this GPU,",
-        f"{found.get('gbs', 0):.0f} GB/s (small programs stay within its L2). Keys are transposed for SDPA before",
-        "anything is timed. Ratio: the best peer's time over ours; above 1 ours is faster.",
+        "Written by `make gpu-bench` from the kernels of `make gpu-runs`; docs/kernels.md says how times and",
+        "tolerances come about. Microseconds, medians of three rounds in one process; each round measures ours, every",
+        "peer and the read-only kernels in turns. The floor is the program's inputs and outputs at the speed of copies",
+        f"on this GPU, {device.get('gbs', 0):.0f} GB/s (small programs stay within its L2). Read-only is a kernel that",
+        "only reads the program's inputs: the best of plain 16-byte loads and of 16 KiB bulk copies, each on the best",
+        "of several grids. Keys are transposed for SDPA before anything is timed; max-autotune makes no CUDA graphs",
+        "of its own, as everything is captured in one. Ratio: the best peer's time over ours; above 1 ours is faster.",
+        "x read-only: ours over read-only.",
+        f"PyTorch {device.get('torch', '')}.",
         "",
-        "| program | b | ours | floor | " + " | ".join(_NAMES[name] for name in PEERS) + " | ratio | kernels |",
-        "|---|--:|--:|--:|" + "--:|" * len(PEERS) + "--:|---|",
+        _line(["program", "b", "ours", "floor", "read-only", *_NAMES.values(), "ratio", "x read-only", "kernels"]),
+        "|---|" + "--:|" * (6 + len(PEERS)) + "---|",
     ]
     for row in rows:
-        cells = [row["example"], str(row["b"]), *(_cell(row.get(key)) for key in ("ours", "floor", *PEERS))]
-        what = "; ".join(_short(x) for x in row.get("launches") or ()) or row.get("reason", "")
-        lines.append("| " + " | ".join([*cells, _cell(row.get("ratio")), what]) + " |")
+        keys = ("ours", "floor", "read_only", *PEERS, "ratio", "x_read_only")
+        what = row.get("reason") or "; ".join(_short(x) for x in row["launches"])
+        lines.append(_line([row["example"], str(row["b"]), *(_cell(row.get(key)) for key in keys), what]))
+    absent = [
+        f"- {row['example']}, b = {row['b']}: {_NAMES.get(peer, peer)}: {reason}"
+        for row in rows
+        for peer, reason in row["missing"].items()
+    ]
+    if absent:
+        lines += ["", "Not measured, and not in the ratio:", "", *absent]
+    lines += [
+        "",
+        "Candidates by their digest; the distance of the fastest and the slowest of the three rounds, in percent of",
+        "the median; the largest relative error (norm over norm) in replays of one graph, 12 for each of two seeds,",
+        f"outputs NaN before each (at most {ERROR:g}); compute-sanitizer where it was run.",
+        "",
+        _line(["program", "b", "candidate", "ours", *_NAMES.values(), "read-only", "replays", "memcheck", "racecheck"]),
+        "|---|--:|---|" + "--:|" * (3 + len(PEERS)) + "---|---|",
+    ]
+    tools = {(row["run"], row["tool"]): row["outcome"] for row in sanitized}
+    for row in rows:
+        cells = row["cells"]
+        reads = [cells[name] for name in READS if "us" in cells.get(name, {})]
+        spreads = [cells.get(name, {}) for name in ("ours", *PEERS)] + [min(reads, key=lambda c: c["us"], default={})]
+        error = "" if row["replays_error"] is None else f"{row['replays_error']:.1e}"
+        outcomes = [tools.get((f"{row['example']}-b{row['b']}", tool), "") for tool in ("memcheck", "racecheck")]
+        shown = ["" if "spread" not in cell else f"{100 * cell['spread']:.1f}" for cell in spreads]
+        lines.append(_line([row["example"], str(row["b"]), (row["digest"] or "")[:12], *shown, error, *outcomes]))
     lines += [
         "",
         "Largest error of an element / largest tolerance of one, at three scales of the inputs; in brackets the",
@@ -103,8 +162,35 @@ def markdown(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         scales = [f"{s['error']:.2g} / {s['tolerance']:.2g} ({s['ratio']:.2f})" for s in row.get("scales") or ()]
-        lines.append("| " + " | ".join([row["example"], str(row["b"]), *scales]) + " |")
+        lines.append(_line([row["example"], str(row["b"]), *scales]))
     return "\n".join(lines) + "\n"
+
+
+def readme(results: str) -> str:
+    """The README's table: what the first table of results.md says of ours, without a change."""
+    lines = [line for line in results.splitlines() if line.startswith("|")]
+    head = _split(lines[0])
+    chosen = [name for name in _OF_README if name in head]
+    rows = {}
+    for line in lines[2:]:
+        cells = dict(zip(head, _split(line), strict=False))
+        if len(cells) != len(head) or cells["program"] not in _README:
+            break
+        rows[cells["program"], int(cells["b"])] = [cells[name] for name in chosen]
+    batches = sorted({batch for _, batch in rows})
+    titles = [f"b = {b}, us" if name == "ours" else name for b in batches for name in chosen]
+    made = [_line(["program", *titles]), "|---|" + "--:|" * len(titles)]
+    for example, title in _README.items():
+        made.append(_line([title, *(cell for b in batches for cell in rows.get((example, b), [""] * len(chosen)))]))
+    return "\n".join(made) + "\n"
+
+
+def _split(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
 def _cell(value: float | None) -> str:
@@ -120,10 +206,14 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--sanitized", type=Path, help="results of gpu_sanitize.py")
+    parser.add_argument("--readme", action="store_true", help="the README's table, from results.md")
     given = parser.parse_args()
-    results = json.loads(given.results.read_text())
-    sys.stdout.write(markdown(table(results, given.runs), results))
+    if given.readme:
+        sys.stdout.write(readme(given.results.read_text()))
+        return 0
+    sanitized = json.loads(given.sanitized.read_text()) if given.sanitized is not None else ()
+    sys.stdout.write(markdown(json.loads(given.results.read_text()), sanitized))
     return 0
 
 

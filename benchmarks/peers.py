@@ -1,4 +1,4 @@
-"""What the examples are compared with: torch eager, torch.compile, and scaled_dot_product_attention.
+"""What the examples are compared with: torch eager, torch.compile in two modes, and scaled_dot_product_attention.
 
 Inputs have the shapes of the examples. Keys are transposed for scaled_dot_product_attention before anything is timed.
 Programs of examples/ without a running maximum are compared with torch.softmax, which has one.
@@ -133,13 +133,23 @@ def _sdpa(example: str, backend: Any) -> Function:
     return call
 
 
+def compiled(function: Function) -> list[Peer]:
+    """A function eager, and by torch.compile in its default mode and with max-autotune.
+
+    Everything is captured in a CUDA graph when it is timed, so max-autotune goes without graphs of its own.
+    """
+    torch.compiler.reset()
+    tuned = torch.compile(function, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
+    return [
+        Peer("eager", _as_given, function),
+        Peer("compile", _as_given, torch.compile(function, fullgraph=True, dynamic=False)),
+        Peer("autotune", _as_given, tuned),
+    ]
+
+
 def peers(example: str) -> list[Peer]:
     """Everything that an example is compared with."""
-    torch.compiler.reset()
-    found = [
-        Peer("eager", _as_given, EAGER[example]),
-        Peer("compile", _as_given, torch.compile(EAGER[example], dynamic=False)),
-    ]
+    found = compiled(EAGER[example])
     if example in ("attn", "decode", "qk", "qv"):
         found.append(Peer("flash", _transposed, _sdpa(example, SDPBackend.FLASH_ATTENTION)))
         found.append(Peer("cudnn", _transposed, _sdpa(example, SDPBackend.CUDNN_ATTENTION)))

@@ -6,15 +6,19 @@ import os
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
 
 def cache_dir(name: str) -> Path:
     """The directory of one cache, made if need be: under ``MIRAGE_FORMAL_CACHE`` or the platform's cache directory."""
-    root = os.environ.get("MIRAGE_FORMAL_CACHE") or platformdirs.user_cache_dir("mirage_formal")
+    root = os.environ.get("MIRAGE_FORMAL_CACHE") or _platform_dir()
     path = Path(root) / name
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _platform_dir() -> str:
+    import platformdirs  # where kernels only run it need not be there
+
+    return platformdirs.user_cache_dir("mirage_formal")
 
 
 def replace_file(path: Path, content: bytes) -> None:

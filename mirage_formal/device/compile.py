@@ -87,12 +87,12 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
         )
     header = (data_dir("gpu") / "include" / _HEADER).read_text()
     key = _digest(source, header, arch, nvrtc.version, *nvrtc.options)
-    path = cache_dir("cubins") / f"{key}.cubin"
-    if not fresh and (found := _load(path)) is not None:
+    path = None if fresh else cache_dir("cubins") / f"{key}.cubin"
+    if path is not None and (found := _load(path)) is not None:
         return found
     cubin, log = nvrtc.compile(source, header, arch)
     compiled = _measured(cubin, log, nvrtc.version)
-    if not fresh:
+    if path is not None:
         _save(path, compiled)
     return compiled
 

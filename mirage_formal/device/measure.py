@@ -19,6 +19,8 @@ from mirage_formal.errors import MirageError
 SETS: Final = 64
 CACHE_FACTOR: Final = 3
 REPLAYS: Final = 15
+#: Replays of a graph whose results are compared, for each seed.
+GRAPH_REPLAYS: Final = 12
 #: Calls in a graph, at least.
 CALLS: Final = 8
 
@@ -112,6 +114,38 @@ def measure(
         hint = "the call must write all of its outputs every time that the graph is replayed"
         raise MeasureError("expected finite outputs, got poison or infinity", where="measure", hint=hint)
     return summary([recorder.time(replay) / len(calls) for _ in range(replays)], len(calls), len(sets))
+
+
+def replayed_error(
+    call: Callable[[], Any],
+    load: Callable[[int], None],
+    error: Callable[[int], float],
+    outputs: Sequence[Any],
+    recorder: Recorder,
+    seeds: Sequence[int] = (1, 2),
+) -> float:
+    """The largest error of replays of one graph whose inputs change and whose outputs are NaN before each.
+
+    Args:
+        call: What is captured; it reads tensors that ``load`` fills and writes ``outputs``.
+        load: Fills the inputs with those of a seed.
+        error: How far the outputs are from those of a seed; NaN counts as infinite.
+        outputs: Tensors that the call writes.
+        recorder: Captures and replays.
+        seeds: Seeds of the inputs, in turns; each is replayed GRAPH_REPLAYS times.
+    """
+    load(seeds[0])
+    replay, _ = recorder.capture([call])
+    worst = 0.0
+    for _ in range(GRAPH_REPLAYS):
+        for seed in seeds:
+            load(seed)
+            for value in outputs:
+                recorder.poison(value)
+            recorder.time(replay)
+            found = error(seed)
+            worst = max(worst, math.inf if math.isnan(found) else found)
+    return worst
 
 
 def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:

@@ -121,7 +121,7 @@ def test_it_says_which_build_compiled_it(cache: Path) -> None:
 def test_a_fresh_result_is_the_same_and_has_nothing_to_do_with_the_cache(cache: Path) -> None:
     source = emit(masked_copy())
     first = compile(source, "sm_80", fresh=True)
-    assert list(cache.iterdir()) == []
+    assert not cache.exists()
     assert compile(source, "sm_80") == first
     (entry,) = cache.iterdir()
     compiler._save(entry, replace(first, cubin=b"another"))

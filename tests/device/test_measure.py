@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mirage_formal.device.measure import MeasureError, host_overhead, measure, set_count, summary
+from mirage_formal.device.measure import MeasureError, host_overhead, measure, replayed_error, set_count, summary
 
 MB = 1 << 20
 
@@ -87,6 +88,40 @@ def test_outputs_that_are_not_written_are_found() -> None:
 
     with pytest.raises(MeasureError, match="poison"):
         measure(returned, lambda seed: [], MB, Scripted())
+
+
+def test_replays_of_one_graph_are_compared_with_what_its_inputs_say_now() -> None:
+    given, out = np.zeros(2), np.zeros(2)
+    loaded: list[int] = []
+    recorder = Scripted()
+
+    def load(seed: int) -> None:
+        loaded.append(seed)
+        given[:] = seed
+
+    def error(seed: int) -> float:
+        return float(np.abs(out - 2.0 * seed).max())
+
+    def good() -> None:
+        np.multiply(given, 2.0, out=out)
+
+    assert replayed_error(good, load, error, [out], recorder) == 0.0
+    assert loaded == [1, *[1, 2] * 12]
+    assert len(recorder.captured) == 1
+
+    # What is remembered from the capture is wrong for the other seed.
+    kept = np.array([2.0, 2.0])
+    assert replayed_error(lambda: np.copyto(out, kept), load, error, [out], recorder) == 2.0
+    # An element that no replay writes stays NaN; one wrong replay counts.
+    half = lambda: np.multiply(given[:1], 2.0, out=out[:1])  # noqa: E731
+    assert replayed_error(half, load, error, [out], recorder) == math.inf
+    calls = []
+
+    def seldom() -> None:
+        calls.append(1)
+        np.multiply(given, 2.0 if len(calls) != 20 else 2.5, out=out)
+
+    assert replayed_error(seldom, load, error, [out], recorder) > 0.0
 
 
 def test_summary() -> None:

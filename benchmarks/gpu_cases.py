@@ -1,0 +1,352 @@
+"""What children of benchmarks/gpu_bench.py and benchmarks/corpus_gpu.py measure: a program's kernels and their peers.
+
+Everything is timed by the one protocol of mirage_formal.device.measure. A row is measured in one process, in rounds:
+ours, every peer and the read-only kernels one after another, then all of them again. Medians of the rounds count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_jobs import Job, Result, serve
+
+if TYPE_CHECKING:
+    from benchmarks.peers import Peer
+
+#: Names the file that a process holds while it times candidates of a compiler.
+LOCK = "MIRAGE_FORMAL_GPU_LOCK"
+ROUNDS = 3
+_SHORT = 160
+_SEED = 12345
+_GRAPH_SEEDS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program that is measured.
+
+    Attributes:
+        draw: Inputs of a seed.
+        reference: Outputs that results are compared with, from inputs.
+        peers: What it is timed beside.
+    """
+
+    draw: Callable[[int], list[Any]]
+    reference: Callable[[Sequence[Any]], Sequence[Any]]
+    peers: Sequence[Peer]
+
+
+def answer(case_of: Callable[[Job], Case], job: Job) -> Result:
+    """What a job is answered, in a process that has the GPU.
+
+    Args:
+        case_of: The program that a job is about.
+        job: "do" says what: bandwidth, compile, time, numerics or row.
+    """
+    import torch
+
+    torch.set_grad_enabled(False)
+    try:
+        if job["do"] == "bandwidth":
+            return bandwidth()
+        if job["do"] == "numerics":
+            return numerics(Path(job["kernels"]))
+        case = case_of(job)
+        return {"compile": compiled, "time": timed, "row": row}[job["do"]](case, job)
+    finally:
+        torch.cuda.empty_cache()
+
+
+def work(case_of: Callable[[Job], Case]) -> int:
+    """What a child's main function returns: see gpu_jobs.serve."""
+    return serve(functools.partial(answer, case_of), healthy)
+
+
+def healthy() -> bool:
+    """Whether the device still answers."""
+    try:
+        import torch
+
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def bandwidth() -> Result:
+    """GB/s of copies on the device, bytes read and written together."""
+    import torch
+
+    from mirage_formal.device.measure import TorchRecorder, summary
+
+    source = torch.randn(1 << 29, device="cuda", dtype=torch.float32)
+    target = torch.empty_like(source)
+    recorder = TorchRecorder()
+    best = 0.0
+    for copy in (lambda: target.copy_(source), lambda: torch.neg(source, out=target)):
+        replay, _ = recorder.capture([copy] * 4)
+        times = [recorder.time(replay) / 4 for _ in range(45)][30:]  # clocks rise while it warms up
+        best = max(best, 2 * source.nbytes / summary(times, 4, 1).us / 1e3)
+    return {"gbs": best, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+
+def compiled(case: Case, job: Job) -> Result:
+    """One peer compiled, so that the compiler's cache on disk has it; and how far its results are off."""
+    (peer,) = (peer for peer in case.peers if peer.name == job["peer"])
+    with one_at_a_time(os.environ.get(LOCK)):
+        return {"error_norm": _peer_error(case, peer)}
+
+
+def numerics(directory: Path) -> Result:
+    """A candidate's numerics at all scales, and what is to be said of its kernels."""
+    import cupy
+
+    from mirage_formal.claims.numerics.numerics import Inputs, check
+    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.runtime import device_name
+    from mirage_formal.kernels.executable import KernelLaunch, describe, load
+
+    executable = load(directory)
+    launches = executable.launches
+    binaries = [b for x in launches if isinstance(x, KernelLaunch) for b in x.cubins.values()]
+    runs = DeviceRuns(executable)
+    inputs = Inputs(0, xp=cupy)
+    try:
+        record = check(
+            executable.program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=inputs
+        )
+    finally:
+        cupy.get_default_memory_pool().free_all_blocks()
+    scales = [
+        {
+            "scale": scale.scale,
+            "answer": scale.answer,
+            "error": _most(o.max_absolute_error for o in scale.outputs),
+            "tolerance": _most(o.max_tolerance for o in scale.outputs),
+            "ratio": _most(o.max_ratio for o in scale.outputs),
+            "reason": "; ".join(o.reason for o in scale.outputs if o.reason),
+        }
+        for scale in record.scales
+    ]
+    return {
+        "answer": record.answer,
+        "scales": scales,
+        "digest": executable.digest,
+        "launches": [describe(launch, executable.graph) for launch in launches],
+        "registers": max((b.registers for b in binaries), default=0),
+        "spill_bytes": max((b.spill_bytes for b in binaries), default=0),
+    }
+
+
+def _most(values: Iterable[float | None]) -> float:
+    """The largest; a record holds nothing for what is not finite."""
+    return max(math.inf if value is None else value for value in values)
+
+
+def timed(case: Case, job: Job) -> Result:
+    """One candidate's time, once: which of them are to be measured at all."""
+    ours = _Ours(case, Path(job["kernels"]))
+    return {"us": ours.measure().us}
+
+
+def row(case: Case, job: Job) -> Result:
+    """A candidate beside its peers and beside the time to read its inputs, in rounds."""
+    from mirage_formal.device.measure import Measurement, TorchRecorder, measure
+
+    recorder = TorchRecorder()
+    ours = _Ours(case, Path(job["kernels"]))
+    found: Result = {"replays_error": ours.replays_error(), "notes": {}}
+    cells: dict[str, Callable[[], Measurement]] = {"ours": ours.measure}
+    size, draw = ours.size, case.draw
+    for peer in case.peers:
+        if peer.name not in job["peers"]:
+            continue
+        try:
+            begin = time.perf_counter()
+            found["notes"][peer.name] = {"error_norm": _peer_error(case, peer), "s": time.perf_counter() - begin}
+        except Exception as error:
+            found["notes"][peer.name] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
+            continue
+        cells[peer.name] = functools.partial(
+            measure,
+            lambda x, peer=peer: peer.call(*x),  # type: ignore[misc]
+            lambda seed, peer=peer: peer.prepare(draw(seed)),  # type: ignore[misc]
+            size,
+            recorder,
+        )
+    if job.get("read_only", True):
+        try:
+            cells |= _read_only(size, found)
+        except Exception as error:
+            found["notes"]["read_only"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
+    return {**found, "bytes": size, "cells": rounds(cells, job.get("rounds", ROUNDS))}
+
+
+def _read_only(size: int, found: Result) -> dict[str, Callable[[], Any]]:
+    """Cells of both kernels that only read, each on the grid that is fastest here; all grids' times in ``found``."""
+    from benchmarks.read_only import Reader
+    from mirage_formal.device.measure import TorchRecorder, measure
+
+    reader, recorder = Reader(size), TorchRecorder()
+    tried = {
+        variant: measure(reader.call(variant), reader.inputs, reader.size, recorder).us for variant in reader.verified()
+    }
+    found["read_only_tried"] = {str(variant): us for variant, us in tried.items()}
+    cells: dict[str, Callable[[], Any]] = {}
+    for kernel in dict.fromkeys(variant.kernel for variant in tried):
+        best = min((v for v in tried if v.kernel == kernel), key=lambda v: tried[v])
+        found["notes"][kernel] = {"variant": str(best)}
+        cells[kernel] = functools.partial(measure, reader.call(best), reader.inputs, reader.size, recorder)
+    return cells
+
+
+def rounds(cells: Mapping[str, Callable[[], Any]], count: int = ROUNDS) -> dict[str, dict[str, Any]]:
+    """Measure all cells in turns, so many times; the medians, and how far the rounds are apart.
+
+    Args:
+        cells: What is measured, by name; each returns a Measurement.
+        count: Rounds.
+
+    Returns:
+        For each cell us (the median), low and high (of the rounds), spread (their distance over the median) and runs;
+        or the error that ended its measurements.
+    """
+    runs: dict[str, list[float]] = {name: [] for name in cells}
+    errors: dict[str, str] = {}
+    for _ in range(count):
+        for name, cell in cells.items():
+            if name in errors:
+                continue
+            try:
+                runs[name].append(cell().us)
+            except Exception as error:
+                errors[name] = f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"
+    found: dict[str, dict[str, Any]] = {name: {"error": error} for name, error in errors.items()}
+    for name, times in runs.items():
+        if name not in errors:
+            us, low, high = median(times), min(times), max(times)
+            found[name] = {"us": us, "low": low, "high": high, "spread": (high - low) / us, "runs": times}
+    return found
+
+
+class _Ours:
+    """A candidate's kernels on torch tensors."""
+
+    def __init__(self, case: Case, directory: Path) -> None:
+        import torch
+
+        from benchmarks.torch_program import DTYPES
+        from mirage_formal.device.launch import Optimized
+        from mirage_formal.device.measure import TorchRecorder
+        from mirage_formal.kernels.executable import load
+
+        executable = load(directory)
+        self._case, self._recorder = case, TorchRecorder()
+        self._call = Optimized.of(executable)
+        self.size = sum(item.tensor.bytes for item in executable.program.inputs)
+        types = [executable.values[number] for number in executable.graph.outputs]
+        self._outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
+
+    def measure(self) -> Any:
+        """Time it."""
+        from mirage_formal.device.measure import measure
+
+        outputs = self._outputs
+        return measure(
+            lambda x: self._call(*x, out=outputs), self._case.draw, self.size, self._recorder, outputs=outputs
+        )
+
+    def replays_error(self) -> float:
+        """The largest relative error of an output in replays of one graph, norms over norms."""
+        from mirage_formal.device.measure import replayed_error
+
+        case, outputs = self._case, self._outputs
+        drawn = {seed: case.draw(seed) for seed in _GRAPH_SEEDS}
+        wanted = {seed: case.reference(given) for seed, given in drawn.items()}
+        buffers = case.draw(_SEED)
+
+        def load(seed: int) -> None:
+            for buffer, values in zip(buffers, drawn[seed], strict=True):
+                buffer.copy_(values)
+
+        return replayed_error(
+            lambda: self._call(*buffers, out=outputs),
+            load,
+            lambda seed: _apart(outputs, wanted[seed]),
+            outputs,
+            self._recorder,
+            _GRAPH_SEEDS,
+        )
+
+
+def _peer_error(case: Case, peer: Peer) -> float:
+    given = case.draw(_SEED)
+    got = peer.call(*peer.prepare(given))
+    return _apart(got if isinstance(got, list | tuple) else [got], case.reference(given))
+
+
+def _apart(got: Sequence[Any], want: Sequence[Any]) -> float:
+    """The largest norm of a difference over the norm of what is wanted; NaN if anything is NaN."""
+    found = 0.0
+    for mine, value in zip(got, want, strict=True):
+        wide = value.double()
+        apart = float((mine.double().reshape(wide.shape) - wide).norm() / wide.norm().clamp(min=1e-30))
+        if not apart <= found:
+            found = apart
+        if found != found:
+            return found
+    return found
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: str | None) -> Iterator[None]:
+    """While it lasts, torch.compile times its candidates only while this process holds a file's lock.
+
+    Several processes that compile at once would otherwise choose among candidates by times that include each other.
+
+    Args:
+        path: The file; None: nothing is held.
+    """
+    if path is None:
+        yield
+        return
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    cls = type(benchmarker)
+    timing = cls.benchmark_gpu
+    cls.benchmark_gpu = locked(timing, Path(path))
+    try:
+        yield
+    finally:
+        cls.benchmark_gpu = timing
+
+
+def locked(function: Callable[..., Any], path: Path) -> Callable[..., Any]:
+    """A function that other processes with the same file do not run meanwhile; it may call itself."""
+    own, inside = threading.RLock(), [False]
+
+    @functools.wraps(function)
+    def run(*given: Any, **named: Any) -> Any:
+        with own:
+            if inside[0]:
+                return function(*given, **named)
+            with path.open("ab") as file:  # closed, it is let go
+                fcntl.flock(file, fcntl.LOCK_EX)
+                inside[0] = True
+                try:
+                    return function(*given, **named)
+                finally:
+                    inside[0] = False
+
+    return run

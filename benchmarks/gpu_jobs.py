@@ -1,0 +1,212 @@
+"""Measurements as jobs for child processes, and a file of what they answered that a later call continues.
+
+A job is a dictionary of plain values. A child reads jobs from its standard input, a line of JSON each, and answers each
+with a line; a child that dies, hangs or breaks its device costs the job it was at, and another takes its place. Answers
+are appended to a ledger as they come, so a run that is cut keeps what it has, and the next does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+Job = dict[str, Any]
+Result = dict[str, Any]
+#: What an answer begins with; libraries print lines of their own.
+_ANSWER = "@answer "
+_TAIL = 300
+BROKEN = 3
+
+
+def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
+    """What a child does: jobs from standard input until its end, or until one breaks the device.
+
+    Args:
+        do: What answers a job; an exception is an answer too.
+        healthy: Whether the device still answers, asked after an exception.
+    """
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        try:
+            result = do(json.loads(line))
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            result = {"error": f"{type(error).__name__}: {lines[0][:_TAIL] if lines else ''}"}
+            if not healthy():
+                result["broken"] = True
+        result["seconds"] = round(time.perf_counter() - begin, 2)
+        print(f"{_ANSWER}{json.dumps(result)}", flush=True)
+        if "broken" in result:
+            return BROKEN
+    return 0
+
+
+class Ledger:
+    """Answers by job, in a file of JSON lines; the last of a job counts.
+
+    Args:
+        path: The file; it need not be there yet.
+        retry: Whether jobs that failed are to be done again.
+    """
+
+    def __init__(self, path: Path, *, retry: bool = False) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._results: dict[str, Result] = {}
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut
+                kept = json.loads(line)
+                self._results[_key(kept["job"])] = kept["result"]
+        if retry:
+            self._results = {key: result for key, result in self._results.items() if "error" not in result}
+
+    def get(self, job: Job) -> Result | None:
+        """The answer to a job, if there is one."""
+        return self._results.get(_key(job))
+
+    def put(self, job: Job, result: Result) -> None:
+        """Keep an answer."""
+        with self._lock:
+            self._results[_key(job)] = result
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a+b") as file:
+                # What was cut has no end of line.
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        file.write(b"\n")
+                file.write(json.dumps({"job": job, "result": result}).encode() + b"\n")
+
+
+def _key(job: Job) -> str:
+    return json.dumps(job, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How jobs are done.
+
+    Attributes:
+        command: What starts a child.
+        ledger: Where answers go; jobs that it has are not done.
+        environment: What a child has in its environment beside this process's.
+        errors: Where children's standard error goes.
+        show: Called with every new answer.
+    """
+
+    command: Sequence[str]
+    ledger: Ledger
+    environment: dict[str, str]
+    errors: Path
+    show: Callable[[Job, Result], None]
+
+    def do(self, jobs: Iterable[Job], *, processes: int, limit_s: float, until: float) -> None:
+        """Do jobs in order.
+
+        Args:
+            jobs: The jobs.
+            processes: Children at a time; 1 for what is timed.
+            limit_s: Seconds for each job.
+            until: Time by time.monotonic() at which it stops. Jobs it is at then have no answer.
+        """
+        left: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            if self.ledger.get(job) is None:
+                left.put(job)
+        threads = [
+            threading.Thread(target=self._drain, args=(left, limit_s, until), daemon=True)
+            for _ in range(min(processes, left.qsize()))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _drain(self, left: queue.SimpleQueue[Job], limit_s: float, until: float) -> None:
+        child: _Child | None = None
+        try:
+            while time.monotonic() < until:
+                try:
+                    job = left.get_nowait()
+                except queue.Empty:
+                    return
+                child = child or _Child(self)
+                result = child.ask(job, min(limit_s, until - time.monotonic()))
+                if result is None and time.monotonic() >= until:
+                    return
+                result = result or {"error": f"not finished in {limit_s:.0f} s", "broken": True}
+                if result.pop("broken", False):
+                    child.end()
+                    child = None
+                self.ledger.put(job, result)
+                self.show(job, result)
+        finally:
+            if child is not None:
+                child.end()
+
+
+class _Child:
+    """One process that answers jobs."""
+
+    def __init__(self, pool: Pool) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        pool.errors.parent.mkdir(parents=True, exist_ok=True)
+        with pool.errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                pool.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **pool.environment, "PYTHONPATH": path},
+                start_new_session=True,  # so that what it starts ends with it
+            )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(_ANSWER):
+                self._answers.put(line.removeprefix(_ANSWER))
+        self._answers.put(None)
+
+    def ask(self, job: Job, limit_s: float) -> Result | None:
+        """The answer; None if there is none in time. With "broken" if the child has to be replaced."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+        try:
+            line = self._answers.get(timeout=max(0.0, limit_s))
+        except queue.Empty:
+            return None
+        if line is None:
+            return {"error": f"the process ended ({self._process.wait()})", "broken": True}
+        found: Result = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        """End it, and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join(timeout=5.0)
+        if self._reader.is_alive():  # what the child started in a session of its own still writes there
+            return
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
