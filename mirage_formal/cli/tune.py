@@ -78,9 +78,17 @@ def tune_command(
             if not json:
                 _print(root, tuned, where, Console())
     if json:
-        rows = [{"run": str(root), **msgspec.to_builtins(tuned)} for root, tuned in found]
+        rows = [{"run": str(root), **_fields(tuned)} for root, tuned in found]
         print(json_text(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()))
     raise typer.Exit(0 if all(tuned.left or any(row.us for row in tuned.rows) for _, tuned in found) else 1)
+
+
+def _fields(tuned: Any) -> dict[str, Any]:
+    """What became of a run, as plain values."""
+    import msgspec
+
+    names = ("kernels", "ready", "timed", "rows", "left")
+    return {name: msgspec.to_builtins(getattr(tuned, name)) for name in names}
 
 
 class _Shown:

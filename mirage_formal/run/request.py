@@ -142,6 +142,6 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
         results = list(report.results)
         if not measure or not runtime.device_count():
             return results
-        from mirage_formal.run.built.fastest import fastest
+        from mirage_formal.run.tuned.fastest import fastest
 
         return fastest(results, report.directory, measure)

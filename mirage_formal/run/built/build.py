@@ -261,6 +261,13 @@ class Alternatives:
             found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
         return found
 
+    def holding(self, built: Built, archs: tuple[str, ...]) -> Alternatives:
+        """The first candidate without the others, with these kernels."""
+        found = self.first()
+        with found._lock:
+            found._built = {(found._candidates[0][0], archs): built, (found._candidates[0][0], ()): built}
+        return found
+
     def own(self, archs: tuple[str, ...] = (), position: int = 0) -> Built:
         """The kernels of one candidate, built once.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_formal.run.tuned.plans import TuningPlan
@@ -87,16 +87,17 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
     return list(wanted)
 
 
-def finalists(plan: TuningPlan, found: Sequence[Composed], most: int) -> list[Composed]:
-    """The best forms of the best candidates, each candidate once, fastest first; at most so many."""
+def batches(plan: TuningPlan, found: Sequence[Composed], size: int) -> Iterator[list[Composed]]:
+    """The best forms of candidates, each candidate once, fastest first, so many at a time."""
     names: set[str] = set()
     chosen: list[Composed] = []
     for one in found:
         name = plan.candidates[one.candidate].name
-        if name not in names and len(chosen) < most:
+        if name not in names:
             names.add(name)
             chosen.append(one)
-    return chosen
+    for start in range(0, len(chosen), size):
+        yield chosen[start : start + size]
 
 
-__all__ = ["Composed", "close", "composed", "finalists", "in_order"]
+__all__ = ["Composed", "batches", "close", "composed", "in_order"]

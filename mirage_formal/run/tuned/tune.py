@@ -7,8 +7,8 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +18,13 @@ from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.child import Answer, Job
-from mirage_formal.run.tuned.choose import Composed, composed, finalists, in_order
+from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order
 from mirage_formal.run.tuned.plans import Place, TuningPlan, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
+    from mirage_formal.run.built.values import Built
     from mirage_formal.run.tuned.prepare import Source
 
 #: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
@@ -67,6 +68,7 @@ class Tuned:
         timed: Of these, how many have a time.
         rows: The finalists, fastest first; empty before kernels were timed.
         left: What is to be done on another machine, or empty.
+        built: The finalists' kernels by name.
     """
 
     kernels: int
@@ -74,6 +76,7 @@ class Tuned:
     timed: int
     rows: tuple[Row, ...]
     left: str = ""
+    built: Mapping[str, Built] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +150,20 @@ def tune(root: Path, bench: Bench) -> Tuned:
     else:
         times = time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
     found = composed(plan, times)
-    chosen = finalists(plan, found, limits.finalists)
-    facts = _Facts(plan, count, count - len(ready), len(times), {one.candidate: n for n, one in enumerate(found)})
+    facts = _Facts(plan, count, count - len(ready), len(times))
+    tuned = Tuned(count, len(ready), len(times), ())
     with writing(root):
-        rows = _build(root, source, chosen, facts, bench)
-    tuned = Tuned(count, len(ready), len(times), rows)
-    if isinstance(device, str):
-        return replace(tuned, left="measure the candidates on the machine with the GPU")
-    return replace(tuned, rows=_measured(root, rows, device, bench, deadline))
+        for chosen in batches(plan, found, limits.finalists):
+            rows, built = _build(root, source, chosen, facts, bench)
+            if not isinstance(device, str):
+                rows = _measured(root, rows, device, bench, deadline)
+            every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
+            tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
+            if isinstance(device, str):
+                return replace(tuned, left="measure the candidates on the machine with the GPU")
+            if any(row.us is not None for row in rows) or time.monotonic() >= deadline:
+                break  # while all are refused, or outside of their tolerance, further ones are tried
+    return tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,6 @@ class _Facts:
     kernels: int
     refused: int
     timed: int
-    places: dict[int, int]
 
     def record(self, one: Composed) -> TuningRecord:
         """As it is written."""
@@ -183,7 +191,11 @@ class _Facts:
         )
 
 
-def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> tuple[Row, ...]:
+#: Rows, and kernels by name.
+_Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
+
+
+def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> _Finalists:
     """Kernels of the finalists in the run's directory."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
@@ -195,7 +207,8 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     graphs = dict(source.candidates)
     program, target = decode(source.program), load_target(source.target)
     plan = facts.plan
-    rows = []
+    rows: list[Row] = []
+    built: dict[str, Built] = {}
     for number, one in enumerate(chosen, 1):
         candidate = plan.candidates[one.candidate]
         graph = decode(graphs[candidate.name])
@@ -207,16 +220,17 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
         }
         said = ""
         try:
-            built = build_form(form, program, target, (plan.arch,), schedules)
+            found = build_form(form, program, target, (plan.arch,), schedules)
         except KernelRefused as error:
             said = str(error)
         else:
             directory = root / KERNELS / candidate.name
-            save_built(replace(built, candidate=digest(graph)), directory)
+            built[candidate.name] = replace(found, candidate=digest(graph))
+            save_built(built[candidate.name], directory)
             bench.place.keep_final(manifest_digest(directory), facts.record(one))
         rows.append(Row(candidate.name, candidate.form, None, one.us, candidate.us, one.candidate + 1, said))
         bench.watch("built", number, len(chosen))
-    return tuple(rows)
+    return tuple(rows), built
 
 
 def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:
@@ -229,8 +243,7 @@ def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, dea
     for job, answer in device.run(None, place.root, jobs, deadline):
         done[job.directory] = _judged(by_directory[job.directory], answer)
         watch("measured", len(done), len(jobs))
-    every = [done.get(str(root / KERNELS / row.name), row) for row in rows]
-    return tuple(sorted(every, key=lambda row: (row.us is None, row.us or 0.0)))
+    return tuple(done.get(str(root / KERNELS / row.name), row) for row in rows)
 
 
 def _judged(row: Row, answer: Answer) -> Row:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,6 @@ from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
 from mirage_formal.run.built import __main__ as build_command
-from mirage_formal.run.built import fastest as fastest_module
 from mirage_formal.run.built.build import (
     Alternatives,
     KernelRefused,
@@ -37,6 +37,7 @@ from mirage_formal.run.built.build import (
     discharged,
 )
 from mirage_formal.run.place.directory import DirectoryWarning
+from mirage_formal.run.tuned.child import Answer, Job, Machine, judged
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
 
@@ -286,14 +287,25 @@ class Timed(Runs):
         return Measurement(self.us, self.us, self.us, 0.0, 15, 64, 64)
 
 
+class InProcess:
+    """A GPU of this process: every kernel takes as long as every other, candidates are those of ``Timed``."""
+
+    machine = Machine("Interpreter", "sm_90a", 1)
+
+    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        for job in jobs:
+            yield job, judged(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> type[Timed]:
+def gpu(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> type[Timed]:
     """superoptimize sees a GPU, whose kernels are interpreted."""
     runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr(fastest_module, "arch_of", lambda device: "sm_90a")
-    monkeypatch.setattr(fastest_module, "device_name", lambda: "Interpreter")
+    monkeypatch.setattr("mirage_formal.device.runtime.device_name", lambda: "Interpreter")
+    monkeypatch.setattr("mirage_formal.run.tuned.fastest.Child", InProcess)
+    monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])
     device.DeviceRuns = Timed
@@ -312,7 +324,7 @@ def test_only_candidates_within_tolerance_are_returned_fastest_first(gpu: type[T
     gpu.outcomes = [(1.0, 5.0), (1.01, 1.0), (1.0, 4.0)]
     with pytest.warns(KernelWarning, match=r"left out: candidate .*: expected results within tolerance"):
         found = searched(tmp_path, measure=3)
-    assert [result.rank for result in found] == [3, 1]
+    assert [result.digest for result in found] == [gpu.order[2], gpu.order[0]]
     # Numerics at three scales come before the time, and what is wrong is not timed.
     assert gpu.events == ["run"] * 3 + ["time"] + ["run"] * 3 + ["run"] * 3 + ["time"]
     for result in found:
@@ -328,7 +340,7 @@ def test_only_candidates_within_tolerance_are_returned_fastest_first(gpu: type[T
 def test_further_candidates_are_tried_while_none_is_within_tolerance(gpu: type[Timed], tmp_path: Path) -> None:
     gpu.outcomes = [(1.01, 1.0), (float("nan"), 1.0), (1.0, 4.0), (1.0, 3.0)]
     with pytest.warns(KernelWarning, match="left out"):
-        assert [result.rank for result in searched(tmp_path, measure=1)] == [3]
+        assert [result.digest for result in searched(tmp_path, measure=1)] == [gpu.order[2]]
 
 
 def test_nothing_is_returned_unchecked(gpu: type[Timed], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.choose import close, composed, finalists, in_order
+from mirage_formal.run.tuned.choose import batches, close, composed, in_order
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD
 from mirage_formal.run.tuned.tune import Bench, Limits, Tuned, on_device, tune
@@ -96,7 +96,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path]) ->
     assert found.timed == found.ready == KERNELS
     plan = plan_in(made[1])
     times = {name: one.us for name, one in place.times("Test").items()}
-    best = finalists(plan, composed(plan, times), 2)
+    best = next(batches(plan, composed(plan, times), 2))
     assert [row.name for row in found.rows] == [plan.candidates[one.candidate].name for one in best]
     directory = made[0] / "kernels" / found.rows[0].name
     kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
@@ -208,6 +208,8 @@ def test_the_order_of_kernels_and_what_is_close() -> None:
     assert [(one.candidate, one.variants, one.us) for one in composed(plan, times)] == [(0, (1,), 4.0)]
     times |= {"c0": 1.0, "b0": 1.05}
     assert [(one.candidate, one.us) for one in composed(plan, times)] == [(1, 2.0), (2, 2.0), (0, 4.0)]
-    assert [one.candidate for one in finalists(plan, composed(plan, times), 2)] == [1, 0], "each candidate once"
+    assert [[one.candidate for one in some] for some in batches(plan, composed(plan, times), 2)] == [[1, 0]], (
+        "once each"
+    )
     assert close(plan, times, 1, 1.08) == [(1, 0), (1, 1), (2, 0)]
     assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
