@@ -204,7 +204,8 @@ def _tune(given: argparse.Namespace) -> int:
         if done == count or done % 100 == 0:
             print(f"{what}: {done} of {count}", flush=True)
 
-    found = on_device(Place(given.place), given.directory, Child(), watch, limit)
+    with Child() as device:
+        found = on_device(Place(given.place), given.directory, device, watch, limit)
     for name, answer in found:
         print(plain(f"{name}: {answer.failed or f'{answer.us:.2f} us, {answer.answer}'}", 4000), flush=True)
     return 0 if all(not answer.failed for _, answer in found) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -70,7 +71,8 @@ def tune_command(
     limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
     console = Console(stderr=True)
     found = []
-    with Pool(workers or default_workers(), PRELOAD) as executor:
+    closing = chosen if isinstance(chosen, Child) else contextlib.nullcontext()
+    with closing, Pool(workers or default_workers(), PRELOAD) as executor:
         for root in runs:
             with _Shown(console, root.name) as shown:
                 tuned = tune(root, Bench(where, chosen, executor, shown.step, wanted, limits))

@@ -143,5 +143,7 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
         if not measure or not runtime.device_count():
             return results
         from mirage_formal.run.tuned.fastest import fastest
+        from mirage_formal.run.tuned.timing import Child
 
-        return fastest(results, report.directory, measure)
+        with Child() as device:
+            return fastest(results, report.directory, measure, device)

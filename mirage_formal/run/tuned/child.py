@@ -1,4 +1,4 @@
-"""The process that runs kernels on a GPU: it reads jobs and prints a line of JSON for each.
+"""The process that runs kernels on a GPU: it reads orders, a line each, and answers each of their jobs with a line.
 
     python -m mirage_formal.run.tuned.child
 
@@ -141,23 +141,22 @@ def machine() -> Machine:
 
 
 def main() -> int:
-    """Read an order from standard input, and do its jobs."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    """Read orders from standard input, and do their jobs."""
     _say(machine())
-    kernels = _Kernels(read_plan(Path(order.plan)), Place(Path(order.place))) if order.plan else None
-    for job in order.jobs:
-        try:
-            if job.directory:
-                answer = judged(Path(job.directory), job.tuning)
-            else:
-                assert kernels is not None
-                answer = kernels.time(job)
-        except Exception as error:  # whatever fails is this job's failure
-            lines = str(error).strip().splitlines()
-            answer = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
-        _say(answer)
-        if answer.failed and not _healthy():
-            return BROKEN
+    kernels: dict[str, _Kernels] = {}
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        if order.plan and order.plan not in kernels:
+            kernels = {order.plan: _Kernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
+        for job in order.jobs:
+            try:
+                done = kernels[order.plan].time(job) if not job.directory else judged(Path(job.directory), job.tuning)
+            except Exception as error:  # whatever fails is this job's failure
+                lines = str(error).strip().splitlines()
+                done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+            _say(done)
+            if done.failed and not _healthy():
+                return BROKEN
     return 0
 
 

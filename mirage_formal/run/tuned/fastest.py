@@ -13,7 +13,7 @@ from mirage_formal.run.built.build import KernelWarning
 from mirage_formal.run.driver import Result
 from mirage_formal.run.tuned.plans import Place
 from mirage_formal.run.tuned.prepare import PRELOAD
-from mirage_formal.run.tuned.timing import Child, Device
+from mirage_formal.run.tuned.timing import Device
 from mirage_formal.run.tuned.tune import FINALISTS, Bench, Limits, tune
 from mirage_formal.workers.pool import Pool, default_workers
 
@@ -22,7 +22,7 @@ _KERNELS: Final = 4
 
 
 def fastest(
-    results: Sequence[Result], root: Path, count: int, *, device: Device | None = None, place: Place | None = None
+    results: Sequence[Result], root: Path, count: int, device: Device, place: Place | None = None
 ) -> list[Result]:
     """The candidates whose kernels ran within tolerance on this GPU, fastest first.
 
@@ -34,16 +34,15 @@ def fastest(
         results: Best first by the cost model.
         root: The run's directory.
         count: How many candidates are measured at most; four times as many kernels are timed.
-        device: The GPU; CuPy's current one, in a process of its own, if left out.
+        device: The GPU.
         place: Where kernels and times are kept; the user's cache, if left out.
 
     Raises:
         UnsupportedError: None of them runs within tolerance.
     """
-    gpu = Child() if device is None else device
     limits = Limits(_KERNELS * count, min(count, FINALISTS))
     with Pool(default_workers(), PRELOAD) as executor:
-        bench = Bench(Place() if place is None else place, gpu, executor, _silent, gpu.machine.arch, limits)
+        bench = Bench(Place() if place is None else place, device, executor, _silent, device.machine.arch, limits)
         tuned = tune(root, bench)
     named = {result.digest[:12]: result for result in results}
     found: list[Result] = []
@@ -55,7 +54,7 @@ def fastest(
             warnings.warn(f"left out: {reasons[-1]}", KernelWarning, stacklevel=3)
         elif result is not None and result.alternatives is not None:
             built = tuned.built[row.name]
-            found.append(replace(result, alternatives=result.alternatives.holding(built, (gpu.machine.arch,))))
+            found.append(replace(result, alternatives=result.alternatives.holding(built, (device.machine.arch,))))
     if not found:
         what = f"expected a candidate within tolerance on this GPU, got none: {'; '.join(reasons) or 'none was timed'}"
         raise UnsupportedError(what, where="measure", hint="search again with another space, or measure=0 for no check")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -45,7 +46,7 @@ class Device(Protocol):
 
 @dataclass(slots=True)
 class Child:
-    """A GPU that is used by processes of their own, one at a time.
+    """A GPU that is used by a process of its own; another one takes its place when it breaks or hangs.
 
     Attributes:
         command: Starts one.
@@ -54,6 +55,8 @@ class Child:
 
     command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.run.tuned.child")
     silence_s: float = SILENCE_S
+    _process: subprocess.Popen[bytes] | None = None
+    _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     _machine: Machine | None = None
 
     @property
@@ -63,62 +66,83 @@ class Child:
         Raises:
             UnsupportedError: There is none that CuPy can use.
         """
-        if self._machine is None:
-            list(self.run(None, Path(), (), time.monotonic() + self.silence_s))
-        if self._machine is None:
+        if self._machine is None and not self._start(time.monotonic() + self.silence_s):
             hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
             raise UnsupportedError("expected a GPU and CuPy, got none", where="tune", hint=hint)
+        assert self._machine is not None
         return self._machine
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
         """See ``Device.run``."""
         left = list(jobs)
-        begun = False
-        while left or not begun:
-            begun = True
-            order = Order(str(plan or ""), str(place), tuple(left))
-            with subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write(msgspec.json.encode(order))
-                process.stdin.close()
-                failed = yield from self._answers(process.stdout, left, deadline)
-                process.kill()
-            if failed == "no time":
-                return
-            if left and failed:
-                if self._machine is None:  # it never came as far as a kernel
+        try:
+            while left:
+                if self._process is None and not self._start(deadline):
                     return
-                yield left.pop(0), Answer(failed=failed)
+                assert self._process is not None
+                assert self._process.stdin is not None
+                order = Order("" if plan is None else str(plan), str(place), tuple(left))
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+                    self._process.stdin.flush()
+                while left:
+                    line = self._line(deadline)
+                    if isinstance(line, str):
+                        self.close()
+                        if time.monotonic() >= deadline:
+                            return
+                        yield left.pop(0), Answer(failed=line)
+                        break
+                    with contextlib.suppress(msgspec.DecodeError):  # what a library prints is no answer
+                        answer = msgspec.json.decode(line, type=Answer)
+                        yield left.pop(0), answer
+        finally:
+            if left:  # what it was asked beyond that is of no use any more
+                self.close()
 
-    def _answers(self, stream: IO[bytes], left: list[Job], deadline: float) -> Generator[tuple[Job, Answer], None, str]:
-        """Jobs with what became of them; returns why it stopped before the last one, or nothing."""
-        lines: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=_pump, args=(stream, lines), daemon=True).start()
-        first = True
-        while left or first:
-            now = time.monotonic()
-            if now >= deadline:
-                return "no time"
-            try:
-                line = lines.get(timeout=min(self.silence_s, deadline - now))
-            except queue.Empty:
-                return "no time" if time.monotonic() >= deadline else f"nothing for {self.silence_s:g} s: it hung"
-            if line is None:
-                return "its process ended"
-            try:
-                if first:
-                    self._machine, first = msgspec.json.decode(line, type=Machine), False
-                    continue
-                answer = msgspec.json.decode(line, type=Answer)
-            except msgspec.DecodeError:  # what a library prints
-                continue
-            yield left.pop(0), answer
-        return ""
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+            process.wait()
+
+    def _start(self, deadline: float) -> bool:
+        """Start a process; whether it has a GPU."""
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._lines = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True).start()
+        while not isinstance(line := self._line(deadline), str):
+            with contextlib.suppress(msgspec.DecodeError):
+                self._machine = msgspec.json.decode(line, type=Machine)
+                return True
+        self.close()
+        return False
+
+    def _line(self, deadline: float) -> bytes | str:
+        """The next line, or why there is none."""
+        try:
+            line = self._lines.get(timeout=max(0.0, min(self.silence_s, deadline - time.monotonic())))
+        except queue.Empty:
+            return f"nothing for {self.silence_s:g} s: it hung"
+        return "its process ended" if line is None else line
 
 
 def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
-    for line in stream:
-        lines.put(line)
+    with contextlib.suppress(ValueError, OSError):  # it is closed when the process is killed
+        for line in stream:
+            lines.put(line)
     lines.put(None)
 
 

@@ -292,6 +292,12 @@ class InProcess:
 
     machine = Machine("Interpreter", "sm_90a", 1)
 
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
         for job in jobs:
             yield job, judged(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
@@ -304,7 +310,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> type[Ti
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr("mirage_formal.device.runtime.device_name", lambda: "Interpreter")
-    monkeypatch.setattr("mirage_formal.run.tuned.fastest.Child", InProcess)
+    monkeypatch.setattr("mirage_formal.run.tuned.timing.Child", InProcess)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])
