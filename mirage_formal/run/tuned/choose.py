@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mirage_formal.run.tuned.plans import TuningPlan
 
 #: What one place further back in the order of schedules counts, beside the ratio of two estimates.
-_PLACE: float = 0.01
+_PLACE: float = 0.06
 
 
 @dataclass(frozen=True, slots=True)
