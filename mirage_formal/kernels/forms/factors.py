@@ -4,7 +4,7 @@ A factor that does not depend on the dim that is summed goes behind the product:
 as in matmul(Q, rms_norm(K)), whose norm is over that dim. A factor that depends on nothing else goes to the other
 operand: matmul(P, V / r) = matmul(P / r', V), where r' is r with its last dims exchanged, as in matmul(P, rms_norm(V)).
 Either way a kernel keeps no copy of B / r in shared memory and multiplies from the tile that it has loaded. What is
-divided by was divided by before, so no condition is added.
+divided by was divided by before, so nothing more has to be other than 0.
 
 No operator of a block exchanges dims, so factors for other operands come from device memory, where a reshape does: as
 they are if an input iterator reads them, else computed by a kernel that runs first.

@@ -85,7 +85,8 @@ class Exchanged:
             axes += [(self.dim, extent // tile)] if tile < extent else []
             if len(axes) > 3:
                 raise NoForm("a factor lies along more dims than a grid has axes")
-            axes += [(-1, 1)] * (3 - len(axes))
+            # The x axis may be the longest by far.
+            axes = [*sorted(axes, key=lambda axis: -axis[1]), *[(-1, 1)] * (3 - len(axes))]
             (_, x), (_, y), (_, z) = axes
             dims = [None if d < 0 else d for d, _ in axes]
             made = self._tiled((x, y, z), (dims[0], dims[1], dims[2]), tensor, like)

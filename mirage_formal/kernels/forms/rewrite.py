@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import pruned
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.forms.block import NoForm
@@ -15,7 +16,7 @@ from mirage_formal.kernels.forms.split import split
 from mirage_formal.kernels.target import Target
 
 #: How often more blocks the loop is dealt to.
-_PARTS: Final = (2, 4, 8)
+_PARTS: Final = (2, 4, 8, 16, 32)
 
 
 class Factors(Enum):
@@ -88,7 +89,7 @@ def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> Kern
     first = len(types) - op.results
     handed = range(first, first + len(found.first.outputs))
     ops = (*before, replace(op, graph=found.first), GraphDefined(tuple(handed), found.second))
-    return KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs))
+    return pruned(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
 
 
 __all__ = ["CHANGES", "Change", "Factors", "rewritten"]

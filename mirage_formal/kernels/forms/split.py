@@ -39,6 +39,8 @@ _COMBINED: Final = {
 }
 #: By how much a tile may become larger along one grid axis.
 _LARGER: Final = (1, 2, 4)
+#: Blocks of the first kernel for each multiprocessor beyond which more of them are of no use.
+_MOST_BLOCKS: Final = 4
 #: Elements of all accumulators of a block that its registers hold beside what else they are for.
 _MOST_ACCUMULATED: Final = 1 << 15
 #: Elements of the smallest tile of the second kernel along a dim.
@@ -82,13 +84,16 @@ def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Tar
     if sum(extent > 1 for extent in block.grid) > 2:
         raise NoForm("no grid axis is free for the loop")
     best: Split | None = None
-    reason = ""
+    reason = "there are blocks enough without the loop's"
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     for scale in product(*(_scales(block, axis, shapes) for axis in range(3))):
+        larger = _larger(block, scale)
+        if larger.blocks * parts > _MOST_BLOCKS * target.sms:
+            continue
         try:
-            found = _Split(_larger(block, scale), operands, parts, target).made()
+            found = _Split(larger, operands, parts, target).made()
         except (NoForm, GraphError) as error:
-            reason = reason or error.what
+            reason = error.what
             continue
         if best is None or found.us < best.us:
             best = found

@@ -13,9 +13,10 @@ from typing import Final
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.forms.rewrite import CHANGES, Change, rewritten
+from mirage_formal.kernels.forms.rewrite import CHANGES, Change
+from mirage_formal.kernels.forms.rewrite import rewritten as changed
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.built.stable import Rewriting, Stable, stable
+from mirage_formal.run.built.stable import Rewriting, Stable, rewritten, stable
 from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
@@ -54,9 +55,16 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     """
     own = _form(OWN, stable(candidate), target)
     found = {own.graph: own}
+    known = {candidate}
     for change in CHANGES[1:]:
+        rewriting = _rewriting(change, target, slack)
+        # What is estimated slow already, or was there, need not be proved.
+        before = rewritten(candidate, rewriting).graph
+        if before in known or _us(before, target) > slack * _us(candidate, target):
+            continue
+        known.add(before)
         try:
-            form = _form(change.name, stable(candidate, _rewriting(change, target, slack)), target)
+            form = _form(change.name, stable(candidate, rewriting), target)
         except MirageError:
             continue
         if form.us <= slack * own.us and form.proof is not None:
@@ -71,15 +79,19 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
 
     def one(graph: KernelGraph) -> KernelGraph:
         if graph not in known:
-            known[graph] = rewritten(graph, change, target, slack)
+            known[graph] = changed(graph, change, target, slack)
         return known[graph]
 
     return one
 
 
 def _form(name: str, made: Stable, target: Target) -> Form:
-    us = estimate(fuse_threads(made.graph), target).us
+    us = _us(made.graph, target)
     return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us)
+
+
+def _us(graph: KernelGraph, target: Target) -> float:
+    return estimate(fuse_threads(graph), target).us
 
 
 __all__ = ["OWN", "SLACK", "Form", "forms"]

@@ -96,7 +96,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     """
     from mirage_formal.kernels.stable.stabilize import stabilize, stabilized
 
-    other = _rewritten(graph, rewriting)
+    other = rewritten(graph, rewriting)
     found = stabilized(other.graph)
     note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
     together, stabilizing = Together(len(graph.ops)), set[int]()
@@ -111,7 +111,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
         if not run.changed:
             parts.append((run.operators, None))
             continue
-        form = before = _rewritten(piece.program, rewriting).graph
+        form = before = rewritten(piece.program, rewriting).graph
         if not stabilizing.isdisjoint(run.operators):
             after = stabilize(before)
             if isinstance(after, NotStable) or after == before:
@@ -127,7 +127,7 @@ def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     from mirage_formal.kernels.stable.stabilize import stabilize
 
     whole = taken_out(graph, range(len(graph.ops)))
-    before = _rewritten(whole.program, rewriting).graph
+    before = rewritten(whole.program, rewriting).graph
     form = stabilize(before)
     if isinstance(form, NotStable):
         # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
@@ -136,7 +136,7 @@ def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewritten:
+class Rewritten:
     """A µGraph some of whose operators are rewritten.
 
     Attributes:
@@ -150,14 +150,24 @@ class _Rewritten:
     changed: frozenset[int]
 
 
-def _rewritten(graph: KernelGraph, rewriting: Rewriting) -> _Rewritten:
+def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
+    """A µGraph each of whose operators is rewritten by itself.
+
+    Sound: nothing rests on it, see ``stable``.
+    """
     if rewriting is as_it_is:
-        return _Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
-    pieces = partition(graph, [[n] for n in range(len(graph.ops))])
+        return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
+    pieces = _singly(graph)
     graphs = [rewriting(piece.program) for piece in pieces]
     changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
     sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
-    return _Rewritten(composed(graph, pieces, graphs), sources, changed)
+    return Rewritten(composed(graph, pieces, graphs), sources, changed)
+
+
+@lru_cache(maxsize=256)
+def _singly(graph: KernelGraph) -> tuple[Piece, ...]:
+    """Each operator as a part."""
+    return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
 def _proved(piece: Piece, form: KernelGraph) -> Other:
@@ -198,4 +208,4 @@ def _answers(text: str) -> str:
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"
 
 
-__all__ = ["NotProved", "Rewriting", "Stable", "as_it_is", "stable"]
+__all__ = ["NotProved", "Rewriting", "Rewritten", "Stable", "as_it_is", "rewritten", "stable"]
