@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.forms.rewrite import CHANGES, Change
+from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors
 from mirage_formal.kernels.forms.rewrite import rewritten as changed
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.stable import Rewriting, Stable, rewritten, stable
@@ -48,7 +48,8 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     Args:
         candidate: A µGraph.
         target: The GPU that estimates are for.
-        slack: Forms are listed whose estimate is at most this times that of the candidate's own.
+        slack: Forms are listed whose estimate is at most this times that of the candidate's own, and the one in which
+            factors only go behind products.
 
     Raises:
         NotProved: Its own form has no proof.
@@ -58,16 +59,16 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     known = {candidate}
     for change in CHANGES[1:]:
         rewriting = _rewriting(change, target, slack)
-        # What is estimated slow already, or was there, need not be proved.
         before = rewritten(candidate, rewriting).graph
-        if before in known or _us(before, target) > slack * _us(candidate, target):
+        # What was there, or is estimated slow already, need not be proved.
+        if before in known or _slow(change, _us(before, target), slack * _us(candidate, target)):
             continue
         known.add(before)
         try:
             form = _form(change.name, stable(candidate, rewriting), target)
         except MirageError:
             continue
-        if form.us <= slack * own.us and form.proof is not None:
+        if form.proof is not None and not _slow(change, form.us, slack * own.us):
             found.setdefault(form.graph, form)
     first, *others = found.values()
     return [first, *sorted(others, key=lambda form: (form.us, form.name))]
@@ -88,6 +89,11 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
 def _form(name: str, made: Stable, target: Target) -> Form:
     us = _us(made.graph, target)
     return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us)
+
+
+def _slow(change: Change, us: float, most: float) -> bool:
+    """Whether a form is estimated slow; a norm that is written out for its factor costs the model more than it does."""
+    return us > most and change != Change(Factors.BEHIND)
 
 
 def _us(graph: KernelGraph, target: Target) -> float:

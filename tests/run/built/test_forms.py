@@ -82,6 +82,9 @@ def test_slow_forms_are_left_out() -> None:
     assert [form.name for form in forms(candidate, H200, slack=0.0)] == [OWN]
     own, *others = forms(candidate, H200, slack=2.0)
     assert all(form.us <= 2 * own.us for form in others)
+    # The model charges more for the operators of a norm than for the norm.
+    _, normed = CASES["norms of queries and keys"]
+    assert [form.name for form in forms(normed, H200, slack=0.0)] == [OWN, "factors"]
 
 
 def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
