@@ -342,7 +342,7 @@ def _kernel_report(results: Sequence[EstablishedKernels]) -> list[str]:
     rows = [
         (
             item.name,
-            "running maximum" if item.stabilized else "as proved",
+            "rewritten" if item.stabilized else "as proved",
             str(item.kernels),
             str(item.products) if item.products else "-",
             str(item.obligations),
@@ -368,12 +368,12 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
-    """Where running-maximum forms equal their candidates, by kind; the candidates' own conditions are listed above."""
+    """Where rewritten forms equal their candidates, by kind; the candidates' own conditions are listed above."""
     if not any(item.stabilized for item in results):
         return []
     held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
     return [
-        f"conditions of the proofs of running maxima: {', '.join(held) or 'none'} (where: equivalence.json).",
+        f"conditions of the proofs of rewritten forms: {', '.join(held) or 'none'} (where: equivalence.json).",
         *_added([(item.name, item.added) for item in results if item.stabilized], "candidate"),
     ]
 

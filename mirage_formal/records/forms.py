@@ -1,4 +1,4 @@
-"""The records of a running-maximum form: the parts of a candidate, and what takes the places of some."""
+"""The records of a form of a candidate: the parts of the candidate, and what takes the places of some."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FormPartRecord(Record, frozen=True, kw_only=True):
 
 
 class FormRecord(Record, frozen=True, kw_only=True):
-    """equivalence.json of a directory of kernels: why the running-maximum form is equal to its candidate, part by part.
+    """equivalence.json of a directory of kernels: why a form is equal to its candidate, part by part.
 
     Attributes:
         schema_version: 3.

@@ -327,7 +327,7 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
     Attributes:
         schema_version: 3.
         candidate: Digest of the candidate's µGraph.
-        graph: Digest of the µGraph that the kernels compute: the candidate's, or its running-maximum form.
+        graph: Digest of the µGraph that the kernels compute: the candidate's, or another form of it.
         program: Digest of the program.
         target: What the kernels are planned for: with it they can be derived again.
         files: Path to sha256.

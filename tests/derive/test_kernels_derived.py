@@ -417,7 +417,7 @@ def test_conditions_of_the_running_maximum_are_kept(runs: dict[str, Path], capsy
     assert found.conditions
     assert all("divisor nonzero" in condition for condition in found.conditions)
     assert main([str(runs["attention"]), "--jobs", "1"]) == 0
-    assert "conditions of the proofs of running maxima: divisor nonzero" in capsys.readouterr().out
+    assert "conditions of the proofs of rewritten forms: divisor nonzero" in capsys.readouterr().out
     assert derive_kernels(first(runs["rms_norm"])).conditions == ()
 
 

@@ -68,7 +68,7 @@ class EstablishedKernels:
         candidate: Digest of the candidate's graph.
         program: Digest of its program.
         target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
-        stabilized: Whether they compute the running-maximum form, whose proofs were replayed.
+        stabilized: Whether they compute another form of the candidate, whose proofs were replayed.
         conditions: Of these proofs: what the candidate's parts that change, and what takes their places, need to be
             defined; none for the candidate's own form, whose proof has its own.
         added: Those that the candidate has not.
@@ -208,15 +208,15 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph) 
     the digit lemmas that these use.
     """
     own = manifest.graph == manifest.candidate
-    with step(root / MANIFEST_FILE, "running-maximum form"):
+    with step(root / MANIFEST_FILE, "form of the candidate"):
         there = [name in manifest.files for name in (STABILIZED_FILE, STABILIZED_PROOF_FILE)]
-        expect("files of a running-maximum form", [not own] * 2, there)
+        expect("files of another form", [not own] * 2, there)
     if own:
         return None
-    with step(root / STABILIZED_FILE, "running-maximum form"):
+    with step(root / STABILIZED_FILE, "form of the candidate"):
         expect("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
     path = root / STABILIZED_PROOF_FILE
-    with step(path, "read the proofs of the running-maximum form", corrupt=True):
+    with step(path, "read the proofs of the form", corrupt=True):
         record = decode(read(path), FormRecord, STABILIZED_PROOF_FILE)
         candidate = from_json(bytes(record.candidate), "candidate")
         parts = [(part.operators, _other(number, part)) for number, part in enumerate(record.parts, 1)]
@@ -228,7 +228,7 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph) 
         found = replaced(candidate, parts)
         for one in found.obligations:
             expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
-    with step(path, "the running-maximum form is put together from the parts"):
+    with step(path, "the form is put together from the parts"):
         if found.graph != graph:
             raise FormatError("expected the µGraph of the launches, got another one")
     return found

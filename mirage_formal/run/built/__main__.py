@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", action="append", metavar="ARCH", help=f"{what} [default: {', '.join(ARCHS)}]")
     what = "also replace kernels that have results of a device"
     parser.add_argument("--force", action="store_true", help=f"{what} [default: off]")
+    what = "of each candidate, build the form with the best estimate: factors behind products, loops split over blocks"
+    parser.add_argument("--forms", action="store_true", help=f"{what} [default: off]")
     try:
         given = parser.parse_args(arguments)
     except SystemExit as ended:  # argparse has said what is wrong, or printed its help
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     for root in given.run:
         try:
-            tried = build_run(root, count, given.arch or ARCHS, force=given.force)
+            tried = build_run(root, count, given.arch or ARCHS, force=given.force, other_forms=given.forms)
         except MirageError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

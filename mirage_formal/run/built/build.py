@@ -80,18 +80,25 @@ class Settled:
     texts: dict[str, str]
 
 
-def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
+def build(
+    graph: KernelGraph,
+    program: KernelGraph,
+    target: Target,
+    archs: Sequence[str] = (),
+    form: Stable | None = None,
+) -> Built:
     """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.built.stable).
 
-    Sound: the running-maximum form is proved equal to the µGraph, which the checker replays; every generated kernel,
-    those of predefined operators included, is discharged by claims.safety.safety; only if all its obligations hold is
-    anything returned.
+    Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
+    kernel, those of predefined operators included, is discharged by claims.safety.safety; only if all its obligations
+    hold is anything returned.
 
     Args:
         graph: The µGraph, proved equal to the program.
         program: The program.
         target: What kernels are planned for.
         archs: Architectures to compile for; what is missing is compiled when the executable is loaded.
+        form: Another form of the µGraph (run.built.forms), with its proof; its own, if left out.
 
     Raises:
         KernelRefused: It has no kernel that may run.
@@ -99,7 +106,7 @@ def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     from mirage_formal.run.built.stable import stable  # loads numerical packages
 
     try:
-        form = stable(graph)
+        form = stable(graph) if form is None else form
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
@@ -112,7 +119,7 @@ def build_form(
     archs: Sequence[str] = (),
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
 ) -> Built:
-    """The kernels of a µGraph as it is, with schedules of operators where they are given; see ``build``.
+    """The kernels of a form, with schedules of operators where they are given, without its candidate; see ``build``.
 
     Raises:
         KernelRefused: It has no kernel that may run.
@@ -304,7 +311,7 @@ class Alternatives:
 
 
 def build_run(
-    root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS, *, force: bool = False
+    root: Path, count: int = COUNT, archs: Sequence[str] = ARCHS, *, force: bool = False, other_forms: bool = False
 ) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates, or of a whole program's best covers, to its directory ``kernels``.
 
@@ -315,19 +322,23 @@ def build_run(
         count: How many candidates get kernels.
         archs: Architectures to compile for.
         force: Whether kernels are replaced that have results of a device.
+        other_forms: Whether kernels are those of the form with the best estimate (run.built.forms), not of the own one.
 
     Returns:
-        For each candidate that was tried, its directory's name and what became of it: "built", with a note after a
-        semicolon if exponentials are summed without a running maximum, or why not.
+        For each candidate that was tried, its directory's name and what became of it: "built", with the name of a form
+        other than its own, and after a semicolon a note if exponentials are summed without a running maximum; or why
+        not.
 
     Raises:
         RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
     """
     with orderly("what is finished stays; the same command builds the rest"), writing(root):
-        return _build_run(root, count, archs, force)
+        return _build_run(root, count, archs, force=force, other_forms=other_forms)
 
 
-def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> list[tuple[str, str]]:
+def _build_run(
+    root: Path, count: int, archs: Sequence[str], *, force: bool, other_forms: bool
+) -> list[tuple[str, str]]:
     program, target_name, candidates = candidates_of(root)
     target = load_target(target_name)
     where = root / KERNELS
@@ -338,18 +349,42 @@ def _build_run(root: Path, count: int, archs: Sequence[str], force: bool) -> lis
         if len(done) == count:
             break
         try:
-            built = build(read_graph(), program, target, archs)
+            graph = read_graph()
+            own = not other_forms
+            built, said = (build(graph, program, target, archs), "") if own else _best(graph, program, target, archs)
         except KernelRefused as error:
             tried.append((name, str(error)))
             continue
         save_built(built, where / name)
         note = built.stable.note
-        tried.append((name, f"built; {note}" if note else "built"))
+        tried.append((name, f"built{said}; {note}" if note else f"built{said}"))
         done.append(name)
     for path in sorted(where.iterdir()) if where.is_dir() else ():
         if path.name not in done:
             remove(path, KERNELS_OF_ONE)
     return tried
+
+
+def _best(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str]) -> tuple[Built, str]:
+    """The kernels of the form with the best estimate that has any, and its name if it is not the own one.
+
+    Raises:
+        KernelRefused: The own form has none.
+    """
+    from mirage_formal.run.built.forms import OWN, forms  # loads numerical packages
+
+    try:
+        found = forms(graph, target)
+    except MirageError as error:
+        raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
+    for form in sorted(found, key=lambda form: form.us):
+        try:
+            said = "" if form.name == OWN else f" in the form {form.name}"
+            return build(graph, program, target, archs, form), said
+        except KernelRefused:
+            if form.name == OWN:
+                raise
+    raise AssertionError("the own form is one of all")
 
 
 def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:

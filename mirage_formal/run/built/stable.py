@@ -1,25 +1,29 @@
-"""The running-maximum form of a candidate: of each part that it changes, believed only with a proof of its own."""
+"""The form of a candidate that its kernels compute: each part that changes is believed only with a proof of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.check.whole.parts import Other, Piece, partition, replaced, taken_out
+from mirage_formal.check.whole.parts import Other, Piece, composed, partition, replaced, taken_out
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import embedded
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.stable.stabilize import NotStable
+from mirage_formal.kernels.stable.together import Together, runs
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
+
+#: Another graph of the same interface for a graph of one operator; the given one where there is none.
+Rewriting = Callable[[KernelGraph], KernelGraph]
 
 
 class NotProved(MirageError):
-    """The running-maximum form of a µGraph is not known to be equal to it."""
+    """The form of a µGraph is not known to be equal to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,11 @@ class Stable:
     """What kernels are made of.
 
     Attributes:
-        graph: The stabilised µGraph; the given one if nothing is to be stabilised or can be.
+        graph: The µGraph's form; the given one if nothing is to be changed or can be.
         proof: That it equals the given one, part by part, as FormRecord; None if it is the given one.
         conditions: Where the proofs of parts hold.
         added: Those of the form that the given one has not.
-        note: Why a µGraph that sums exponentials stays as it is, or "".
+        note: Why a µGraph that sums exponentials has no running maxima, or "".
     """
 
     graph: KernelGraph
@@ -41,80 +45,138 @@ class Stable:
     note: str = ""
 
 
-def stable(graph: KernelGraph) -> Stable:
+def as_it_is(graph: KernelGraph) -> KernelGraph:
+    """The rewriting that changes nothing."""
+    return graph
+
+
+def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
     """The form of a µGraph of which no summed exponential overflows, if there is one.
 
     Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of
     parts, each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what
-    they leave to them, and some input meets their conditions.
+    they leave to them, and some input meets their conditions. Nothing rests on the rewriting.
 
     Args:
         graph: A µGraph.
+        rewriting: What operators are replaced by before.
 
     Raises:
         NotProved: There is such a form, but no such proof.
     """
     from mirage_formal.claims.refutation.witness import unmet  # loads numerical packages
 
-    parts = _parts(graph)
-    if isinstance(parts, NotStable):
-        return Stable(graph, note=f"no running maximum: {parts.reason}")
+    parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
-        return Stable(graph)
+        return Stable(graph, note=note)
     try:
         shown = replaced(graph, parts)
     except ProofError as error:
         at = f"{error.where}: " if error.where else ""
-        raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="running maxima") from error
+        raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error
     for obligation in shown.obligations:
         if answers := _answers(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
-            raise NotProved(what, where="running maxima")
+            raise NotProved(what, where="form")
     never = unmet(graph, shown.graph, shown.doubtful)
     if never is not None:
-        raise NotProved(f"expected an input at which it is defined: {never.reason}", where="running maxima")
-    return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added)
+        raise NotProved(f"expected an input at which it is defined: {never.reason}", where="form")
+    return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
 
 
 #: Operators of a µGraph, and what takes their place; None if they stay.
 _Part = tuple[tuple[int, ...], Other | None]
 
 
-def _parts(graph: KernelGraph) -> list[_Part] | NotStable:
-    """The parts of a µGraph, with a proved stable form in the place of each that is to be stabilised.
+def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
+    """The parts of a µGraph with a proved form in the place of each that changes, and why there is no maximum, or "".
 
     Raises:
-        NotProved: One has such a form, but no proof.
+        NotProved: One has a form, but no proof.
     """
     from mirage_formal.kernels.stable.stabilize import stabilize, stabilized
 
-    found = stabilized(graph)
-    if isinstance(found, NotStable):
-        return found
-    if not found.changed:
-        return []
+    other = rewritten(graph, rewriting)
+    found = stabilized(other.graph)
+    note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
+    together, stabilizing = Together(len(graph.ops)), set[int]()
+    for run in () if isinstance(found, NotStable) else found.runs:
+        if run.changed:
+            numbers = {other.sources[n] for n in run.operators}
+            together.join(numbers)
+            stabilizing |= numbers
     parts: list[_Part] = []
-    for run, piece in zip(found.runs, partition(graph, [run.operators for run in found.runs]), strict=True):
+    order = runs(graph, together, other.changed | stabilizing)
+    for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
         if not run.changed:
             parts.append((run.operators, None))
             continue
-        form = stabilize(piece.program)
-        if isinstance(form, NotStable) or form == piece.program:
-            # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
-            whole = taken_out(graph, range(len(graph.ops)))
-            form = stabilize(whole.program)
-            return form if isinstance(form, NotStable) else [(tuple(range(len(graph.ops))), _proved(whole, form))]
+        form = before = rewritten(piece.program, rewriting).graph
+        if not stabilizing.isdisjoint(run.operators):
+            after = stabilize(before)
+            if isinstance(after, NotStable) or after == before:
+                # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
+                return _whole(graph, rewriting)
+            form = after
         parts.append((run.operators, _proved(piece, form)))
-    return parts
+    return parts, note
+
+
+def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
+    """As ``_parts``, with the µGraph as one part."""
+    from mirage_formal.kernels.stable.stabilize import stabilize
+
+    whole = taken_out(graph, range(len(graph.ops)))
+    before = rewritten(whole.program, rewriting).graph
+    form = stabilize(before)
+    if isinstance(form, NotStable):
+        # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
+        return [], f"no running maximum: {form.reason}"
+    return [(tuple(range(len(graph.ops))), _proved(whole, form))], ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A µGraph some of whose operators are rewritten.
+
+    Attributes:
+        graph: It.
+        sources: For each of its operators, the one of the given µGraph that it comes from.
+        changed: The operators of the given µGraph that are rewritten.
+    """
+
+    graph: KernelGraph
+    sources: tuple[int, ...]
+    changed: frozenset[int]
+
+
+def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
+    """A µGraph each of whose operators is rewritten by itself.
+
+    Sound: nothing rests on it, see ``stable``.
+    """
+    if rewriting is as_it_is:
+        return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
+    pieces = _singly(graph)
+    graphs = [rewriting(piece.program) for piece in pieces]
+    changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
+    sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
+    return Rewritten(composed(graph, pieces, graphs), sources, changed)
+
+
+@lru_cache(maxsize=256)
+def _singly(graph: KernelGraph) -> tuple[Piece, ...]:
+    """Each operator as a part."""
+    return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
 def _proved(piece: Piece, form: KernelGraph) -> Other:
-    """A stable form of a part, with its proof."""
+    """The form of a part, with its proof."""
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 
     verdict = prove(piece.program, form)
     if not isinstance(verdict, Equivalent):
-        raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="running maxima")
+        raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="form")
     return Other(form, verdict.proof)
 
 
@@ -146,4 +208,4 @@ def _answers(text: str) -> str:
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"
 
 
-__all__ = ["NotProved", "Stable", "stable"]
+__all__ = ["NotProved", "Rewriting", "Rewritten", "Stable", "as_it_is", "rewritten", "stable"]

@@ -13,9 +13,9 @@ import msgspec
 
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
-from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.program.plan import Schedule
-from mirage_formal.kernels.target import load_target
+from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import KernelRefused, build_form, candidates_of
 from mirage_formal.run.settings import kernel_code
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PRELOAD: Final = ("mirage_formal.run.tuned.prepare", "mirage_formal.claims.safety.safety")
 #: Schedules of one kernel.
 MOST_SCHEDULES: Final = 64
+#: Forms of one candidate, its own included.
+MOST_FORMS: Final = 4
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
@@ -95,15 +97,15 @@ class _Described:
     kernels: tuple[tuple[bytes, int, int, tuple[bool, ...], tuple[ScheduleRecord | None, ...]], ...]
 
 
-def forms_of(graph: Any) -> list[tuple[str, Stable]]:
-    """The forms of a candidate that are tuned, each proved equal to it: by name.
+def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
+    """The forms of a candidate that are tuned, each proved equal to it: by name, its own without one.
 
     Raises:
-        MirageError: Its running-maximum form is not proved.
+        MirageError: Its own form is not proved.
     """
-    from mirage_formal.run.built.stable import stable  # loads numerical packages
+    from mirage_formal.run.built.forms import OWN, forms  # loads numerical packages
 
-    return [("", stable(graph))]
+    return [("" if one.name == OWN else one.name, one) for one in forms(graph, target)[:MOST_FORMS]]
 
 
 def described(task: _Named) -> list[_Described]:
@@ -113,7 +115,7 @@ def described(task: _Named) -> list[_Described]:
 
     target = load_target(task.target)
     try:
-        forms = forms_of(decode(task.graph))
+        forms = forms_of(decode(task.graph), target)
     except MirageError:
         return []
     found = []

@@ -212,7 +212,7 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     for number, one in enumerate(chosen, 1):
         candidate = plan.candidates[one.candidate]
         graph = decode(graphs[candidate.name])
-        form = dict(forms_of(graph))[candidate.form]
+        form = dict(forms_of(graph, target))[candidate.form]
         schedules = {
             operator: schedule_of(record)
             for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)

@@ -1,0 +1,169 @@
+"""A block graph as it is written, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.edit import needed, renumbered
+from mirage_formal.graph.graph import BlockGraph, BlockOp, InputIterator, Op, OutputSaver, numbered
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.rules import iterator_type, shared_results
+from mirage_formal.graph.types import Dim3, DTensor, DType, Shape, STensor
+
+#: Accumulators that join iterations element by element.
+_OVER_THE_LOOP: Final = (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM)
+
+
+class NoForm(MirageError):
+    """A rewriting has no form of a kernel; ``what`` says why."""
+
+
+class Block:
+    """A block graph to which operators are added; one that is already there is not added again.
+
+    Args:
+        like: Its threads, loop and reduction_dimx are those of this one.
+        grid: Its grid.
+        loop: Its forloop_range.
+        inputs: Its input iterators.
+        operands: What they read.
+
+    Raises:
+        NoForm: An iterator does not fit what it reads.
+    """
+
+    def __init__(
+        self, like: BlockGraph, grid: Dim3, loop: int, inputs: Sequence[InputIterator], operands: Sequence[DTensor]
+    ) -> None:
+        self._like = replace(like, grid=grid, forloop_range=loop, inputs=tuple(inputs), ops=(), outputs=())
+        self.types: list[STensor] = []
+        for iterator, tensor in zip(inputs, operands, strict=True):
+            tile = iterator_type(grid, loop, iterator, tensor)
+            if isinstance(tile, str):
+                raise NoForm(tile)
+            self.types.append(tile)
+        self._ops: list[Op] = []
+        self._known: dict[Op, int] = {}
+
+    def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
+        """The first result of an operator.
+
+        Raises:
+            NoForm: The operands are none for it.
+        """
+        op = Op(kind, operands, attrs)
+        if op not in self._known:
+            results = shared_results(kind, attrs, tuple(self.types[n] for n in operands), self._like.context)
+            if isinstance(results, str):
+                raise NoForm(f"{kind.value}: {results}")
+            self._known[op] = len(self.types)
+            self._ops.append(op)
+            self.types += results
+        return self._known[op]
+
+    def again(self, op: Op, operands: Sequence[int]) -> int:
+        """The first result of an operator of another graph on these operands."""
+        return self.emit(op.kind, *operands, attrs=op.attrs)
+
+    def cast(self, number: int, dtype: DType) -> int:
+        """The tensor as another element type."""
+        if self.types[number].dtype is dtype:
+            return number
+        return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
+
+    def behind(self, number: int) -> tuple[tuple[int, ...], tuple[Op, ...]]:
+        """What a tensor is computed from, and how.
+
+        Returns:
+            The input iterators that it needs, and the operators, which number those first and then their own results.
+        """
+        count = len(self._like.inputs)
+        items = [
+            ((first, op), range(first, first + op.results), op.operands)
+            for first, op in numbered(count, tuple(self._ops))
+        ]
+        kept = needed(items, (number,))
+        read = sorted({number, *(n for _, op in kept for n in op.operands)} & set(range(count)))
+        place = {n: i for i, n in enumerate(read)}
+        ops: list[Op] = []
+        for first, op in kept:
+            ops.append(renumbered(op, place))
+            for n in range(first, first + op.results):
+                place[n] = len(place)
+        return tuple(read), tuple(ops)
+
+    def shape(self, number: int) -> Shape:
+        """The shape of a tile."""
+        return self.types[number].shape
+
+    def made(self, outputs: Sequence[OutputSaver]) -> BlockGraph:
+        """The block graph, with these output savers."""
+        return replace(self._like, ops=tuple(self._ops), outputs=tuple(outputs))
+
+
+def apart(ops: Sequence[BlockOp], dim: int) -> bool:
+    """Whether what stands at one index of a dim depends on nothing at another, in operators without thread graphs."""
+    for op in ops:
+        assert isinstance(op, Op)
+        family = SPECS[op.kind].family
+        if family in (Family.FUNCTION, Family.ARITHMETIC) or op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX):
+            continue
+        if family in (Family.REDUCTION, Family.NORM) and op.kind is not OpKind.RUNNING_MAX and op.attrs.dim != dim:
+            continue
+        return False
+    return True
+
+
+def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
+    """Whether fewer blocks along a grid axis, with larger tiles, compute the same.
+
+    So it is if the axis splits one dim of each tensor that depends on it, every operator keeps what stands at one index
+    of that dim apart from what stands at another, and results are put together along it.
+
+    Args:
+        block: A block graph without thread graphs.
+        axis: The grid axis.
+        shapes: Of all its tensors.
+    """
+    along = [iterator.imap[axis] for iterator in block.inputs]
+    for op in block.ops:
+        assert isinstance(op, Op)
+        try:
+            along += [_along(op, along, shapes)] * op.results
+        except NoForm:
+            return False
+    return all(along[saver.operand] == saver.omap[axis] is not None for saver in block.outputs)
+
+
+def _along(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) -> int | None:
+    """The dim of an operator's results that grows with the tiles of the operands; None: none does.
+
+    Raises:
+        NoForm: The operator mixes what stands along it.
+    """
+    mixed = NoForm(f"{op.kind.value} mixes what stands along a grid axis")
+    dims = [along[n] for n in op.operands]
+    found = {dim for dim in dims if dim is not None}
+    if not found:
+        return None
+    last = len(shapes[op.operands[0]]) - 1
+    if op.kind is OpKind.MATMUL:
+        if tuple(dims) in ((last - 1, None), (None, last)):
+            return max(found)
+        raise mixed
+    (dim, *others) = found
+    if others or any(d is None and shapes[n][dim] > 1 for n, d in zip(op.operands, dims, strict=True)):
+        raise mixed
+    spec = SPECS[op.kind]
+    if spec.elementwise or op.kind in _OVER_THE_LOOP:
+        return dim
+    over = last if op.attrs.dim is None else op.attrs.dim
+    if over == dim or (op.kind is OpKind.CONCAT and None in dims):
+        raise mixed
+    return dim
+
+
+__all__ = ["Block", "NoForm", "apart", "grows"]

@@ -1,0 +1,95 @@
+"""The rewritings of a kernel, alone and one after the other, and what each makes of a graph of one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.forms.block import NoForm
+from mirage_formal.kernels.forms.factors import factored
+from mirage_formal.kernels.forms.split import split
+from mirage_formal.kernels.target import Target
+
+#: How often more blocks the loop is dealt to.
+_PARTS: Final = (2, 4, 8, 16, 32)
+
+
+class Factors(Enum):
+    """Which factors of the operands of products move."""
+
+    NONE = ""
+    #: Behind their products.
+    BEHIND = "factors"
+    #: There, or to the other operand, if need be with a kernel that computes them first.
+    ALL = "all-factors"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done to kernels.
+
+    Attributes:
+        factors: Which factors move.
+        parts: Into how many parts the loop is split; 1: none.
+    """
+
+    factors: Factors = Factors.NONE
+    parts: int = 1
+
+    @property
+    def name(self) -> str:
+        """As in "factors split-4"."""
+        words = (self.factors.value, f"split-{self.parts}" if self.parts > 1 else "")
+        return " ".join(word for word in words if word) or "own"
+
+
+#: All of them; the first changes nothing.
+CHANGES: Final = tuple(Change(factors, parts) for factors in Factors for parts in (1, *_PARTS))
+
+
+def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
+    """A graph of one kernel with a change; the graph itself where a part of the change does not apply.
+
+    Sound: nothing rests on this; whoever uses its result has it proved equal to the graph.
+
+    Args:
+        graph: A well-formed graph of one operator.
+        change: What is done to it.
+        target: The GPU that estimates are for.
+        slack: A loop is split only if the estimate of its kernels is at most this times the estimate of its own.
+    """
+    if not isinstance(graph.ops[-1], GraphDefined):
+        return graph
+    changed = graph
+    try:
+        if change.factors is not Factors.NONE:
+            changed = factored(graph, target if change.factors is Factors.ALL else None)
+        return changed if change.parts == 1 else _split(changed, change.parts, target, slack)
+    except NoForm:
+        return graph
+
+
+def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
+    """The graph with its last kernel split.
+
+    Raises:
+        NoForm: It has no such form, or one that is estimated slow.
+    """
+    *before, op = graph.ops
+    assert isinstance(op, GraphDefined)
+    types = kernel_types(graph)
+    found = split(op, [types[n] for n in op.operands], parts, target)
+    if found.us > slack * estimate(graph, target).kernels[-1].us:
+        raise NoForm("more blocks along the loop are not estimated to pay")
+    first = len(types) - op.results
+    handed = range(first, first + len(found.first.outputs))
+    ops = (*before, replace(op, graph=found.first), GraphDefined(tuple(handed), found.second))
+    return pruned(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
+
+
+__all__ = ["CHANGES", "Change", "Factors", "rewritten"]

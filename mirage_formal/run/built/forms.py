@@ -1,0 +1,103 @@
+"""The forms of a candidate: its own, and others that may be faster, each proved equal to it.
+
+A search judges a candidate by its µGraph. What comes after, kernel by kernel, is told apart by measurement: factors
+behind products, and loops dealt to more blocks (``kernels.forms``). Whoever measures takes all forms of a candidate;
+who cannot, the first, or the one with the best estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors
+from mirage_formal.kernels.forms.rewrite import rewritten as changed
+from mirage_formal.kernels.target import Target
+from mirage_formal.run.built.stable import Rewriting, Stable, rewritten, stable
+from mirage_formal.search.thread import fuse_threads
+
+#: The name of a candidate's own form.
+OWN: Final = Change().name
+#: By how much the estimate of a form may exceed that of the candidate's own form; the model does not see registers.
+SLACK: Final = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Stable):
+    """A form of a candidate; ``run.built.build.build_form`` makes its kernels.
+
+    Attributes:
+        name: What was done to its kernels: "own", or as ``kernels.forms.rewrite.Change`` says.
+        us: Estimated microseconds.
+    """
+
+    name: str
+    us: float
+
+
+def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
+    """The forms of a candidate, its own first, the others by their estimates.
+
+    The same for the same arguments. Forms that are equal are listed once; one without a proof is left out.
+
+    Sound: each has a proof, see ``run.built.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        slack: Forms are listed whose estimate is at most this times that of the candidate's own, and the one in which
+            factors only go behind products.
+
+    Raises:
+        NotProved: Its own form has no proof.
+    """
+    own = _form(OWN, stable(candidate), target)
+    found = {own.graph: own}
+    known = {candidate}
+    for change in CHANGES[1:]:
+        rewriting = _rewriting(change, target, slack)
+        before = rewritten(candidate, rewriting).graph
+        # What was there, or is estimated slow already, need not be proved.
+        if before in known or _slow(change, _us(before, target), slack * _us(candidate, target)):
+            continue
+        known.add(before)
+        try:
+            form = _form(change.name, stable(candidate, rewriting), target)
+        except MirageError:
+            continue
+        if form.proof is not None and not _slow(change, form.us, slack * own.us):
+            found.setdefault(form.graph, form)
+    first, *others = found.values()
+    return [first, *sorted(others, key=lambda form: (form.us, form.name))]
+
+
+def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
+    """What is done to each kernel; kernels that are alike are worked on once."""
+    known: dict[KernelGraph, KernelGraph] = {}
+
+    def one(graph: KernelGraph) -> KernelGraph:
+        if graph not in known:
+            known[graph] = changed(graph, change, target, slack)
+        return known[graph]
+
+    return one
+
+
+def _form(name: str, made: Stable, target: Target) -> Form:
+    us = _us(made.graph, target)
+    return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us)
+
+
+def _slow(change: Change, us: float, most: float) -> bool:
+    """Whether a form is estimated slow; a norm that is written out for its factor costs the model more than it does."""
+    return us > most and change != Change(Factors.BEHIND)
+
+
+def _us(graph: KernelGraph, target: Target) -> float:
+    return estimate(fuse_threads(graph), target).us
+
+
+__all__ = ["OWN", "SLACK", "Form", "forms"]
