@@ -158,7 +158,7 @@ class _Whole:
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
-        self.merging = False  # of merged parts single kernels are searched
+        self.single = False  # whether single kernels are searched: of merged parts, and for covers of few kernels
         self.settings = settings
         self.root = root
         self.name = about.get("name", "program")
@@ -186,11 +186,10 @@ class _Whole:
         stopped = self._explore(lambda: self._cut(self._expected))
         if self.job.engine != "guided":
             return stopped
-        self.merging = True
+        self.single = True
         for us in _KERNEL_US:
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
-        self.merging = False
         return stopped or self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
 
     def _merged(self, kernel_us: float) -> Partition:
@@ -227,7 +226,7 @@ class _Whole:
         """
         front = partitions(self.program, self.target, self.limits, self._found)
         # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
-        single = partitions(self.program, self.target, self.limits, self._single)
+        single = partitions(self.program, self.target, self.limits, self._one_kernel)
         for cut in (self._cut(self._least), *front, *single):
             for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
                 yield self._filled(merged)
@@ -240,7 +239,7 @@ class _Whole:
         """What the searches have brought a part to; nothing if it was not searched, or is no part."""
         return self.known.get(part, ())
 
-    def _single(self, part: KernelGraph) -> Offers:
+    def _one_kernel(self, part: KernelGraph) -> Offers:
         """See ``_found``; candidates of one kernel only."""
         return tuple(offer for offer in self._found(part) if offer[0] == 1)
 
@@ -320,7 +319,7 @@ class _Whole:
             force=not resume,
             max_states=self.job.space.max_states,
             longer=not self.settings.narrowed,
-            max_kernel_ops=part_kernels(part.program, self.settings, merged=self.merging),
+            max_kernel_ops=part_kernels(part.program, self.settings, single=self.single),
         )
 
     def _runs(self) -> list[str]:
