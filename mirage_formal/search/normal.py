@@ -28,6 +28,8 @@ from mirage_formal.search.joined import KEEP_ZERO
 _ALONG = (Family.REDUCTION, Family.NORM)
 #: Moves along one dim, which go along another one of the transpose.
 _MOVES = frozenset({OpKind.SLICE, OpKind.REPEAT, OpKind.PAD, OpKind.CONCAT})
+#: Norms that are not transposed: they would run along columns, and a search with one in front of products takes long.
+_OF_ROWS = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
 _VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 #: For each dim of a tensor, the extents of the neighbouring dims that it merges; one for a dim that merges none.
@@ -201,7 +203,9 @@ class _Maker:
             if {row, column} != {len(perm) - 2, len(perm) - 1} or not self._turning:
                 return None
             operands = operands if row < column else operands[::-1]
-        elif not (SPECS[op.kind].elementwise or op.kind in _MOVES or (family in _ALONG and op.attrs.dim is not None)):
+        elif op.kind in _OF_ROWS or not (
+            SPECS[op.kind].elementwise or op.kind in _MOVES or (family in _ALONG and op.attrs.dim is not None)
+        ):
             return None
         made = [self._turned(operand, perm) for operand in operands]
         found = [operand for operand in made if operand is not None]

@@ -125,8 +125,8 @@ def pooled(g: mf.Graph) -> mf.Tensor:
 
 
 def mixed(g: mf.Graph) -> mf.Tensor:
-    """Between a transpose and its inverse, behind a norm along the last dim."""
-    x = g.layer_norm(g.new_input((2, 6, 8)), weight=g.new_input((8,)), eps=1e-5)
+    """Behind functions and products, with a bias that is broadcast, beside an input that is read as it is."""
+    x = g.square(g.new_input((2, 6, 8))) + g.new_input((8,))
     return g.gelu(g.new_input((2, 5, 6)) @ x).mT + g.new_input((2, 8, 5))
 
 
@@ -153,6 +153,10 @@ def test_a_product_that_is_read_in_both_ways_is_computed_once() -> None:
         return g.exp(y) + g.exp(y).mT
 
     assert normal(program(build)) is None
+
+
+def test_norms_stay_along_rows() -> None:
+    assert normal(program(lambda g: g.new_input((4, 8)) @ g.rms_norm(g.new_input((6, 8)), eps=1e-5).mT)) is None
 
 
 def test_a_transpose_that_would_be_a_copy_of_an_input_stays() -> None:
