@@ -89,7 +89,7 @@ class _Maker:
 
     Attributes:
         ops: Its operators.
-        moved: Whether a slice or a reshape is elsewhere, or a concatenation a sum.
+        moved: Whether a slice, transpose or reshape is elsewhere, or a concatenation a sum.
     """
 
     def __init__(self, program: KernelGraph, *, turning: bool) -> None:

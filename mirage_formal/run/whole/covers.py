@@ -126,7 +126,11 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
     for one in covers:
         if one.us <= unfused_us * _ROUNDING:
             distinct.setdefault(one.graph, one)
-    ranked = sorted(distinct.values(), key=lambda one: (one.us, one.kernels))
+    # Graphs that differ in the order of operators alone, as those of parts that keep them, are one cover.
+    digests: dict[str, Cover] = {}
+    for one in distinct.values():
+        digests.setdefault(digest(one.graph), one)
+    ranked = sorted(digests.values(), key=lambda one: (one.us, one.kernels))
     front: list[Cover] = []
     for one in ranked:
         if not front or one.kernels < front[-1].kernels:

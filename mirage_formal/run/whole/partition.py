@@ -121,7 +121,7 @@ def partition(
         target: The GPU whose figures the costs are made of.
         limits: What one search can take.
         price: What a part costs; asked about parts within the limits.
-        kernel_us: Microseconds that each part counts for beside its price.
+        kernel_us: Microseconds that each part counts for beside its price, views apart.
 
     Raises:
         ProgramError: An operator is graph-defined.
@@ -334,7 +334,7 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool 
     One kernel that reads every input once and writes every output once, or does the arithmetic at peak rate, whichever
     takes longer. There are more kernels where there are more inputs than one reads, and for a product of a product
     whose rows make too few blocks: then blocks compute partial sums, which cross device memory. None if it would be
-    cheaper to let the inner product cross, for that is a cut. Without ``cuts`` such a product is one of few blocks.
+    cheaper to let the inner product cross, for that is a cut; without ``cuts`` it stays one kernel, of few blocks.
     """
     types, model = kernel_types(part), target.model
     chained = _chained(part, types, target, cuts=cuts)

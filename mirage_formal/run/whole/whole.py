@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
 
@@ -152,9 +152,9 @@ class _Whole:
         self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
         self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
         self.alike: dict[KernelGraph, Offers] = {}  # likewise, for what is sought in them, views apart
-        self.floors: dict[
-            tuple[KernelGraph, bool], float | None
-        ] = {}  # the least that searches of other parts could find
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # of parts that were looked at
+        # The least that searches of other parts could find.
+        self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
@@ -213,7 +213,7 @@ class _Whole:
                     return cut
                 if report is not None:
                     found = offers(part.program, report, self.target)
-                    self.known[part.program] = self.alike[_sought(part.program)] = found
+                    self.known[part.program] = self.alike[self._look(part.program)] = found
             if not fresh:
                 break
         return None
@@ -258,14 +258,23 @@ class _Whole:
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
         """See ``floor_us``; None for a part that no search takes, or where one for the same has found nothing."""
-        if (found := self.alike.get(_sought(part))) is not None:
-            return min((us for _, us in found), default=None)
         if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
             whole = self.tried and len(part.ops) == len(self.program.ops)
             searched = not whole and takes(part, self.job, self.settings)
             most = self.job.space.max_block_inputs
             self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
-        return self.floors[part, cuts]
+        us = self.floors[part, cuts]
+        if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:
+            return us
+        return min((us for _, us in found), default=None)
+
+    def _look(self, part: KernelGraph) -> KernelGraph:
+        """What the search for a part looks for, with inputs named in the order of their first use."""
+        if part not in self.sought:
+            program = sought(part).program
+            every = range(len(program.ops))
+            self.sought[part] = taken_out(program, kernel_types(program), every, program.outputs)[0]
+        return self.sought[part]
 
     def _expected_offers(self, part: KernelGraph) -> Offers:
         """What a merged part costs; see ``_expected``."""
@@ -367,13 +376,6 @@ class _Whole:
             )
             for i, one in enumerate(covers)
         )
-
-
-@lru_cache(maxsize=4096)
-def _sought(part: KernelGraph) -> KernelGraph:
-    """What the search for a part looks for, with inputs named in the order of their first use."""
-    program = sought(part).program
-    return taken_out(program, kernel_types(program), range(len(program.ops)), program.outputs)[0]
 
 
 def _no_search(part: KernelGraph) -> None:

@@ -174,6 +174,17 @@ def test_which_covers_are_reported() -> None:
     assert listed((3, 10.0), (3, 10.0)) == [(3, 10.0)]
 
 
+def test_covers_that_differ_in_the_order_of_operators_are_one() -> None:
+    x = w.tensor("X", 8, 8)
+    exp, tanh = Op(OpKind.EXP, (0,)), Op(OpKind.TANH, (0,))
+    one = KernelGraph((x,), (exp, tanh, Op(OpKind.SUB, (1, 2))), (3,))
+    other = KernelGraph((x,), (tanh, exp, Op(OpKind.SUB, (2, 1))), (3,))
+    third = KernelGraph((x,), (tanh, exp, Op(OpKind.SUB, (1, 2))), (3,))
+    assert one != other
+    found = reported([Cover((), graph, 5.0, 3) for graph in (one, other, third)], 10.0)
+    assert [cover.graph for cover in found] == [one, third]
+
+
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("merged")
