@@ -190,7 +190,9 @@ class _Whole:
         for us in _KERNEL_US:
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
-        return stopped or self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
+        if stopped is not None or self.settings.narrowed:  # in a space that the user named single kernels are no limit
+            return stopped
+        return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
 
     def _merged(self, kernel_us: float) -> Partition:
         return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
