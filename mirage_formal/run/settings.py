@@ -74,6 +74,7 @@ _NARROWING: Final = (
 )
 
 _ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID, OpKind.TANH, OpKind.ERF})
+_SUMS_OF_PRODUCTS: Final = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SCALE})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
 
 
@@ -235,7 +236,7 @@ def choose_config(program: KernelGraph) -> str:
         return "norm"
     if products and _ACTIVATIONS.intersection(kinds):
         return "mlp"
-    if products >= 3 and set(kinds) == {OpKind.MATMUL, OpKind.ADD}:
+    if products >= 3 and {OpKind.MATMUL, OpKind.ADD} <= set(kinds) <= _SUMS_OF_PRODUCTS:
         return "lora"
     return "default"
 

@@ -1,4 +1,4 @@
-"""Programs with slices and concatenations as far up, and merged leading dims as far down, as they go.
+"""Programs with slices, transposes and concatenations as far up, and merged leading dims as far down, as they go.
 
 Users cut a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides give.
 Both put a copy between operators that one kernel could compute. The same program can cut what the product reads,
@@ -22,10 +22,14 @@ from mirage_formal.graph.graph import KernelGraph, Op, numbered
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import is_view
+from mirage_formal.graph.views import is_view, places
 from mirage_formal.search.joined import KEEP_ZERO
 
 _ALONG = (Family.REDUCTION, Family.NORM)
+#: Moves along one dim, which go along another one of the transpose.
+_MOVES = frozenset({OpKind.SLICE, OpKind.REPEAT, OpKind.PAD, OpKind.CONCAT})
+#: Norms that are not transposed: they would run along columns, and a search with one in front of products takes long.
+_OF_ROWS = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
 _VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 #: For each dim of a tensor, the extents of the neighbouring dims that it merges; one for a dim that merges none.
@@ -55,11 +59,17 @@ class _Stuck(Exception):
 
 
 def normal(program: KernelGraph) -> KernelGraph | None:
-    """The program with slices and pads moved to inputs, merged dims to outputs; None where that changes nothing.
+    """The program with slices, pads and transposes moved to inputs, merged dims to outputs; None if nothing changes.
 
     The result computes what the program does; whoever relies on it proves that.
     """
-    made = _Maker(program)
+    found, plain = (_written(program, turning=turning) for turning in (True, False))
+    # A product that is read as it is and transposed would be computed twice.
+    return plain if found is None or _products(found) > _products(plain or program) else found
+
+
+def _written(program: KernelGraph, *, turning: bool) -> KernelGraph | None:
+    made = _Maker(program, turning=turning)
     try:
         outputs = made.outputs()
     except _Stuck:
@@ -70,22 +80,27 @@ def normal(program: KernelGraph) -> KernelGraph | None:
     return pruned(found)
 
 
+def _products(graph: KernelGraph) -> int:
+    return sum(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in graph.ops)
+
+
 class _Maker:
     """A new graph, operator by operator; equal operators are one.
 
     Attributes:
         ops: Its operators.
-        moved: Whether a slice or a reshape is elsewhere, or a concatenation a sum.
+        moved: Whether a slice, transpose or reshape is elsewhere, or a concatenation a sum.
     """
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: KernelGraph, *, turning: bool) -> None:
         self.ops: list[Op] = []
         self.moved = False
         self._program = program
+        self._turning = turning  # whether the transpose of a product is written as one
         self._types = list(kernel_types(program)[: len(program.inputs)])
         self._known: dict[Op, int] = {}
         self._cuts: dict[tuple[int, tuple[int, int, int]], int] = {}
-        self._turns: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._turns: dict[tuple[int, tuple[int, ...]], int | None] = {}
         self._together: set[int] = set()  # pads and what is made of them
 
     def outputs(self) -> tuple[int, ...]:
@@ -162,21 +177,46 @@ class _Maker:
     def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
         starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
         moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
-        return _Value(self._turned(value.tensor, moved), split)
+        found = self._turned(value.tensor, moved)
+        if found is None:
+            return _Value(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
+        self.moved |= self._maker(value.tensor) is not None
+        return _Value(found, split)
 
-    def _turned(self, tensor: int, perm: tuple[int, ...]) -> int:
-        """The transpose of a tensor: of what stands in pads, if it is made of pads."""
+    def _turned(self, tensor: int, perm: tuple[int, ...]) -> int | None:
+        """The transpose of a tensor as its operators on views of inputs; None if that is not possible."""
         if (tensor, perm) not in self._turns:
             self._turns[tensor, perm] = self._turn(tensor, perm)
         return self._turns[tensor, perm]
 
-    def _turn(self, tensor: int, perm: tuple[int, ...]) -> int:
-        op = self._maker(tensor)
-        if op is None or tensor not in self._together:
-            return self._add(OpKind.TRANSPOSE, (tensor,), Attrs(perm=perm))
-        self.moved = True
-        attrs = op.attrs if op.attrs.dim is None else replace(op.attrs, dim=perm.index(op.attrs.dim))
-        return self._add(op.kind, [self._turned(operand, perm) for operand in op.operands], attrs)
+    def _turn(self, tensor: int, perm: tuple[int, ...]) -> int | None:
+        op, attrs = self._maker(tensor), Attrs(perm=perm)
+        if op is None or op.kind is OpKind.RESHAPE:
+            return self._view(self._add(OpKind.TRANSPOSE, (tensor,), attrs))
+        operands, family = op.operands, SPECS[op.kind].family
+        if op.kind is OpKind.TRANSPOSE:
+            assert op.attrs.perm is not None
+            own = tuple(op.attrs.perm[i] for i in perm)
+            return operands[0] if own == tuple(range(len(own))) else self._turned(operands[0], own)
+        if op.kind is OpKind.MATMUL:
+            *_, row, column = perm
+            if {row, column} != {len(perm) - 2, len(perm) - 1} or not self._turning:
+                return None
+            operands = operands if row < column else operands[::-1]
+        elif op.kind in _OF_ROWS or not (
+            SPECS[op.kind].elementwise or op.kind in _MOVES or (family in _ALONG and op.attrs.dim is not None)
+        ):
+            return None
+        made = [self._turned(operand, perm) for operand in operands]
+        found = [operand for operand in made if operand is not None]
+        own_attrs = op.attrs if op.attrs.dim is None else replace(op.attrs, dim=perm.index(op.attrs.dim))
+        return self._add(op.kind, found, own_attrs) if len(found) == len(made) else None
+
+    def _view(self, tensor: int) -> int | None:
+        """A tensor that is a view of an input; None if it is a copy."""
+        reader = Op(OpKind.ABS, (tensor,))  # an output would be no view
+        known = places(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
+        return tensor if known[tensor].base < len(self._program.inputs) else None
 
     def _slice(self, value: _Value, attrs: Attrs) -> _Value:
         assert attrs.dim is not None

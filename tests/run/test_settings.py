@@ -58,6 +58,14 @@ def test_examples_have_a_preset(file: str, name: str, config: str) -> None:
     assert choose_config(load_programs(REPOSITORY / "examples" / f"{file}.py")[name]) == config
 
 
+def test_a_scaled_adapter_has_the_preset_of_adapters() -> None:
+    graph = mf.new_kernel_graph()
+    x, w = graph.new_input((8, 64)), graph.new_input((64, 64))
+    a, b = graph.new_input((64, 4)), graph.new_input((4, 64))
+    graph.mark_output(x @ w + 0.5 * (x @ a @ b))
+    assert choose_config(graph.freeze()) == "lora"
+
+
 def test_a_plain_product_has_the_default_preset() -> None:
     graph = mf.new_kernel_graph()
     x = graph.new_input(dims=(4, 8), name="X")

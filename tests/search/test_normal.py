@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,8 @@ def along(g: mf.Graph) -> mf.Tensor:
 
 
 def heads(g: mf.Graph) -> mf.Tensor:
-    """Heads that are merged into the columns of a product's operand."""
-    x = g.transpose(g.exp(g.new_input((4, 8, 16))), 0, 1)
+    """Heads that are merged into the columns of a product's operand; a reshape of the input stands before."""
+    x = g.transpose(g.exp(g.reshape(g.exp(g.new_input((32, 16))), (4, 8, 16))), 0, 1)
     return g.reshape(x, (8, 64)) @ g.new_input((64, 5))
 
 
@@ -109,6 +111,125 @@ def test_random_programs_compute_the_same(first: int) -> None:
             if found is not None and found != given:
                 for wanted, got in zip(written.outputs, reference.run(found, written.inputs), strict=True):
                     np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
+
+
+def keys(g: mf.Graph) -> mf.Tensor:
+    return g.relu(g.new_input((2, 8, 4))) @ (g.relu(g.new_input((2, 16, 4))).mT @ g.new_input((2, 16, 4)))
+
+
+def pooled(g: mf.Graph) -> mf.Tensor:
+    """The transpose of a softmax of a product, with a bias that is broadcast."""
+    x = g.new_input((10, 6))
+    h = g.tanh(x @ g.new_input((6, 8)) + g.new_input((8,)))
+    return g.softmax(h @ g.new_input((8, 1)), dim=0).mT @ x
+
+
+def mixed(g: mf.Graph) -> mf.Tensor:
+    """Behind functions and products, with a bias that is broadcast, beside an input that is read as it is."""
+    x = g.square(g.new_input((2, 6, 8))) + g.new_input((8,))
+    return g.gelu(g.new_input((2, 5, 6)) @ x).mT + g.new_input((2, 8, 5))
+
+
+def twice(g: mf.Graph) -> mf.Tensor:
+    """Transposes of a transpose that stands between operators."""
+    x = g.exp(g.transpose(g.exp(g.transpose(g.new_input((3, 4, 5)), 0, 1)), 1, 2))
+    return g.transpose(x[1:3], 1, 2) * g.new_input((2, 3, 1))
+
+
+TURNED: dict[str, Build] = {"keys": keys, "pooled": pooled, "mixed": mixed, "twice": twice}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_transposes_go_to_the_inputs(name: str) -> None:
+    given = program(TURNED[name])
+    seen = sought(given)
+    assert all(isinstance(op, Op) and op.kind is not OpKind.TRANSPOSE for op in seen.program.ops)
+    same(given, seen.whole)
+
+
+def test_a_product_that_is_read_in_both_ways_is_computed_once() -> None:
+    def build(g: mf.Graph) -> mf.Tensor:
+        y = g.new_input((8, 16)) @ g.new_input((16, 8))
+        return g.exp(y) + g.exp(y).mT
+
+    assert normal(program(build)) is None
+
+
+def test_norms_stay_along_rows() -> None:
+    assert normal(program(lambda g: g.new_input((4, 8)) @ g.rms_norm(g.new_input((6, 8)), eps=1e-5).mT)) is None
+
+
+def test_a_transpose_that_would_be_a_copy_of_an_input_stays() -> None:
+    """Neither rows nor columns of (x)^T would lie together."""
+    assert normal(program(lambda g: g.transpose(g.exp(g.new_input((3, 4, 5))), 0, 2) * 2)) is None
+
+
+def _transposed_at_random(g: mf.Graph, rng: random.Random) -> mf.Tensor:
+    """Operators of all sorts over three dims, with transposes, slices and broadcasting in between."""
+    names = ["a", "b", "c"]
+    extents = dict(zip(names, rng.sample((2, 3, 4, 5), 3), strict=True))
+
+    def fresh(dims: list[str]) -> mf.Tensor:
+        shape = [1 if rng.random() < 0.25 else extents[dim] for dim in dims]
+        return g.new_input((shape[0], shape[1], shape[2]))
+
+    x, dims = g.new_input((extents["a"], extents["b"], extents["c"])), list(names)
+    for _ in range(rng.randint(3, 8)):
+        match rng.choice(("turn", "turn", "turn", "exp", "add", "norm", "sum", "softmax", "product", "slice")):
+            case "turn":
+                i, j = rng.sample(range(3), 2)
+                x = g.transpose(x, i, j)
+                dims[i], dims[j] = dims[j], dims[i]
+            case "exp":
+                x = g.tanh(x)
+            case "add":
+                x = x + fresh(dims) if rng.random() < 0.5 else fresh(dims) * x
+            case "norm":
+                x = g.layer_norm(x, eps=1e-3) if rng.random() < 0.5 else g.rms_norm(x, eps=1e-3)
+            case "softmax":
+                x = g.softmax(x, dim=rng.randrange(3))
+            case "sum":
+                x = x + g.sum(x, dim=rng.randrange(3))
+            case "product":
+                inner, dim = rng.choice((2, 3)), rng.choice((1, 2))
+                lead, rows, columns = (extents[name] for name in dims)
+                left, right = g.new_input((lead, inner, rows)), g.new_input((lead, columns, inner))
+                x = left @ x if dim == 1 else x @ right
+                extents[dims[dim]] = inner
+            case _:
+                dim = rng.randrange(3)
+                if extents[dims[dim]] > 2:
+                    start = rng.randint(0, 1)
+                    parts = [slice(None)] * 3
+                    parts[dim] = slice(start, start + 2)
+                    x = x[tuple(parts)]
+                    extents[dims[dim]] = 2
+    return x
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_random_programs_with_transposes_compute_the_same(first: int) -> None:
+    moved = 0
+    for seed in range(first, first + 100):
+        try:
+            given = program(partial(_transposed_at_random, rng=random.Random(seed)))
+        except mf.MirageError:
+            continue
+        found = normal(given)
+        if found is None:
+            continue
+        same(given, found)
+        moved += count(found, OpKind.TRANSPOSE, inside=True) < count(given, OpKind.TRANSPOSE, inside=True)
+    assert moved > 20
+
+
+def count(graph: KernelGraph, kind: OpKind, *, inside: bool) -> int:
+    """Operators of a kind; ``inside``, those that are no views of inputs."""
+    known = places(graph)
+    return sum(
+        isinstance(op, Op) and op.kind is kind and not (inside and known[first].base < len(graph.inputs))
+        for first, op in numbered(len(graph.inputs), graph.ops)
+    )
 
 
 def test_slices_of_one_tensor_that_overlap_are_products_of_their_own() -> None:

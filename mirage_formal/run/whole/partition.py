@@ -111,7 +111,9 @@ def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph
     return graph, reads, results
 
 
-def partition(program: KernelGraph, target: Target, limits: PartLimits, price: Price) -> Partition:
+def partition(
+    program: KernelGraph, target: Target, limits: PartLimits, price: Price, kernel_us: float = 0.0
+) -> Partition:
     """The cheapest partition of a program, as far as the sets of operators that are looked at tell.
 
     Args:
@@ -119,6 +121,7 @@ def partition(program: KernelGraph, target: Target, limits: PartLimits, price: P
         target: The GPU whose figures the costs are made of.
         limits: What one search can take.
         price: What a part costs; asked about parts within the limits.
+        kernel_us: Microseconds that each part counts for beside its price, views apart.
 
     Raises:
         ProgramError: An operator is graph-defined.
@@ -129,7 +132,7 @@ def partition(program: KernelGraph, target: Target, limits: PartLimits, price: P
         us = price(part)
         return () if us is None else ((1, us),)
 
-    (found,) = _partitions(program, target, limits, offers, front=False)
+    (found,) = _partitions(_Cutter(program, target, limits, offers, front=False, kernel_us=kernel_us))
     return found
 
 
@@ -149,17 +152,10 @@ def partitions(program: KernelGraph, target: Target, limits: PartLimits, prices:
         ProgramError: An operator is graph-defined.
         GraphError: The program is not well-formed.
     """
-    return _partitions(program, target, limits, prices, front=True)
+    return _partitions(_Cutter(program, target, limits, prices, front=True))
 
 
-def _partitions(
-    program: KernelGraph, target: Target, limits: PartLimits, prices: Prices, *, front: bool
-) -> tuple[Partition, ...]:
-    kernel_types(program)
-    if any(isinstance(op, GraphDefined) for op in program.ops):
-        hint = "describe the program with predefined operators; the search finds the graph-defined ones"
-        raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
-    cutter = _Cutter(program, target, limits, prices, front=front)
+def _partitions(cutter: _Cutter) -> tuple[Partition, ...]:
     return tuple(Partition(parts, len(cutter.limited)) for parts in list(cutter.partitions()))
 
 
@@ -194,14 +190,25 @@ _C = TypeVar("_C", _Choice, _Sum)
 
 class _Cutter:
     def __init__(
-        self, program: KernelGraph, target: Target, limits: PartLimits, prices: Prices, *, front: bool
+        self,
+        program: KernelGraph,
+        target: Target,
+        limits: PartLimits,
+        prices: Prices,
+        *,
+        front: bool,
+        kernel_us: float = 0.0,
     ) -> None:
         self._program = program
         self._types = kernel_types(program)
+        if any(isinstance(op, GraphDefined) for op in program.ops):
+            hint = "describe the program with predefined operators; the search finds the graph-defined ones"
+            raise ProgramError("expected predefined operators only, got a customized one", where="partition", hint=hint)
         self._target = target
         self._limits = limits
         self._prices = prices
         self._front = front
+        self._kernel_us = kernel_us
         self._base = len(program.inputs)
         self._readers: list[list[int]] = [[] for _ in program.ops]
         for number, op in enumerate(program.ops):
@@ -284,7 +291,7 @@ class _Cutter:
             part = Part(operators, graph, reads, (result,), searched)
             for one in self._together([n for n, end in enumerate(self._ends) if end in inside and n not in inside]):
                 for kernels, us in offers:
-                    key = (one.key[0] + round(_NANOS * us), one.key[1] - 1)
+                    key = (one.key[0] + round(_NANOS * (us + kernels * self._kernel_us)), one.key[1] - 1)
                     own = replace(part, kernels=kernels) if self._front else part
                     yield _Choice(key, one.kernels + kernels, own, one.below)
 
@@ -321,16 +328,16 @@ class _Cutter:
         return self._judged[graph]
 
 
-def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | None:
+def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool = True) -> float | None:
     """Microseconds that the best fused form of a part needs at least, as far as the figures of the target tell.
 
     One kernel that reads every input once and writes every output once, or does the arithmetic at peak rate, whichever
     takes longer. There are more kernels where there are more inputs than one reads, and for a product of a product
     whose rows make too few blocks: then blocks compute partial sums, which cross device memory. None if it would be
-    cheaper to let the inner product cross, for that is a cut.
+    cheaper to let the inner product cross, for that is a cut; without ``cuts`` it stays one kernel, of few blocks.
     """
     types, model = kernel_types(part), target.model
-    chained = _chained(part, types, target)
+    chained = _chained(part, types, target, cuts=cuts)
     if chained is None:
         return None
     extra, crossing = chained
@@ -344,7 +351,7 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int) -> float | Non
     return launches * (model.launch_us + model.latency_us) + max((traffic + crossing) / rate, compute)
 
 
-def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int] | None:
+def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target, *, cuts: bool) -> tuple[int, int] | None:
     """Further kernels that products of products need, and the bytes of their partial sums; None if they need a cut."""
     inner: list[int] = [0] * len(part.inputs)  # bytes of the smallest product below each tensor, 0 if there is none
     extra = crossing = 0
@@ -360,7 +367,9 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
             continue
         partial = 2 * types[number].bytes * -(-target.sms // blocks)
         if 2 * below <= partial:
-            return None
+            if cuts:
+                return None
+            continue
         extra, crossing = extra + 1, crossing + partial
     return extra, crossing
 

@@ -62,20 +62,20 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     return "default" if _kinds(sought(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
 
 
-def part_kernels(part: KernelGraph, settings: Settings, *, merged: bool) -> int | None:
+def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int | None:
     """Most kernels of a part's candidates; None leaves its space's own.
 
-    A merged part is one kernel, or it is no part; so is one that is larger than what a kernel may be and is put
-    together (search/united). Candidates of several kernels for these take long to find and are no better than the parts
-    that they consist of. Where the user named a space or a number, that holds.
+    A merged part is one kernel, or it is no part; so is one for a cover of few kernels, and one that is larger than
+    what a kernel may be and is put together (search/united). Candidates of several kernels for these take long to find
+    and are no better than the parts that they consist of. Where the user named a space or a number, that holds.
 
     Args:
         part: The part.
         settings: What was asked for.
-        merged: Whether it was made by merging.
+        single: Whether it was made by merging, or for a cover of few kernels.
     """
-    single = merged or is_long(part, settings)
-    return 1 if single and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
+    one = single or is_long(part, settings)
+    return 1 if one and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
 
 
 def is_long(part: KernelGraph, settings: Settings) -> bool:

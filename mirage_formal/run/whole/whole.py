@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Unpack
 
 from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embedded, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
@@ -41,6 +42,8 @@ from mirage_formal.run.whole.partition import (
 )
 from mirage_formal.run.whole.spaces import part_config, part_kernels, takes
 from mirage_formal.run.whole.store import drop_others, earlier_search, number_of, open_whole
+from mirage_formal.search.sought import sought
+from mirage_formal.search.united.slices import taken_out
 from mirage_formal.workers.dispatch import Executor
 
 #: Candidates that the run of a part reports, if the user does not say: the best one is taken.
@@ -148,11 +151,14 @@ class _Whole:
         self.identity = identity(job)
         self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
         self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
-        self.floors: dict[KernelGraph, float | None] = {}  # the least that searches of other parts could find
+        self.alike: dict[KernelGraph, Offers] = {}  # likewise, for what is sought in them, views apart
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # of parts that were looked at
+        # The least that searches of other parts could find.
+        self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
-        self.merging = False  # of merged parts single kernels are searched
+        self.single = False  # whether single kernels are searched: of merged parts, and for covers of few kernels
         self.settings = settings
         self.root = root
         self.name = about.get("name", "program")
@@ -176,13 +182,17 @@ class _Whole:
         return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
 
     def _searched(self) -> Partition | None:
-        """Search the parts of partitions, then merged parts; see ``_explore``."""
+        """Search the parts of partitions, then merged parts, then those of covers of few kernels; see ``_explore``."""
         stopped = self._explore(lambda: self._cut(self._expected))
-        self.merging = True
-        for us in _KERNEL_US if self.job.engine == "guided" else ():
+        if self.job.engine != "guided":
+            return stopped
+        self.single = True
+        for us in _KERNEL_US:
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
-        return stopped
+        if stopped is not None or self.settings.narrowed:  # in a space that the user named single kernels are no limit
+            return stopped
+        return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
 
     def _merged(self, kernel_us: float) -> Partition:
         return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
@@ -204,7 +214,8 @@ class _Whole:
                 if self.status == "interrupted":
                     return cut
                 if report is not None:
-                    self.known[part.program] = offers(part.program, report, self.target)
+                    found = offers(part.program, report, self.target)
+                    self.known[part.program] = self.alike[self._look(part.program)] = found
             if not fresh:
                 break
         return None
@@ -216,31 +227,56 @@ class _Whole:
         is seen when it is put together.
         """
         front = partitions(self.program, self.target, self.limits, self._found)
-        for cut in (self._cut(self._least), *front):
+        # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
+        single = partitions(self.program, self.target, self.limits, self._one_kernel)
+        for cut in (self._cut(self._least), *front, *single):
             for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
                 yield self._filled(merged)
         yield self._filled(self._cut(_no_search))
 
-    def _cut(self, price: Price) -> Partition:
-        return partition(self.program, self.target, self.limits, price)
+    def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
+        return partition(self.program, self.target, self.limits, price, kernel_us)
 
     def _found(self, part: KernelGraph) -> Offers:
         """What the searches have brought a part to; nothing if it was not searched, or is no part."""
         return self.known.get(part, ())
+
+    def _one_kernel(self, part: KernelGraph) -> Offers:
+        """See ``_found``; candidates of one kernel only."""
+        return tuple(offer for offer in self._found(part) if offer[0] == 1)
 
     def _least(self, part: KernelGraph) -> float | None:
         return min((us for _, us in self._found(part)), default=None)
 
     def _expected(self, part: KernelGraph) -> float | None:
         """What a part costs: what its search has found, or the least that it could find."""
-        if part in self.known:
-            return self._least(part)
-        if part not in self.floors:  # the same sets of operators are looked at in every round
+        return self._least(part) if part in self.known else self._floor(part, cuts=True)
+
+    def _few(self, part: KernelGraph) -> float | None:
+        """What a part costs, as if each kernel but its first took longer than the estimate says; see ``_expected``."""
+        if part not in self.known:
+            return self._floor(part, cuts=False)
+        return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
+
+    def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
+        """See ``floor_us``; None for a part that no search takes, or where one for the same has found nothing."""
+        if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
             whole = self.tried and len(part.ops) == len(self.program.ops)
             searched = not whole and takes(part, self.job, self.settings)
             most = self.job.space.max_block_inputs
-            self.floors[part] = floor_us(part, self.target, most) if searched else None
-        return self.floors[part]
+            self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
+        us = self.floors[part, cuts]
+        if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:
+            return us
+        return min((us for _, us in found), default=None)
+
+    def _look(self, part: KernelGraph) -> KernelGraph:
+        """What the search for a part looks for, with inputs named in the order of their first use."""
+        if part not in self.sought:
+            program = sought(part).program
+            every = range(len(program.ops))
+            self.sought[part] = taken_out(program, kernel_types(program), every, program.outputs)[0]
+        return self.sought[part]
 
     def _expected_offers(self, part: KernelGraph) -> Offers:
         """What a merged part costs; see ``_expected``."""
@@ -294,7 +330,7 @@ class _Whole:
             force=not resume,
             max_states=self.job.space.max_states,
             longer=not self.settings.narrowed,
-            max_kernel_ops=part_kernels(part.program, self.settings, merged=self.merging),
+            max_kernel_ops=part_kernels(part.program, self.settings, single=self.single),
         )
 
     def _runs(self) -> list[str]:

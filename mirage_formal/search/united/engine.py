@@ -134,16 +134,24 @@ class _Slices:
         try:
             require_normal_form(program)
         except UnsupportedError:
+            if is_mirrored(program):
+                yield from (_piece(graph, us) for us, graph in mirrored(program, self._space, self._cost))
             return
         engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
         for unit in engine.units(program, self._space, self._options):
             found = engine.run(program, self._space, self._options, unit)
             self.stats += _of_slice(found.stats)
             for graph in (candidate.graph for candidate in found.candidates):
-                kernel = graph.ops[0]
-                if len(graph.ops) == 1 and isinstance(kernel, GraphDefined) and graph not in seen:
+                if len(graph.ops) == 1 and isinstance(graph.ops[0], GraphDefined) and graph not in seen:
                     seen.add(graph)
-                    yield Piece(kernel.operands, inlined(kernel.graph), 0, self._cost(graph))
+                    yield _piece(graph, self._cost(graph))
+
+
+def _piece(graph: KernelGraph, us: float) -> Piece:
+    """The one kernel of a graph."""
+    (kernel,) = graph.ops
+    assert isinstance(kernel, GraphDefined)
+    return Piece(kernel.operands, inlined(kernel.graph), 0, us)
 
 
 def _of_slice(stats: Stats) -> Stats:
@@ -160,8 +168,12 @@ def _unions(
 ) -> Iterator[tuple[float, KernelGraph]]:
     """Unions of one kernel of each result, with their costs."""
     shapes = dict.fromkeys(piece.shape for piece in results[0])
+    written = {piece.result for pieces in results for piece in pieces}
     for shape in shapes:
-        fitting = [sorted((p for p in pieces if p.shape == shape), key=lambda p: p.us) for pieces in results]
+        fitting = [
+            sorted((p for p in pieces if p.shape == shape or (p.behind(written) and p.shape[0] == shape[0])), key=_us)
+            for pieces in results
+        ]
         if not all(fitting):
             continue
         # Axes of one extent may stand for different dims in different kernels: the first kernel fixes their order.
@@ -180,6 +192,10 @@ def _unions(
             whole = _graph(program, pieces_, space, program.outputs)
             if whole is not None:
                 yield cost(whole), whole
+
+
+def _us(piece: Piece) -> float:
+    return piece.us
 
 
 def _several(pieces: Sequence[Piece]) -> list[Piece]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.guided.axes import require_normal_form
+from mirage_formal.search.united.mirrored import is_mirrored
 from mirage_formal.search.united.slices import slices
 
 
 def require_outputs(program: KernelGraph) -> None:
-    """Check that there is a way to compute each output by itself that the guided engine takes.
+    """Check that there is a way to compute each output by itself: one that the guided engine takes, or its operators.
 
     Args:
         program: A program of predefined operators.
@@ -26,7 +27,8 @@ def require_outputs(program: KernelGraph) -> None:
             try:
                 require_normal_form(one.program)
             except UnsupportedError as error:
-                refused.append(error)
+                if not is_mirrored(one.program):
+                    refused.append(error)
         if len(refused) == len(ways):
             raise refused[0]
 

@@ -3,14 +3,15 @@
 The kernels of a union have the same grid, up to the order of its axes, and the same loop range. A kernel that reads
 what another one of them writes takes the block's own tile of it, where the tile that it would read is that one, and
 where the loop runs once: then an accumulator is no more than a step from inside the loop to behind it, so it is left
-out and put in again where the united operators need it.
+out and put in again where the united operators need it. A kernel whose loop runs once and that reads nothing but what
+others of them write stands behind any loop: the largest elements of rows of a softmax behind the loop of its product.
 
 Nothing here is believed: what is united is a candidate like any other, to be proved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -34,6 +35,10 @@ class Piece:
     block: BlockGraph
     result: int
     us: float
+
+    def behind(self, results: Container[int]) -> bool:
+        """Whether it can stand behind the loop of kernels that write these tensors: it reads nothing else."""
+        return self.block.forloop_range == 1 and all(tensor in results for tensor in self.reads)
 
     @property
     def shape(self) -> tuple[Dim3, Dim3, int, int]:
@@ -62,7 +67,8 @@ def united(pieces: Sequence[Piece], outputs: Sequence[int]) -> GraphDefined | No
     """One kernel that does what the pieces do, or None if they do not fit together.
 
     Args:
-        pieces: Kernels with one grid and loop range; one that reads another's result comes behind it.
+        pieces: Kernels with one grid and loop range, or ``behind`` the others; one that reads another's result comes
+            behind it.
         outputs: The tensors that it writes, in this order: results of the pieces.
     """
     union = _Union(pieces[0].block)
@@ -92,10 +98,11 @@ class _Union:
     def add(self, piece: Piece) -> bool:
         """Take in a kernel; False if it does not fit to those that are there."""
         own: list[int] = []
+        behind = self._once or piece.behind(self._written)
         for tensor, iterator in zip(piece.reads, piece.block.inputs, strict=True):
             if tensor in self._written:
                 node, omap = self._written[tensor]
-                if not self._once or self._mapped(iterator.imap) != omap:
+                if not behind or self._mapped(iterator.imap) != omap:
                     return False
                 own.append(node)
             else:
@@ -105,7 +112,7 @@ class _Union:
             if not isinstance(op, Op) or op.results != 1:
                 return False
             operands = tuple(own[i] for i in op.operands)
-            if self._once and op.kind is OpKind.ACCUM_SUM:
+            if behind and op.kind is OpKind.ACCUM_SUM:
                 own.append(operands[0])
                 continue
             if SPECS[op.kind].commutative:

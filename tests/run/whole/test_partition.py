@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,9 +13,10 @@ from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.whole.partition import Partition, PartLimits, extract, floor_us, partition
+from mirage_formal.run.whole.partition import Part, Partition, PartLimits, extract, floor_us, partition
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers
 from tests.kit.paths import REPOSITORY
@@ -117,6 +118,23 @@ def test_the_cheapest_of_all(seed: int) -> None:
     assert (sum(cost for cost in costs if cost is not None), -len(parts)) == cheapest(program, limits)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cheapest_where_each_part_counts_for_more(seed: int) -> None:
+    program = random_program(seed, 7)
+    limits, more = PartLimits(4, 3), 10.0
+    parts = partition(program, H200, limits, lambda part: price(part, limits), more).parts
+    usual = parted(program, limits).parts
+    views = {part.operators for part in (*parts, *usual) if is_view(program, part.results[0])}
+
+    def us(found: Sequence[Part], kernel_us: float) -> float:
+        own = [part.operators for part in found if len(part.operators) > 1 or part.operators not in views]
+        costs = [nanos(program, list(operators), limits) for operators in own]
+        return sum(cost for cost in costs if cost is not None) / 1000 + kernel_us * len(own)
+
+    assert us(parts, more) <= us(usual, more)
+    assert us(parts, 0.0) >= us(usual, 0.0)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_each_operator_once_and_in_order(seed: int) -> None:
     program = random_program(seed, 24)
@@ -175,6 +193,7 @@ def test_a_chain_of_wide_products_is_cut_and_attention_is_not() -> None:
     x, up, down = w.tensor("X", 1, 4096), w.tensor("U", 4096, 14336), w.tensor("D", 14336, 4096)
     chain = KernelGraph((x, up, down), (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.MATMUL, (3, 2))), (4,))
     assert floor_us(chain, H200, 4) is None
+    assert floor_us(chain, H200, 4, cuts=False) is not None
     assert [part.operators for part in parted(chain, PartLimits(9, 4)).parts] == [(0,), (1,)]
     q, k, v = w.tensor("Q", 8, 4, 128), w.tensor("K", 8, 128, 4096), w.tensor("V", 8, 4096, 128)
     ops = (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.EXP, (3,)), Op(OpKind.MATMUL, (4, 2)))

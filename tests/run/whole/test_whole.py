@@ -23,7 +23,7 @@ from mirage_formal.cli.user_file import load_programs
 from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
@@ -32,13 +32,14 @@ from mirage_formal.records import decode
 from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.built.build import build, build_run
 from mirage_formal.run.calls import search_unit
-from mirage_formal.run.driver import Report
+from mirage_formal.run.driver import Report, run
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.whole.answer import is_whole, run_any
 from mirage_formal.run.whole.show import notes, print_any, reports_json
 from mirage_formal.run.whole.spaces import part_config, takes
 from mirage_formal.run.whole.whole import WholeReport, run_whole
+from mirage_formal.search.sought import sought
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 from tests.kit.graphs.whole_programs import TINY, layers
@@ -229,6 +230,25 @@ def test_a_part_keeps_the_space_that_has_its_operators() -> None:
 
     assert [part_config(part(kind), Settings()) for kind in ("add", "sub")] == ["mlp", "default"]
     assert part_config(part("add"), Settings(config="default")) == "default"
+
+
+def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = mf.new_kernel_graph()
+    x, bias = graph.new_input((16, 64)), graph.new_input((64,))  # a bias is read as [1, 64], which is a view
+    graph.mark_output(graph.max(graph.exp(graph.tanh(x + bias)) * 2, dim=-1))
+    found: list[KernelGraph] = []
+
+    def recorded(program: KernelGraph, *given: Any, **about: Any) -> Report:
+        found.append(program)
+        return run(program, *given, **about)
+
+    monkeypatch.setattr("mirage_formal.run.whole.whole.run", recorded)
+    report = run_whole(graph.freeze(), Settings(**TINY), tmp_path / "out")
+    kinds = [tuple(op.kind for op in operators(sought(program).program)) for program in found]
+    assert kinds
+    assert len(set(kinds)) == len(kinds)
+    assert report.result is not None
+    agree(graph.freeze(), report.result.graph)
 
 
 def test_without_time_the_operators_stay(tmp_path: Path) -> None:

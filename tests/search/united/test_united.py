@@ -65,7 +65,21 @@ def two_views_of_a_batch() -> KernelGraph:
     return graph.freeze()
 
 
-@pytest.mark.parametrize("make", [projections, gates, sum_and_norm, shared_product, two_views_of_a_batch])
+def routed() -> KernelGraph:
+    """Behind a product: a softmax, its largest elements, and a norm of both along the same rows."""
+    graph = mf.new_kernel_graph()
+    x, w = graph.new_input(dims=(32, 64)), graph.new_input(dims=(64, 16))
+    weights = graph.softmax(graph.matmul(x, w), dim=-1)
+    most = graph.max(weights, -1)
+    for output in (weights, most, graph.layer_norm(weights) * most):
+        graph.mark_output(output)
+    return graph.freeze()
+
+
+MAKERS = [projections, gates, sum_and_norm, shared_product, two_views_of_a_batch, routed]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_every_union_is_the_program(make: Callable[[], KernelGraph]) -> None:
     program = make()
     result = found(program)
@@ -79,6 +93,16 @@ def test_every_union_is_the_program(make: Callable[[], KernelGraph]) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-9)
     for candidate in result.candidates[:3]:
         assert isinstance(prove(program, candidate.graph), Equivalent)
+
+
+def test_what_reads_only_results_stands_behind_a_loop() -> None:
+    loops = set()
+    for candidate in found(routed()).candidates:
+        (kernel,) = candidate.graph.ops
+        assert isinstance(kernel, GraphDefined)
+        loops.add(kernel.graph.forloop_range)
+        assert len(kernel.operands) == 2  # x and w, and no result of its own
+    assert max(loops) > 1
 
 
 def test_equal_loads_and_operators_are_there_once() -> None:
@@ -126,7 +150,7 @@ def test_an_output_that_no_search_takes_is_refused() -> None:
     graph = mf.new_kernel_graph()
     x = graph.new_input(dims=(4, 8))
     graph.mark_output(graph.exp(x))
-    graph.mark_output(graph.max(x, 0))
+    graph.mark_output(graph.concat([graph.exp(x), graph.max(x, 0)], dim=0))
     with pytest.raises(UnsupportedError):
         require_outputs(graph.freeze())
 
@@ -160,6 +184,19 @@ def test_a_tile_is_handed_on_where_it_is_the_one_that_is_read() -> None:
     assert united([exp, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None  # it reads columns, and rows are there
     looped = [kernel(0, 1, OpKind.EXP, loop=2), kernel(1, 2, OpKind.SILU, loop=2)]
     assert united(looped, (2, 1)) is None  # the tile is there behind the loop only
+
+
+def test_behind_a_loop_stands_what_reads_nothing_but_results() -> None:
+    (looped, silu) = kernel(0, 1, OpKind.EXP, loop=2), kernel(1, 2, OpKind.SILU)
+    made = united([looped, silu], (2, 1))
+    assert made is not None
+    assert made.graph.forloop_range == 2
+    assert [op.kind for op in made.graph.ops if isinstance(op, Op)] == [OpKind.EXP, OpKind.ACCUM_SUM, OpKind.SILU]
+    assert united([looped, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
+    assert silu.behind({1})
+    assert not silu.behind({2})
+    assert not replace(silu, reads=(1, 0)).behind({1})  # an input's tile would be inside the loop
+    assert not kernel(1, 2, OpKind.SILU, loop=2).behind({1})
 
 
 def test_what_accumulates_behind_an_accumulator_does_not_fit() -> None:
