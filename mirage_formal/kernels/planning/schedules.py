@@ -9,6 +9,7 @@ from typing import Final
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.kernels.planning.layout import MAX_ACCUMULATORS, accumulators, choose_warps
 from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.stacks import ENOUGH, stack_of
 from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.plan import Schedule, Warps
 from mirage_formal.kernels.target import Target
@@ -52,8 +53,11 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
     """Threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
+        stack = stack_of(products, _VECTOR)
         work = max(prod(tensor.shape) for tensor in products.flat.tensors) // _VECTOR
-        while threads < min(work, _MOST_THREADS):
+        # A thread adds up several planes by itself; lanes would have to exchange what they hold.
+        enough = work if stack is None else prod(stack.extents) // ENOUGH
+        while threads < min(enough, _MOST_THREADS):
             threads *= 2
         return threads, ()
     for count in sorted({threads, *(n for n in _MORE_THREADS if n > threads)}):
