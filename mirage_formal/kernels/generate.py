@@ -153,7 +153,8 @@ def plan_record(
     loop = None
     if plan is not None:
         loop = LoopRecord(
-            forloop_range=plan.forloop_range,
+            forloop_range=plan.forloop_range // plan.schedule.cut,
+            cut=plan.schedule.cut,
             stages=plan.stages,
             ring=plan.ring,
             barriers=plan.barriers,

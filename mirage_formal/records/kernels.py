@@ -156,7 +156,8 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     """How the loop of a graph-defined kernel is planned.
 
     Attributes:
-        forloop_range: Its iterations.
+        forloop_range: Its iterations in the µGraph.
+        cut: Iterations of the kernel for each of these.
         stages: Copies of each pipelined tile; 1 if nothing is pipelined.
         ring: Input iterators that are pipelined.
         barriers: Barriers in the text of the plan.
@@ -164,6 +165,7 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     """
 
     forloop_range: Positive
+    cut: Positive
     stages: Positive
     ring: tuple[Count, ...]
     barriers: Count

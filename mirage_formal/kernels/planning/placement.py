@@ -86,6 +86,16 @@ class Placements:
         """Threads of a block."""
         return self.schedule.threads
 
+    @property
+    def moving_bytes(self) -> int:
+        """Bytes of the tiles that are copied asynchronously in each iteration."""
+        moving = [n for n, chunks in self.copied.items() if chunks and self.flat.tensors[n].phase is Phase.LOOP]
+        return sum(
+            placement.elements * self.shared_dtype[n].bytes
+            for n in moving
+            if (placement := self.tensors[n].placement.shared) is not None
+        )
+
 
 def choose(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
     """Homes of all tensors and ways of all operators.

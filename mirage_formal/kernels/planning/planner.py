@@ -10,14 +10,14 @@ from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.planning.barriers import synchronise
+from mirage_formal.kernels.planning.cuts import may_cut
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.products import products_of
-from mirage_formal.kernels.planning.schedules import most_stages, room, ways
+from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, cuts, most_stages, room, ways
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import (
-    Phase,
     Plan,
     PlanBuffer,
     PlanParam,
@@ -53,24 +53,107 @@ def make_plan(
     op = graph.ops[op_index]
     if not isinstance(op, GraphDefined):
         raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
-    types = kernel_types(graph)
-    flat = expand(op, tuple(types[n] for n in op.operands))
-    params, inputs, savers = _interface(graph, op_index, op, flat, places(graph) if known is None else known)
-    sources = tuple(Source(*params[tile.param].copies(flat.tensors[tile.tensor].shape)) for tile in inputs)
-    most, share = target.limits.shared_bytes_per_block, room(op.graph.blocks, target)
-    best: _Attempt | None = None
+    kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
     if schedule is not None:
-        made = _attempt(choose(products_of(flat, len(sources)), sources, schedule), schedule.stages, share)
-        best = made if made.memory.bytes <= most else None
+        whole = _Loop(kernel, 1)
+        if not whole.may_cut(schedule.cut):
+            what = f"iterations that may be cut into {schedule.cut}"
+            raise UnsupportedError(f"expected {what}", where="schedule", hint="take a schedule with cut = 1")
+        loop = whole if schedule.cut == 1 else _Loop(kernel, schedule.cut)
+        made = loop.attempt(loop.choose(schedule), schedule.stages)
+        best = made if made.memory.bytes <= kernel.most else None
     else:
-        for way in ways(op.graph, products_of(flat, len(sources)), generic=generic):
-            best = _staged(choose(products_of(flat, len(sources)), sources, way), most, share)
-            if best is not None:
-                break
+        best = _chosen(kernel, generic=generic)
     if best is None:
-        text = f"expected tensors of a block that fit in {most} bytes of shared memory"
+        text = f"expected tensors of a block that fit in {kernel.most} bytes of shared memory"
         raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
-    return best.plan(f"kernel{op_index}", op, params, inputs, savers)
+    return best.plan(f"kernel{op_index}")
+
+
+def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
+    """The first schedule that fits; iterations are cut if none does, or if its pipeline runs dry."""
+    whole = _Loop(kernel, 1)
+    first = whole.fitting(generic=generic)
+    if generic or (first is not None and first.good):
+        return first
+    for count in cuts(kernel.op.graph):
+        found = _Loop(kernel, count).fitting(generic=False) if whole.may_cut(count) else None
+        if found is not None and found.good:
+            return found
+        first = first or found
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What is planned: a graph-defined kernel of a µGraph, and where the tensors of the µGraph lie."""
+
+    graph: KernelGraph
+    position: int
+    op: GraphDefined
+    known: Sequence[Place]
+    target: Target
+
+    @property
+    def most(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return self.target.limits.shared_bytes_per_block
+
+    @property
+    def share(self) -> int:
+        """Bytes of shared memory that a block may take, if it can do with them."""
+        return room(self.op.graph.blocks, self.target)
+
+
+class _Loop:
+    """A kernel with each iteration cut into some number of them."""
+
+    def __init__(self, kernel: _Kernel, count: int) -> None:
+        self.kernel, self.count = kernel, count
+        block = kernel.op.graph
+        self.op = replace(kernel.op, graph=replace(block, forloop_range=block.forloop_range * count))
+        types = kernel_types(kernel.graph)
+        self.flat = expand(self.op, tuple(types[n] for n in self.op.operands))
+        self.params, self.inputs, self.savers = _interface(
+            kernel.graph, kernel.position, self.op, self.flat, kernel.known
+        )
+        self.sources = tuple(
+            Source(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
+        )
+
+    def may_cut(self, count: int) -> bool:
+        """Whether iterations may be cut into this many."""
+        return may_cut(self.flat, [tile.loop for tile in self.inputs], count)
+
+    def choose(self, schedule: Schedule) -> Placements:
+        """Placements of all tensors."""
+        return choose(products_of(self.flat, len(self.sources)), self.sources, schedule)
+
+    def fitting(self, *, generic: bool) -> _Attempt | None:
+        """The first of the schedules that are tried that fits."""
+        for way in ways(self.op.graph, products_of(self.flat, len(self.sources)), generic=generic):
+            found = self._staged(self.choose(replace(way, cut=self.count)))
+            if found is not None:
+                return found
+        return None
+
+    def attempt(self, placements: Placements, stages: int) -> _Attempt:
+        """The kernel with that many stages."""
+        steps = Steps(placements.flat, placements, stages)
+        return _Attempt(self, placements, steps, _placed(steps, self.kernel.share))
+
+    def _staged(self, placements: Placements) -> _Attempt | None:
+        """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits."""
+        fallback: _Attempt | None = None
+        for stages in range(most_stages(placements.moving_bytes, self.flat.iterations), 0, -1):
+            attempt = self.attempt(placements, stages)
+            if attempt.memory.bytes > self.kernel.most:
+                continue
+            if attempt.memory.bytes <= self.kernel.share:
+                return attempt if stages > 1 or fallback is None else fallback
+            if fallback is None or stages >= 2:
+                fallback = attempt
+        return fallback
 
 
 def _interface(
@@ -98,18 +181,19 @@ def _interface(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
+    loop: _Loop
     placements: Placements
     steps: Steps
     memory: Memory
 
-    def plan(
-        self,
-        name: str,
-        op: GraphDefined,
-        params: tuple[PlanParam, ...],
-        inputs: tuple[Tile, ...],
-        savers: tuple[Tile, ...],
-    ) -> Plan:
+    @property
+    def good(self) -> bool:
+        """Whether operators are in registers, and another copy is on its way while the loop waits for a stage."""
+        least = min(FEWEST_STAGES, self.placements.flat.iterations) if self.placements.moving_bytes else 1
+        return self.placements.schedule.registers and self.steps.stages >= least
+
+    def plan(self, name: str) -> Plan:
+        """The plan, with barriers."""
         offsets = self.memory.offsets
         sizes = {request.name: request.bytes for request in self.steps.requests}
         ends = {n: offset + sizes[n] for n, offset in offsets.items()}
@@ -123,11 +207,11 @@ class _Attempt:
         ]
         return Plan(
             name,
-            op.graph.grid,
+            self.loop.op.graph.grid,
             self.placements.flat.iterations,
-            params,
-            inputs,
-            savers,
+            self.loop.params,
+            self.loop.inputs,
+            self.loop.savers,
             tuple(self.steps.tensors),
             self.placements.flat.ops,
             schedule.before,
@@ -138,38 +222,6 @@ class _Attempt:
             replace(self.placements.schedule, stages=self.steps.stages),
             self.steps.ring,
         )
-
-
-def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
-    """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
-
-    Args:
-        placements: The kernel's.
-        most: Bytes of shared memory that a block can have.
-        share: Bytes that it may take, if it can do with them.
-    """
-    flat = placements.flat
-    moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
-    tile_bytes = sum(
-        placement.elements * placements.shared_dtype[n].bytes
-        for n in moving
-        if (placement := placements.tensors[n].placement.shared) is not None
-    )
-    fallback: _Attempt | None = None
-    for stages in range(most_stages(tile_bytes, flat.iterations), 0, -1):
-        attempt = _attempt(placements, stages, share)
-        if attempt.memory.bytes > most:
-            continue
-        if attempt.memory.bytes <= share:
-            return attempt if stages > 1 or fallback is None else fallback
-        if fallback is None or stages >= 2:
-            fallback = attempt
-    return fallback
-
-
-def _attempt(placements: Placements, stages: int, share: int) -> _Attempt:
-    steps = Steps(placements.flat, placements, stages)
-    return _Attempt(placements, steps, _placed(steps, share))
 
 
 def _placed(steps: Steps, most: int) -> Memory:

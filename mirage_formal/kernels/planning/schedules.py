@@ -24,8 +24,12 @@ _SLACK: Final = 16
 #: Elements of which a thread of a kernel without products has one vector, while there are threads.
 _VECTOR: Final = 8
 _MOST_STAGES: Final = 8
-#: Bytes of a block's tiles in flight beyond which more stages do not pay.
-_ENOUGH_BYTES: Final = 160 << 10
+#: Stages with which a copy is on its way while another is waited for and a third one is read.
+FEWEST_STAGES: Final = 3
+#: Bytes of a block's tiles in flight, without the one that is read, beyond which more stages do not pay.
+_ENOUGH_BYTES: Final = 128 << 10
+#: Into how many an iteration is cut, the fewest first.
+_CUTS: Final = (2, 4, 8)
 #: Blocks of one multiprocessor beyond which more of them are not made room for.
 _MOST_RESIDENT: Final = 4
 
@@ -74,7 +78,17 @@ def most_stages(tile_bytes: int, iterations: int) -> int:
         tile_bytes: Of the pipelined tiles of one iteration, 0 if there are none.
         iterations: Of the loop.
     """
-    return min(_MOST_STAGES, iterations, max(2, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
+    return min(_MOST_STAGES, iterations, 1 + max(1, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
+
+
+def cuts(block: BlockGraph) -> Iterator[int]:
+    """Into how many iterations each of a loop's is worth cutting, for a deeper pipeline; not all of them may be.
+
+    Args:
+        block: The block graph.
+    """
+    if block.forloop_range > 1:
+        yield from _CUTS
 
 
 def room(blocks: int, target: Target) -> int:
@@ -89,4 +103,4 @@ def room(blocks: int, target: Target) -> int:
     return min(limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block)
 
 
-__all__ = ["most_stages", "room", "ways"]
+__all__ = ["FEWEST_STAGES", "cuts", "most_stages", "room", "ways"]

@@ -106,8 +106,8 @@ def stacked(threads: int, plane: int, extents: tuple[int, int, int], width: int,
     lanes = min(threads // (across * down), _floor_power(planes))
     if -(-planes // WARP) * each <= enough:
         lanes = min(lanes, WARP)
-    # Runs of columns next to each other, and rows, go before the planes as long as all lanes of these fit a warp; planes
-    # that do not fit leave room for whole sectors.
+    # Runs of columns next to each other, and rows, go before the planes as long as all lanes of these fit a warp;
+    # planes that do not fit leave room for whole sectors.
     low = min(across * down, WARP // lanes or _SECTOR)
     inner, above = min(across, low), max(1, low // across)
     parts = (

@@ -225,6 +225,7 @@ class Schedule:
             the generic way.
         resident: Whether inputs are copied to shared memory that only some threads need there; else only what products
             read is.
+        cut: Iterations into which each of the µGraph's is cut; 1 if it is not.
     """
 
     threads: int
@@ -232,6 +233,7 @@ class Schedule:
     warps: tuple[Warps, ...] = ()
     registers: bool = True
     resident: bool = True
+    cut: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,7 @@ class Plan:
 
     Attributes:
         name: A C identifier.
+        forloop_range: Iterations of the loop, those of the µGraph's times the schedule's ``cut``.
         params: Inputs, then outputs.
         inputs, savers: The parts of them that a block reads and writes.
         tensors: All tensors of the flattened block graph.
