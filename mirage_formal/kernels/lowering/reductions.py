@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_formal.kernels.lowering.context import TID, Context, identity, loop
+from mirage_formal.kernels.lowering.context import TID, Context, identity, joined, loop
 from mirage_formal.kernels.lowering.registers import (
     Vars,
     elementwise,
@@ -113,16 +113,11 @@ def _through_shared(
     for digit in digits:
         offsets = [o + i * digit.div for i in range(digit.extent) for o in offsets]
     j = cx.iterator(count, "u")
-    total: list[Value] = [
-        SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets
-    ]
-    while len(total) > 1:  # a tree, whose depth is what the result waits for
-        pairs = [Combine(fn, a, b) for a, b in zip(total[::2], total[1::2], strict=False)]
-        total = [*pairs, *total[2 * len(pairs) :]]
+    total = [SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets]
     return [
         *loop(k, count, (write,), unroll=True),
         Barrier(),
-        *loop(j, count, (SetReg(array, j, total[0]),), unroll=True),
+        *loop(j, count, (SetReg(array, j, joined(fn, total)),), unroll=True),
     ]
 
 

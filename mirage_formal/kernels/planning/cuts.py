@@ -74,23 +74,26 @@ _FIXED: Final = _Fixed()
 _SUM: Final = _Joined(BinaryFn.ADD)
 
 
-def may_cut(flat: Flat, loops: Sequence[int | None], count: int) -> bool:
+def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
     """Whether every iteration of a kernel may be cut into several, along the dims that its loop splits.
 
-    Sound: each tensor of the loop is tracked as the same in all pieces, as their values one behind another along a dim,
-    or as their sum or maximum, by rules that hold for real numbers whatever the values. What is accumulated is accepted
-    only if it is such a sum, maximum or concatenation, so that the accumulator of all pieces is that of the iterations.
-    A sum that is relative to a running maximum m is accepted only as a sum of f * exp(-m), where m is the
-    same for all that is summed, with the factor of the same maximum: it is the sum of all f so far times exp(-m) for
-    the largest m so far, however that was cut. Anything else is not cut.
+    Sound: both are the same operators, with the same constants, on tiles of other extents. Each tensor of the loop is
+    tracked as the same in all pieces, as their values one behind another along a dim, or as their sum or maximum, by
+    rules that hold for real numbers whatever the values. What is accumulated is accepted only if it is such a sum,
+    maximum or concatenation, so that the accumulator of all pieces is that of the iterations. A sum that is relative to
+    a running maximum m is accepted only as a sum of f * exp(-m), where m is the same for all that is summed, with the
+    factor of the same maximum: it is the sum of all f so far times exp(-m) for the largest m so far, however that was
+    cut. Anything else is not cut.
 
     Args:
         flat: The flattened block graph.
+        finer: The same with several iterations for each of its.
         loops: For each input the dim that the loop splits, if it does.
-        count: Pieces of an iteration.
     """
-    if flat.iterations == 1 or count == 1:
-        return count == 1
+    count = finer.iterations // flat.iterations
+    same = (flat.ops, flat.outputs) == (finer.ops, finer.outputs)  # no mean of iterations has another divisor
+    if not same or flat.iterations == 1 or count * flat.iterations != finer.iterations:
+        return False
     states: dict[int, _State] = {}
     for number, tensor in enumerate(flat.tensors[: len(loops)]):
         dim = loops[number]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
@@ -15,7 +17,7 @@ from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.products import products_of
-from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, cuts, most_stages, room, ways
+from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, LINE, cuts, most_stages, room, ways
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import (
     Plan,
@@ -25,6 +27,9 @@ from mirage_formal.kernels.program.plan import (
     Tile,
 )
 from mirage_formal.kernels.target import Target
+
+#: Bytes of which one in so many may lie in runs that are cut to less than a cache line.
+_FEW: Final = 8
 
 
 def make_plan(
@@ -55,11 +60,10 @@ def make_plan(
         raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
     kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
     if schedule is not None:
-        whole = _Loop(kernel, 1)
-        if not whole.may_cut(schedule.cut):
+        loop = _Loop(kernel, 1).cut(schedule.cut)
+        if loop is None:
             what = f"iterations that may be cut into {schedule.cut}"
             raise UnsupportedError(f"expected {what}", where="schedule", hint="take a schedule with cut = 1")
-        loop = whole if schedule.cut == 1 else _Loop(kernel, schedule.cut)
         made = loop.attempt(loop.choose(schedule), schedule.stages)
         best = made if made.memory.bytes <= kernel.most else None
     else:
@@ -77,8 +81,9 @@ def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
     if generic or (first is not None and first.good):
         return first
     for count in cuts(kernel.op.graph):
-        found = _Loop(kernel, count).fitting(generic=False) if whole.may_cut(count) else None
-        if found is not None and found.good:
+        loop = whole.cut(count)
+        found = None if loop is None else loop.fitting(generic=False)
+        if found is not None and found.good and found.loop.lines:
             return found
         first = first or found
     return first
@@ -104,6 +109,11 @@ class _Kernel:
         """Bytes of shared memory that a block may take, if it can do with them."""
         return room(self.op.graph.blocks, self.target)
 
+    def resident(self, attempt: _Attempt) -> int:
+        """Blocks for which one multiprocessor has shared memory."""
+        limits = self.target.limits
+        return limits.shared_bytes_per_sm // (attempt.memory.bytes + limits.shared_reserved_per_block)
+
 
 class _Loop:
     """A kernel with each iteration cut into some number of them."""
@@ -121,9 +131,29 @@ class _Loop:
             Source(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
         )
 
-    def may_cut(self, count: int) -> bool:
-        """Whether iterations may be cut into this many."""
-        return may_cut(self.flat, [tile.loop for tile in self.inputs], count)
+    def cut(self, count: int) -> _Loop | None:
+        """The kernel with iterations cut into this many; None if they may not be."""
+        if count == 1:
+            return self
+        try:
+            finer = _Loop(self.kernel, count)
+        except GraphError:  # there are no such tiles
+            return None
+        return finer if may_cut(self.flat, finer.flat, [tile.loop for tile in self.inputs]) else None
+
+    @property
+    def lines(self) -> bool:
+        """Whether the loop leaves cache lines together: few bytes are in runs of neighbours that it cuts to less."""
+        moving = [(self.flat.tensors[tile.tensor], tile) for tile in self.inputs if tile.loop is not None]
+        sizes = [prod(tensor.shape) * tensor.dtype.bytes for tensor, _ in moving]
+        cut = sum(
+            size
+            for size, (tensor, tile) in zip(sizes, moving, strict=True)
+            if tile.loop is not None
+            and self.params[tile.param].strides[tile.loop] == 1
+            and tensor.shape[tile.loop] * tensor.dtype.bytes < LINE
+        )
+        return cut * _FEW <= sum(sizes)
 
     def choose(self, schedule: Schedule) -> Placements:
         """Placements of all tensors."""
@@ -143,15 +173,19 @@ class _Loop:
         return _Attempt(self, placements, steps, _placed(steps, self.kernel.share))
 
     def _staged(self, placements: Placements) -> _Attempt | None:
-        """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits."""
+        """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
+
+        If there is not room for all of these, for as many as a pipeline leaves room for.
+        """
+        least = 2 if self.count == 1 else FEWEST_STAGES
         fallback: _Attempt | None = None
         for stages in range(most_stages(placements.moving_bytes, self.flat.iterations), 0, -1):
             attempt = self.attempt(placements, stages)
-            if attempt.memory.bytes > self.kernel.most:
+            if attempt.memory.bytes > self.kernel.most or (fallback is not None and stages < least):
                 continue
             if attempt.memory.bytes <= self.kernel.share:
-                return attempt if stages > 1 or fallback is None else fallback
-            if fallback is None or stages >= 2:
+                return attempt
+            if fallback is None or self.kernel.resident(attempt) > self.kernel.resident(fallback):
                 fallback = attempt
         return fallback
 
@@ -188,9 +222,17 @@ class _Attempt:
 
     @property
     def good(self) -> bool:
-        """Whether operators are in registers, and another copy is on its way while the loop waits for a stage."""
-        least = min(FEWEST_STAGES, self.placements.flat.iterations) if self.placements.moving_bytes else 1
-        return self.placements.schedule.registers and self.steps.stages >= least
+        """Whether operators are in registers, and another copy is on its way whenever the loop waits for a stage.
+
+        Where a multiprocessor gets several blocks, it has to hold two: one's copies fill the time in which the other
+        ends and the next one begins.
+        """
+        if not self.placements.moving_bytes:
+            return self.placements.schedule.registers
+        deep = self.steps.stages >= min(FEWEST_STAGES, self.placements.flat.iterations)
+        kernel = self.loop.kernel
+        several = kernel.op.graph.blocks > kernel.target.sms
+        return self.placements.schedule.registers and deep and kernel.resident(self) >= 1 + several
 
     def plan(self, name: str) -> Plan:
         """The plan, with barriers."""

@@ -28,6 +28,8 @@ _MOST_STAGES: Final = 8
 FEWEST_STAGES: Final = 3
 #: Bytes of a block's tiles in flight, without the one that is read, beyond which more stages do not pay.
 _ENOUGH_BYTES: Final = 128 << 10
+#: Bytes of a cache line, of which the parts should not be left to different iterations.
+LINE: Final = 128
 #: Into how many an iteration is cut, the fewest first.
 _CUTS: Final = (2, 4, 8)
 #: Blocks of one multiprocessor beyond which more of them are not made room for.
@@ -103,4 +105,4 @@ def room(blocks: int, target: Target) -> int:
     return min(limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block)
 
 
-__all__ = ["FEWEST_STAGES", "cuts", "most_stages", "room", "ways"]
+__all__ = ["FEWEST_STAGES", "LINE", "cuts", "most_stages", "room", "ways"]

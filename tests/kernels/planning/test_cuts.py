@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from mirage_formal.claims.safety.obligations import Safe
@@ -17,7 +16,7 @@ from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, most_stages
+from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, LINE, most_stages
 from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import WaitGroups
 from mirage_formal.kernels.stable.stabilize import stabilize
@@ -100,6 +99,17 @@ def test_tiles_that_fit_only_when_cut_are_not_refused() -> None:
         make_plan(graph, 0, TARGET, replace(plan.schedule, cut=1))
 
 
+def test_cache_lines_stay_together() -> None:
+    """Keys lie along rows of memory: pieces of them are whole cache lines, and two blocks share a multiprocessor."""
+    plan = make_plan(example_kernels.fastest()["decode-b8"], 0, TARGET)
+    keys = plan.inputs[1]
+    assert keys.loop is not None
+    assert plan.schedule.cut > 1
+    assert plan.params[1].strides[keys.loop] == 1
+    assert plan.tensors[1].shape[keys.loop] * 2 >= LINE
+    assert 2 * (lower(plan).shared_bytes + 1024) <= TARGET.limits.shared_bytes_per_sm
+
+
 # --- results
 
 
@@ -163,6 +173,8 @@ ATTENTION = ([(2, 32), (32, 64), (64, 16)], [None, 1, 0])
         kernel([(4, 64)], [1], [op(K.SUM, 0, dim=1), op(K.ACCUM_CONCAT, 1, dim=1)]),
         # Largest elements are joined by their sum.
         kernel([(4, 64)], [1], [op(K.MAX, 0, dim=1), op(K.ACCUM_SUM, 1)]),
+        # The mean over iterations has another divisor if there are more of them.
+        kernel([(4, 64)], [1], [op(K.SUM, 0, dim=1), op(K.ACCUM_MEAN_LAST, 1)]),
         # A piece would lack some of the positions that are kept.
         kernel([(4, 32)], [1], [op(K.ACCUM_SUM_TO_DIMX, 0)]),
         kernel([(4, 48)], [1], [op(K.ACCUM_SUM_TO_DIMX, 0)]),
@@ -182,7 +194,7 @@ def test_other_loops_are_not_cut(graph: KernelGraph) -> None:
 
 
 def test_extents_that_the_pieces_do_not_divide() -> None:
-    graph = kernel([(4, 20)], [1], [op(K.ACCUM_SUM_LAST, 0)])
+    graph = kernel([(4, 60)], [1], [op(K.ACCUM_SUM_LAST, 0)])
     assert cut(graph, 5).forloop_range == 20
     with pytest.raises(UnsupportedError, match="iterations that may be cut into 2"):
         cut(graph, 2)
@@ -191,7 +203,10 @@ def test_extents_that_the_pieces_do_not_divide() -> None:
         make_plan(single, 0, TARGET, Schedule(128, 1, cut=2))
 
 
-def test_what_a_cut_that_is_refused_would_compute_is_something_else() -> None:
-    """The rules are not stricter than they need be in the simplest case: the root of a sum."""
-    x = np.arange(1.0, 9.0)
-    assert not np.isclose(np.sqrt(x[:4].sum()), np.sqrt(x[:2].sum()) + np.sqrt(x[2:4].sum()))
+def test_operators_that_no_output_needs() -> None:
+    """What has no tiles of that size is not cut, even if nothing reads it."""
+    dead = op(K.MATMUL, 0, 1)  # of a whole tile
+    graph = kernel([(4, 64), (16, 8)], [1, None], [dead, op(K.ACCUM_SUM_LAST, 0)])
+    assert make_plan(graph, 0, TARGET).forloop_range == 4
+    with pytest.raises(UnsupportedError, match="iterations that may be cut into 2"):
+        cut(graph, 2)
