@@ -39,26 +39,31 @@ class Stack:
     width: int
     most: int
 
-    def over(self, threads: int) -> Distribution:
-        """Which of a block's threads holds which elements of the whole stack."""
-        return stacked(threads, self.plane, self.extents, self.width, ENOUGH)
-
     def part(self, tensor: PlanTensor, threads: int) -> Distribution | None:
-        """The elements of a tensor, which may have extent 1 along some axes, where threads hold the whole stack's.
+        """The elements of a tensor where threads hold the whole stack's.
+
+        It may have one plane, one row, and any columns: what has other columns meets the stack only where these are
+        reduced.
 
         Returns:
-            None if the tensor has other extents, or if a thread would have more elements than it may.
+            None if the tensor has other planes or rows, or if a thread would have more elements than it may.
         """
         if len(tensor.shape) <= self.plane + 1:
             return None
-        over = self.over(threads)
-        if over.count > self.most:
-            return None
         mine = tensor.extents(self.plane)
-        if any(n not in (1, extent) for n, extent in zip(mine, self.extents, strict=True)):
+        if any(n not in (1, extent) for n, extent in zip(mine[:2], self.extents, strict=False)):
             return None
-        axes = zip(Axis, mine, self.extents, strict=True)
+        cols = None if mine[2] in (1, self.extents[2]) else (mine[2], run(mine[2], self.width))
+        over = stacked(threads, self.plane, self.extents, self.width, ENOUGH, cols)
+        if max(over.count, stacked(threads, self.plane, self.extents, self.width, ENOUGH).count) > self.most:
+            return None
+        axes = zip(Axis, mine, (*self.extents[:2], mine[2] if cols else self.extents[2]), strict=True)
         return over.only(frozenset(axis for axis, n, extent in axes if n == extent))
+
+
+def run(cols: int, most: int) -> int:
+    """Columns of a run that divides all of them."""
+    return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 
 def stack_of(products: Products, width: int) -> Stack | None:
@@ -84,5 +89,4 @@ def _reduced(op: FlatOp, products: Products, width: int) -> Stack | None:
         return None
     again = any(t.shape == shape and len(products.readers.get(n, ())) > 1 for n, t in enumerate(tensors))
     extents = tensors[op.operand].extents(op.dim)
-    run = next(w for w in (width, 4, 2, 1) if w <= width and extents[2] % w == 0)
-    return Stack(op.dim, extents, run, _HELD if again else _PASSING)
+    return Stack(op.dim, extents, run(extents[2], width), _HELD if again else _PASSING)

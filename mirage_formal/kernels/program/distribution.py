@@ -86,11 +86,19 @@ def vector(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
-def stacked(threads: int, plane: int, extents: tuple[int, int, int], width: int, enough: int) -> Distribution:
+def stacked(
+    threads: int,
+    plane: int,
+    extents: tuple[int, int, int],
+    width: int,
+    enough: int,
+    cols: tuple[int, int] | None = None,
+) -> Distribution:
     """A stack of matrices dealt out so that what lies at one place of all planes is in one thread, or in one warp.
 
     Threads are dealt to runs of columns first, then to rows; planes get those that are left, as lanes of one warp, so
-    that a reduction over planes needs shuffles at most. Several warps share the planes where these are many.
+    that a reduction over planes needs shuffles at most. A row stays in one warp as well where a thread then has not too
+    many planes; several warps share the planes where these are many.
 
     Args:
         threads: Threads of the block.
@@ -98,18 +106,24 @@ def stacked(threads: int, plane: int, extents: tuple[int, int, int], width: int,
         extents: Planes, rows and columns.
         width: Columns of a run, a power of two.
         enough: Elements of one thread for which its planes are not shared with another warp.
+        cols: Columns, and those of a run, of a tensor that has others than the stack but the same planes and rows,
+            which threads hold where they hold the stack's.
     """
-    planes, rows, cols = extents
-    across = min(threads, _ceil_power(-(-cols // width)))
+    planes, rows, _ = extents
+    across = min(threads, _ceil_power(-(-extents[2] // width)))
     down = min(threads // across, _ceil_power(rows))
-    each = -(-rows // down) * -(-cols // (across * width)) * width
+    each = -(-rows // down) * -(-extents[2] // (across * width)) * width
     lanes = min(threads // (across * down), _floor_power(planes))
-    if -(-planes // WARP) * each <= enough:
-        lanes = min(lanes, WARP)
+    # One warp has all columns of a row and its share of the planes, or all planes, if that is not too much for it.
+    for most in (max(1, WARP // across), WARP):
+        if -(-planes // most) * each <= enough:
+            lanes = min(lanes, most)
+            break
     # Runs of columns next to each other, and rows, go before the planes as long as all lanes of these fit a warp;
     # planes that do not fit leave room for whole sectors.
     low = min(across * down, WARP // lanes or _SECTOR)
     inner, above = min(across, low), max(1, low // across)
+    count, width = cols or (extents[2], width)
     parts = (
         (Axis.COL, inner, width),
         (Axis.ROW, above, 1),
@@ -126,7 +140,7 @@ def stacked(threads: int, plane: int, extents: tuple[int, int, int], width: int,
     slots = (
         Slot(Axis.PLANE, -(-planes // lanes), lanes),
         Slot(Axis.ROW, -(-rows // down), down),
-        Slot(Axis.COL, -(-cols // (across * width)), across * width),
+        Slot(Axis.COL, -(-count // (across * width)), across * width),
         Slot(Axis.COL, width, 1),
     )
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1), plane=plane)

@@ -26,7 +26,7 @@ from mirage_formal.kernels.program.plan import Axis, Compute, Distribution, Plan
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.stable.stabilize import stabilize
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels import example_kernels
+from tests.kit.kernels import example_kernels, program_interpreter
 from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for
 
 WHOLE = (None, None, None)
@@ -104,6 +104,37 @@ def test_maxima_are_taken_out_in_registers(shape: tuple[int, int, int]) -> None:
     plan, program, _ = compare(graph, arrays=inputs_for(graph, low=0.1), tolerance=4e-3)
     in_registers(plan, program)
     assert isinstance(discharge_safety(program).verdict, Safe)
+
+
+def partial_sums(parts: int, rows: int, cols: int, sums: int) -> KernelGraph:
+    """The weights are sums of several terms each, which are added up here: stacks of different columns."""
+    shapes = [(parts, rows, cols), (parts, rows, sums), (parts, rows, 1)]
+    ops = [
+        op(K.MAX, 2, dim=0),
+        op(K.SUB, 2, 3),
+        op(K.EXP, 4),
+        op(K.MUL, 0, 5),
+        op(K.MUL, 1, 5),
+        op(K.SUM, 6, dim=0),
+        op(K.SUM, 7, dim=0),
+        op(K.SUM, 9, dim=2),
+        op(K.DIV, 8, 10),
+        op(K.ACCUM_SUM, 11),
+    ]
+    return kernel(shapes, ops)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sums"), [((16, 2, 64), 32), ((4, 8, 64), 128), ((8, 4, 64), 256), ((5, 3, 40), 12), ((3, 7, 9), 64)]
+)
+def test_stacks_of_different_columns_are_dealt_alike(shape: tuple[int, int, int], sums: int) -> None:
+    graph = partial_sums(*shape, sums)
+    for run in (program_interpreter.run, emulate.run):
+        plan, program, _ = compare(graph, arrays=inputs_for(graph, low=0.1), tolerance=4e-3, run=run)
+    assert generic(plan) == []
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    if -(-sums // 8) <= 32:
+        in_registers(plan, program)
 
 
 @pytest.mark.parametrize("shape", [(16, 4, 64), (5, 3, 40), (3, 7, 9), (33, 1, 16)])
