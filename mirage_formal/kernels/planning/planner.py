@@ -47,13 +47,15 @@ def make_plan(
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU; its limits bound shared memory and threads.
-        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out.
+        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out, with iterations cut where its
+            pipeline would run dry.
         generic: Of these only schedules that compute every operator the generic way, as a reference for the others.
         known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
-        UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried.
+        UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried,
+            or its iterations may not be cut as the schedule says.
     """
     op = graph.ops[op_index]
     if not isinstance(op, GraphDefined):

@@ -110,10 +110,11 @@ def stacked(
             which threads hold where they hold the stack's.
     """
     planes, rows, _ = extents
-    across = min(threads, _ceil_power(-(-extents[2] // width)))
-    down = min(threads // across, _ceil_power(rows))
+    power = _floor_power(threads)
+    across = min(power, _ceil_power(-(-extents[2] // width)))
+    down = min(power // across, _ceil_power(rows))
     each = -(-rows // down) * -(-extents[2] // (across * width)) * width
-    lanes = min(threads // (across * down), _floor_power(planes))
+    lanes = min(power // (across * down), _floor_power(planes))
     # One warp has all columns of a row and its share of the planes, or all planes, if that is not too much for it.
     for most in (max(1, WARP // across), WARP):
         if -(-planes // most) * each <= enough:
