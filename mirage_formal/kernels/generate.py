@@ -183,7 +183,8 @@ def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanR
     program, plan, loop = kernel.program, kernel.plan, None
     if plan is not None:
         loop = LoopRecord(
-            forloop_range=plan.forloop_range,
+            forloop_range=plan.forloop_range // plan.schedule.cut,
+            cut=plan.schedule.cut,
             stages=plan.stages,
             ring=plan.ring,
             barriers=plan.barriers,

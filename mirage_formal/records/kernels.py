@@ -152,7 +152,8 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     """How the loop of a graph-defined kernel is planned.
 
     Attributes:
-        forloop_range: Its iterations.
+        forloop_range: Its iterations in the µGraph.
+        cut: Iterations of the kernel for each of these.
         stages: Copies of each pipelined tile; 1 if nothing is pipelined.
         ring: Input iterators that are pipelined.
         barriers: Barriers in the text of the plan.
@@ -160,6 +161,7 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     """
 
     forloop_range: Positive
+    cut: Positive
     stages: Positive
     ring: tuple[Count, ...]
     barriers: Count
@@ -182,6 +184,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     warps: tuple[WarpsRecord, ...]
     registers: bool
     resident: bool
+    cut: Positive
 
 
 class CompiledRecord(Record, frozen=True, kw_only=True):

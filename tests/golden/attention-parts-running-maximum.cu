@@ -355,66 +355,152 @@ extern "C" __global__ void __launch_bounds__(256) kernel0(
   }
 }
 
-// kernel1: 2 x 1 x 1 blocks of 128 threads,
-// 83968 bytes of dynamic shared memory.
+// kernel1: 2 x 1 x 1 blocks of 512 threads,
+// 0 bytes of dynamic shared memory.
 //   in0_d3: 524288 x float16, read, aligned to 16 bytes
 //   in1_d4: 8192 x float16, read, aligned to 16 bytes
 //   in2_d5: 8192 x float32, read, aligned to 16 bytes
 //   out0_d6: 32768 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) kernel1(
+extern "C" __global__ void __launch_bounds__(512) kernel1(
     MF_INPUT(mf::half) in0_d3,
     MF_INPUT(mf::half) in1_d4,
     MF_INPUT(float) in2_d5,
     MF_OUTPUT(mf::half) out0_d6
 ) {
-  MF_SHARED_MEMORY(83968);
-  MF_SHARED(float, s10, 256, 81920);  // bytes 81920..82943
-  MF_SHARED(float, s3, 256, 82944);  // bytes 82944..83967
-  MF_SHARED(float, s6, 4096, 65536);  // bytes 65536..81919
-  MF_SHARED(float, s9, 16384, 0);  // bytes 0..65535
-  const int tid = mf::below<128>(threadIdx.x);
+  const int tid = mf::below<512>(threadIdx.x);
   const int bx = mf::below<2>(blockIdx.x);
-  for (int e0 = 0; e0 < 2; ++e0) {
-    MF_FLOATS(sum_1, 1);
-    mf::fill(sum_1, -3.4028235e+38f);
-    for (int k1 = 0; k1 < 16; ++k1) {
-      sum_1[0] = mf::max(sum_1[0], mf::load(in2_d5, bx * 4096 + k1 * 256 + (tid + e0 * 128)));
+  MF_FLOATS(t0, 512);
+  MF_FLOATS(t1, 64);
+  MF_FLOATS(t2, 64);
+  MF_FLOATS(t3, 4);
+  MF_FLOATS(t4, 64);
+  MF_FLOATS(t5, 64);
+  MF_FLOATS(t6, 64);
+  MF_FLOATS(t7, 512);
+  MF_FLOATS(t8, 64);
+  MF_FLOATS(t9, 32);
+  MF_FLOATS(t10, 4);
+  MF_FLOATS(t11, 32);
+  #pragma unroll
+  for (int u0 = 0; u0 < 16; ++u0) {
+    #pragma unroll
+    for (int u1 = 0; u1 < 4; ++u1) {
+      mf::load_vector<8>(
+          t0,
+          u0 * 32 + u1 * 8,
+          in0_d3,
+          bx * 262144 + u0 * 16384 + ((tid / 8) % 4 + (tid / 32) * 4 + u1 * 64) * 64 + (tid % 8) * 8
+      );
     }
-    mf::store(s3, tid + e0 * 128, sum_1[0]);
   }
-  mf::barrier();
-  for (int e2 = 0; e2 < 32; ++e2) {
-    mf::store(
-        s6,
-        ((tid + e2 * 128) / 256) * 256 + (tid + e2 * 128) % 256,
-        mf::round_half(mf::exp(mf::load(in2_d5, bx * 4096 + ((tid + e2 * 128) / 256) * 256 + (tid + e2 * 128) % 256) - mf::load(s3, (tid + e2 * 128) % 256)))
-    );
-  }
-  mf::barrier();
-  for (int e3 = 0; e3 < 128; ++e3) {
-    MF_FLOATS(sum_2, 1);
-    mf::fill(sum_2, 0.0f);
-    for (int k4 = 0; k4 < 16; ++k4) {
-      sum_2[0] = sum_2[0] + mf::load(in0_d3, bx * 262144 + k4 * 16384 + ((tid + e3 * 128) / 64) * 64 + (tid + e3 * 128) % 64) * mf::load(s6, k4 * 256 + (tid + e3 * 128) / 64);
+  #pragma unroll
+  for (int u2 = 0; u2 < 16; ++u2) {
+    #pragma unroll
+    for (int u3 = 0; u3 < 4; ++u3) {
+      t1[u2 * 4 + u3] = mf::load(in1_d4, bx * 4096 + u2 * 256 + ((tid / 8) % 4 + (tid / 32) * 4 + u3 * 64));
     }
-    mf::store(s9, ((tid + e3 * 128) / 64) * 64 + (tid + e3 * 128) % 64, sum_2[0]);
   }
-  for (int e5 = 0; e5 < 2; ++e5) {
-    MF_FLOATS(sum_3, 1);
-    mf::fill(sum_3, 0.0f);
-    for (int k6 = 0; k6 < 16; ++k6) {
-      sum_3[0] = sum_3[0] + mf::load(in1_d4, bx * 4096 + k6 * 256 + (tid + e5 * 128)) * mf::load(s6, k6 * 256 + (tid + e5 * 128));
+  #pragma unroll
+  for (int u4 = 0; u4 < 16; ++u4) {
+    #pragma unroll
+    for (int u5 = 0; u5 < 4; ++u5) {
+      t2[u4 * 4 + u5] = mf::load(in2_d5, bx * 4096 + u4 * 256 + ((tid / 8) % 4 + (tid / 32) * 4 + u5 * 64));
     }
-    mf::store(s10, tid + e5 * 128, sum_3[0]);
   }
-  mf::barrier();
-  for (int e7 = 0; e7 < 128; ++e7) {
-    mf::store(
-        out0_d6,
-        bx * 16384 + ((tid + e7 * 128) / 64) * 64 + (tid + e7 * 128) % 64,
-        mf::div(mf::load(s9, ((tid + e7 * 128) / 64) * 64 + (tid + e7 * 128) % 64), mf::load(s10, (tid + e7 * 128) / 64))
-    );
+  #pragma unroll
+  for (int u6 = 0; u6 < 4; ++u6) {
+    t3[u6] = -3.4028235e+38f;
+  }
+  #pragma unroll
+  for (int u7 = 0; u7 < 16; ++u7) {
+    #pragma unroll
+    for (int u8 = 0; u8 < 4; ++u8) {
+      t3[u8] = mf::max(t3[u8], t2[u7 * 4 + u8]);
+    }
+  }
+  #pragma unroll
+  for (int u9 = 0; u9 < 16; ++u9) {
+    #pragma unroll
+    for (int u10 = 0; u10 < 4; ++u10) {
+      t4[u9 * 4 + u10] = t2[u9 * 4 + u10] - t3[u10];
+    }
+  }
+  #pragma unroll
+  for (int u11 = 0; u11 < 16; ++u11) {
+    #pragma unroll
+    for (int u12 = 0; u12 < 4; ++u12) {
+      t5[u11 * 4 + u12] = mf::exp(t4[u11 * 4 + u12]);
+    }
+  }
+  #pragma unroll
+  for (int u13 = 0; u13 < 16; ++u13) {
+    #pragma unroll
+    for (int u14 = 0; u14 < 4; ++u14) {
+      t6[u13 * 4 + u14] = mf::round_half(t5[u13 * 4 + u14]);
+    }
+  }
+  #pragma unroll
+  for (int u15 = 0; u15 < 16; ++u15) {
+    #pragma unroll
+    for (int u16 = 0; u16 < 4; ++u16) {
+      #pragma unroll
+      for (int u17 = 0; u17 < 8; ++u17) {
+        t7[u15 * 32 + u16 * 8 + u17] = t0[u15 * 32 + u16 * 8 + u17] * t6[u15 * 4 + u16];
+      }
+    }
+  }
+  #pragma unroll
+  for (int u18 = 0; u18 < 16; ++u18) {
+    #pragma unroll
+    for (int u19 = 0; u19 < 4; ++u19) {
+      t8[u18 * 4 + u19] = t1[u18 * 4 + u19] * t6[u18 * 4 + u19];
+    }
+  }
+  #pragma unroll
+  for (int u20 = 0; u20 < 32; ++u20) {
+    t9[u20] = 0.0f;
+  }
+  #pragma unroll
+  for (int u21 = 0; u21 < 16; ++u21) {
+    #pragma unroll
+    for (int u22 = 0; u22 < 4; ++u22) {
+      #pragma unroll
+      for (int u23 = 0; u23 < 8; ++u23) {
+        t9[u22 * 8 + u23] = t9[u22 * 8 + u23] + t7[u21 * 32 + u22 * 8 + u23];
+      }
+    }
+  }
+  #pragma unroll
+  for (int u24 = 0; u24 < 4; ++u24) {
+    t10[u24] = 0.0f;
+  }
+  #pragma unroll
+  for (int u25 = 0; u25 < 16; ++u25) {
+    #pragma unroll
+    for (int u26 = 0; u26 < 4; ++u26) {
+      t10[u26] = t10[u26] + t8[u25 * 4 + u26];
+    }
+  }
+  #pragma unroll
+  for (int u27 = 0; u27 < 4; ++u27) {
+    #pragma unroll
+    for (int u28 = 0; u28 < 8; ++u28) {
+      t11[u27 * 8 + u28] = mf::div(t9[u27 * 8 + u28], t10[u27]);
+    }
+  }
+  #pragma unroll
+  for (int u29 = 0; u29 < 4; ++u29) {
+    mf::store_vector(out0_d6, bx * 16384 + ((tid / 8) % 4 + (tid / 32) * 4 + u29 * 64) * 64 + (tid % 8) * 8, {
+        t11[u29 * 8],
+        t11[u29 * 8 + 1],
+        t11[u29 * 8 + 2],
+        t11[u29 * 8 + 3],
+        t11[u29 * 8 + 4],
+        t11[u29 * 8 + 5],
+        t11[u29 * 8 + 6],
+        t11[u29 * 8 + 7]
+    });
   }
 }

@@ -187,6 +187,15 @@ def apply(op: Elementwise, values: list[Value]) -> Value:
     return Combine(op.fn, values[0], Real(op.constant) if op.constant is not None else values[1])
 
 
+def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
+    """Their sum or maximum as a tree, whose depth is what the result waits for; there is at least one."""
+    rest = list(values)
+    while len(rest) > 1:
+        pairs = [Combine(fn, a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)]
+        rest = [*pairs, *rest[2 * len(pairs) :]]
+    return rest[0]
+
+
 def identity(fn: BinaryFn) -> float:
     """What leaves a sum or maximum as it is."""
     return 0.0 if fn is BinaryFn.ADD else -3.4028234663852886e38

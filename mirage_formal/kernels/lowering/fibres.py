@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.lowering.context import TID, loop, when
+from mirage_formal.kernels.lowering.context import TID, joined, loop, when
 from mirage_formal.kernels.lowering.pointwise import Operand
 from mirage_formal.kernels.program.index import Indices
 from mirage_formal.kernels.program.integers import ZERO
@@ -167,10 +167,10 @@ class _Fibres:
         if warps > 1:
             first = self.ix.equal(self.ix.mod(TID, _WARP), 0)
             out += when(first, (SharedWrite(f"s_{array}", self.ix.div(TID, _WARP), (own,)),))
-            out += [Barrier(), SetReg(array, zero, SharedRead(f"s_{array}", zero))]
-            w = Int(0) if warps == 2 else self.ix.variable(warps - 1, "w")
-            term = SharedRead(f"s_{array}", self.ix.add(w, Int(1)))
-            out += loop(w, warps - 1, (SetReg(array, zero, Combine(fn, own, term)),), unroll=True)
+            out += [
+                Barrier(),
+                SetReg(array, zero, joined(fn, [SharedRead(f"s_{array}", Int(w)) for w in range(warps)])),
+            ]
         return out
 
     def store_each(self, value: Callable[[Value], Value]) -> tuple[Stmt, ...]:

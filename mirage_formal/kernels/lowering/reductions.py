@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_formal.kernels.lowering.context import TID, Context, identity, loop
+from mirage_formal.kernels.lowering.context import TID, Context, identity, joined, loop
 from mirage_formal.kernels.lowering.registers import (
     Vars,
     elementwise,
     index,
-    matrix,
     name,
     number_of,
     over_runs,
@@ -56,16 +55,17 @@ def compute(cx: Context, step: Compute) -> tuple[Stmt, ...]:
             raise AssertionError(op)
 
 
-def axis_of(cx: Context, number: int, dim: int) -> Axis:
-    """The axis of a matrix that a dim of a tensor lies along."""
-    return Axis.COL if dim == len(cx.tensor(number).shape) - 1 else Axis.ROW
+def axis_of(cx: Context, number: int, dim: int, over: Distribution) -> Axis:
+    """The axis of a distribution that a dim of a tensor lies along."""
+    if dim == len(cx.tensor(number).shape) - 1:
+        return Axis.COL
+    return Axis.PLANE if dim == over.plane else Axis.ROW
 
 
 def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt, ...]:
     """Adds a thread's own elements into an array of the result's registers."""
-    axis = axis_of(cx, op.operand, op.dim)
-    shape = matrix(cx, op.operand)
-    extent = shape[0 if axis is Axis.ROW else 1]
+    axis = axis_of(cx, op.operand, op.dim, over)
+    extent = dict(zip(Axis, cx.tensor(op.operand).extents(over.plane), strict=True))[axis]
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
         to = number_of(cx, over, at, lambda i: not folds(over.slots[i], axis, op.kept))
@@ -75,7 +75,7 @@ def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt
             value = value if inside == ONE else Select(inside, value, Real(identity(op.fn)))
         return (SetReg(array, to, Combine(op.fn, Reg(array, to), value)),)
 
-    return over_runs(cx, over, shape, (op.operand,), body)
+    return over_runs(cx, over, op.operand, (op.operand,), body)
 
 
 def across(
@@ -113,21 +113,16 @@ def _through_shared(
     for digit in digits:
         offsets = [o + i * digit.div for i in range(digit.extent) for o in offsets]
     j = cx.iterator(count, "u")
-    total: list[Value] = [
-        SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets
-    ]
-    while len(total) > 1:  # a tree, whose depth is what the result waits for
-        pairs = [Combine(fn, a, b) for a, b in zip(total[::2], total[1::2], strict=False)]
-        total = [*pairs, *total[2 * len(pairs) :]]
+    total = [SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets]
     return [
         *loop(k, count, (write,), unroll=True),
         Barrier(),
-        *loop(j, count, (SetReg(array, j, total[0]),), unroll=True),
+        *loop(j, count, (SetReg(array, j, joined(fn, total)),), unroll=True),
     ]
 
 
 def _reduce(cx: Context, op: Reduce, over: Distribution, scratch: str) -> tuple[Stmt, ...]:
-    found = folded(over, axis_of(cx, op.operand, op.dim), op.kept)
+    found = folded(over, axis_of(cx, op.operand, op.dim, over), op.kept)
     assert found is not None
     result, digits = found
     array = name(op.result)
@@ -142,7 +137,7 @@ def _accumulate(cx: Context, op: Accumulate, step: Compute, over: Distribution) 
     array = name(op.result)
     result, digits = over, tuple[Digit, ...]()
     if op.dim is not None:
-        found = folded(over, axis_of(cx, op.operand, op.dim), op.kept)
+        found = folded(over, axis_of(cx, op.operand, op.dim, over), op.kept)
         assert found is not None
         result, digits = found
     match step.part:
@@ -165,7 +160,7 @@ def _accumulate(cx: Context, op: Accumulate, step: Compute, over: Distribution) 
                 k = index(cx, over, at)
                 return (SetReg(array, k, Combine(op.fn, Reg(array, k), values[0])),)
 
-            return (*rescale, *over_runs(cx, over, matrix(cx, op.operand), (op.operand,), body))
+            return (*rescale, *over_runs(cx, over, op.operand, (op.operand,), body))
 
 
 def _rescaled(cx: Context, op: Accumulate, result: Distribution) -> tuple[Stmt, ...]:
@@ -176,7 +171,7 @@ def _rescaled(cx: Context, op: Accumulate, result: Distribution) -> tuple[Stmt, 
         k = index(cx, result, at)
         return (SetReg(array, k, Combine(BinaryFn.MUL, Reg(array, k), values[0])),)
 
-    return over_runs(cx, result, matrix(cx, op.result), (op.factor,), body)
+    return over_runs(cx, result, op.result, (op.factor,), body)
 
 
 def _running(cx: Context, op: Running, part: Part, over: Distribution) -> tuple[Stmt, ...]:
@@ -197,4 +192,4 @@ def _running(cx: Context, op: Running, part: Part, over: Distribution) -> tuple[
             SetReg(rescale, k, Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, Reg(rescale, k), Reg(largest, k)))),
         )
 
-    return over_runs(cx, over, matrix(cx, op.largest), (op.operand,), body)
+    return over_runs(cx, over, op.largest, (op.operand,), body)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, when
 from mirage_formal.kernels.program.distribution import reads
 from mirage_formal.kernels.program.flat import Elementwise, Repeat
 from mirage_formal.kernels.program.integers import ONE, ZERO
-from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanParam, PlanTensor
+from mirage_formal.kernels.program.plan import EVERY, Axis, Digit, Distribution, PlanParam, PlanTensor
 from mirage_formal.kernels.program.program import (
     GlobalVector,
     Int,
@@ -43,7 +44,7 @@ def place(cx: Context, over: Distribution, axis: Axis, at: Vars) -> IntExpr:
     return cx.ix.add(*threads, *slots)
 
 
-def index(cx: Context, over: Distribution, at: Vars, axes: frozenset[Axis] = BOTH) -> IntExpr:
+def index(cx: Context, over: Distribution, at: Vars, axes: frozenset[Axis] = EVERY) -> IntExpr:
     """Register of an element, in a tensor that has only some of the axes."""
     return number_of(cx, over, at, lambda i: over.slots[i].axis in axes)
 
@@ -79,16 +80,27 @@ def run_length(over: Distribution) -> int:
 
 def position(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> tuple[IntExpr, IntExpr]:
     """(row, col) of a thread's element in a tensor that may have extent 1; always inside it."""
-    row = ZERO if tensor.rows == 1 else cx.ix.clamped(place(cx, over, Axis.ROW, at), tensor.rows)
-    col = ZERO if tensor.cols == 1 else cx.ix.clamped(place(cx, over, Axis.COL, at), tensor.cols)
-    return row, col
+    extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
+    plane, row, col = (
+        ZERO if extent == 1 else cx.ix.clamped(place(cx, over, axis, at), extent) for axis, extent in extents.items()
+    )
+    return row_of(cx, tensor, over, plane, row), col
+
+
+def row_of(cx: Context, tensor: PlanTensor, over: Distribution, plane: IntExpr, row: IntExpr) -> IntExpr:
+    """The row, in the whole tensor as one matrix, of a row of one of its planes."""
+    if over.plane is None:
+        return row
+    inner = prod(tensor.shape[over.plane + 1 : -1])
+    outer = cx.ix.mul(cx.ix.div(row, inner), inner * tensor.shape[over.plane])
+    return cx.ix.add(outer, cx.ix.mul(plane, inner), cx.ix.mod(row, inner))
 
 
 class Operands:
     """Reads the operands of a computation over a distribution, one run of columns at a time."""
 
-    def __init__(self, cx: Context, over: Distribution, rows: int, cols: int) -> None:
-        self.cx, self.over, self.rows, self.cols = cx, over, rows, cols
+    def __init__(self, cx: Context, over: Distribution, result: PlanTensor) -> None:
+        self.cx, self.over, self.result = cx, over, result
         self.run = run_length(over)
         self.loaded: dict[int, str] = {}
         self.statements: list[Stmt] = []
@@ -97,7 +109,7 @@ class Operands:
         """An element; ``prepare`` must have been called for the run that it belongs to."""
         cx, tensor = self.cx, self.cx.tensor(number)
         if tensor.placement.registers is not None:
-            axes = reads(tensor, self.rows, self.cols, self.over)
+            axes = reads(tensor, self.result, self.over)
             if axes is not None:
                 return Reg(name(number), index(cx, self.over, at, axes))
         if number in self.loaded:
@@ -123,14 +135,14 @@ class Operands:
         cx, tensor = self.cx, self.cx.tensor(number)
         if number in self.loaded:
             return
-        if tensor.placement.registers is not None and reads(tensor, self.rows, self.cols, self.over) is not None:
+        if tensor.placement.registers is not None and reads(tensor, self.result, self.over) is not None:
             return
         if tensor.placement.inline:
             op = cx.definitions[number]
             for operand in op.operands if isinstance(op, Elementwise) else (op.operand,):  # type: ignore[union-attr]
                 self._prepare(operand, at, out)
             return
-        if tensor.cols != self.cols:
+        if tensor.cols != self.result.cols:
             return
         array = cx.fresh("v")
         found = vector_load(cx, number, (array, ZERO), position(cx, tensor, self.over, at), self.run)
@@ -213,12 +225,12 @@ def vector_load(cx: Context, number: int, to: tuple[str, IntExpr], at: tuple[Int
 def over_runs(
     cx: Context,
     over: Distribution,
-    shape: tuple[int, int],
+    result: int,
     operands: Sequence[int],
     body: Callable[[list[Value], Vars], Sequence[Stmt]],
 ) -> tuple[Stmt, ...]:
-    """``body`` on the operands' values at every register."""
-    source = Operands(cx, over, *shape)
+    """``body`` on the operands' values at every register of a computation over the shape of a result."""
+    source = Operands(cx, over, cx.tensor(result))
 
     def run(at: Vars) -> tuple[Stmt, ...]:
         before = source.prepare(operands, at)
@@ -252,15 +264,10 @@ def load(cx: Context, number: int) -> tuple[Stmt, ...]:
     return over_slots(cx, over, body, inner=1 if run > 1 else 0)
 
 
-def matrix(cx: Context, number: int) -> tuple[int, int]:
-    """Extents of a tensor as a matrix."""
-    return cx.tensor(number).rows, cx.tensor(number).cols
-
-
 def elementwise(cx: Context, op: Elementwise, over: Distribution) -> tuple[Stmt, ...]:
     """Statements of an elementwise operator."""
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
         return (SetReg(name(op.result), index(cx, over, at), apply(op, values)),)
 
-    return over_runs(cx, over, matrix(cx, op.result), op.operands, body)
+    return over_runs(cx, over, op.result, op.operands, body)

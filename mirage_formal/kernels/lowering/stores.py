@@ -12,6 +12,7 @@ from mirage_formal.kernels.lowering.registers import (
     name,
     over_slots,
     place,
+    row_of,
     run_length,
     vector_width,
 )
@@ -35,10 +36,10 @@ _CHUNK = 8
 
 def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
     """Whether a thread's run lies in the tensor and is this thread's to write."""
-    row = cx.ix.less(place(cx, over, Axis.ROW, at), tensor.rows)
-    col = cx.ix.less(place(cx, over, Axis.COL, at), tensor.cols)
+    extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
+    inside = [cx.ix.less(place(cx, over, axis, at), extent) for axis, extent in extents.items()]
     first = [cx.ix.equal(cx.ix.mod(cx.ix.div(TID, div), extent), 0) for div, extent in replicas(over)]
-    return cx.ix.both((*first, row, col))
+    return cx.ix.both((*first, *inside))
 
 
 def _stored(
@@ -56,13 +57,14 @@ def _stored(
         out: list[Stmt] = []
         for part in range(0, run, width):
             full = at if run == 1 else (*at[:-1], Int(part))
-            row, col = place(cx, over, Axis.ROW, full), place(cx, over, Axis.COL, full)
+            plane, row, col = (place(cx, over, axis, full) for axis in Axis)
             first = index(cx, over, full)
             values: list[Value] = []
             for i in range(width):
                 value = Reg(name(number), cx.ix.add(first, Int(i)))
                 there = ONE if tensor.cols % width == 0 or i == 0 else cx.ix.less(cx.ix.add(col, Int(i)), tensor.cols)
                 values.append(value if there == ONE else Select(there, value, Real(0.0)))
+            row = row_of(cx, tensor, over, plane, row)
             out += when(_inside(cx, tensor, over, full), write(row, col, tuple(values)))
         return tuple(out)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.stacks import Stack
 from mirage_formal.kernels.program.distribution import fragment, reads, vector
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import Axis, Distribution, PlanTensor
@@ -21,11 +22,17 @@ class Distributions:
         products: Its products, with their warps.
         tensors: Its tensors, with the placements that they have so far.
         threads: Threads of a block.
+        stack: Its stack of matrices that is reduced over planes, if it has one.
     """
 
     products: Products
     tensors: Sequence[PlanTensor]
     threads: int
+    stack: Stack | None = None
+
+    def stacked(self, number: int) -> Distribution | None:
+        """The distribution of a tensor that is part of a stack."""
+        return None if self.stack is None else self.stack.part(self.tensors[number], self.threads)
 
     def hint(self, number: int, seen: set[int]) -> Distribution | None:
         """The distribution of a product that a tensor meets elementwise later on."""
@@ -49,6 +56,8 @@ class Distributions:
 
     def fresh(self, number: int) -> Distribution:
         """A distribution for a tensor that no product decides about."""
+        if (stacked := self.stacked(number)) is not None:
+            return stacked
         tensor = self.tensors[number]
         kept = self._kept(number, set())
         down = kept is None and self._down(number, set())
@@ -61,21 +70,28 @@ class Distributions:
         If an operand of one row is what a reduction over rows has left, threads hold it where they hold it after that.
         """
         fresh = self.fresh(op.result)
+        result = self.tensors[op.result]
         wide = vector(self.threads, rows, cols, self._width(op.result), wide=True)
         for n in op.operands:
             tensor = self.tensors[n]
             left = tensor.placement.registers is not None and tensor.rows == 1 < rows
-            if left and reads(tensor, rows, cols, fresh) is None and reads(tensor, rows, cols, wide) is not None:
+            if left and reads(tensor, result, fresh) is None and reads(tensor, result, wide) is not None:
                 return wide
         return fresh
 
-    def fold_axis(self, number: int, dim: int) -> Axis | None:
-        """The axis that a reduction runs along; None if it is neither the columns nor all of the rows."""
+    def fold_axis(self, number: int, dim: int, over: Distribution) -> Axis | None:
+        """The axis of a distribution that a reduction runs along; None if it is none of them as a whole."""
         shape = self.tensors[number].shape
         if dim == len(shape) - 1:
             return Axis.COL
-        others = [extent for d, extent in enumerate(shape[:-1]) if d != dim]
-        return Axis.ROW if all(extent == 1 for extent in others) else None
+        if over.plane is not None:
+            return Axis.PLANE if dim == over.plane else None
+        return Axis.ROW if self._over_rows(number, dim) else None
+
+    def _over_rows(self, number: int, dim: int) -> bool:
+        """Whether a dim of a tensor is all of its rows."""
+        tensor = self.tensors[number]
+        return dim < len(tensor.shape) - 1 and tensor.shape[dim] == tensor.rows
 
     def _extents(self, number: int) -> tuple[int, int]:
         return self.tensors[number].rows, self.tensors[number].cols
@@ -90,7 +106,7 @@ class Distributions:
         seen.add(number)
         for op in self.products.readers.get(number, []):
             if isinstance(op, Reduce | Accumulate) and op.dim is not None:
-                if self.fold_axis(number, op.dim) is Axis.ROW:
+                if self._over_rows(number, op.dim):
                     return True
             elif isinstance(op, Elementwise) and op.result not in seen and self._down(op.result, seen):
                 return True

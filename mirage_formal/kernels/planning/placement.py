@@ -14,6 +14,7 @@ from mirage_formal.kernels.planning.distributions import Distributions
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled
 from mirage_formal.kernels.planning.products import Products, padded
+from mirage_formal.kernels.planning.stacks import stack_of
 from mirage_formal.kernels.program.distribution import folded, inner_digit, reads
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -85,6 +86,16 @@ class Placements:
         """Threads of a block."""
         return self.schedule.threads
 
+    @property
+    def moving_bytes(self) -> int:
+        """Bytes of the tiles that are copied asynchronously in each iteration."""
+        moving = [n for n, chunks in self.copied.items() if chunks and self.flat.tensors[n].phase is Phase.LOOP]
+        return sum(
+            placement.elements * self.shared_dtype[n].bytes
+            for n in moving
+            if (placement := self.tensors[n].placement.shared) is not None
+        )
+
 
 def choose(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
     """Homes of all tensors and ways of all operators.
@@ -113,7 +124,8 @@ class _Chooser:
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
         self.makers, self.readers = products.makers, products.readers
         self.chosen = products
-        self.over = Distributions(products, self.placements.tensors, schedule.threads)
+        stack = stack_of(products, _VECTOR)
+        self.over = Distributions(products, self.placements.tensors, schedule.threads, stack)
         #: Tensors that somebody reads in shared memory; those that ldmatrix reads.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
@@ -168,30 +180,40 @@ class _Chooser:
     def _held(self, number: int) -> Distribution | None:
         return self.tensors[number].placement.registers
 
-    def _need(self, number: int, rows: int, cols: int, over: Distribution) -> None:
-        """An operand is read by a computation over a distribution: elsewhere, if its registers do not fit."""
+    def _need(self, number: int, result: int, over: Distribution) -> None:
+        """An operand is read by a computation over a distribution: elsewhere, if its registers do not fit.
+
+        Args:
+            number: The operand.
+            result: A tensor of the shape over which is computed.
+            over: Which elements each thread computes.
+        """
         tensor = self.tensors[number]
         op = self.makers.get(number)
         if isinstance(op, Repeat) and tensor.placement.inline:
-            self._need(op.operand, rows, cols, over)
-        elif tensor.placement.registers is not None and reads(tensor, rows, cols, over) is None:
+            self._need(op.operand, result, over)
+        elif tensor.placement.registers is not None and reads(tensor, self.tensors[result], over) is None:
             self.spilled.add(number)
 
     def _map(self, op: Elementwise) -> bool:
-        result = self.tensors[op.result]
-        rows, cols = result.rows, result.cols
+        over = self._map_over(op)
+        if not all(self._fits(n, op.result, over) for n in op.operands):
+            return False
         for n in op.operands:
-            tensor = self.tensors[n]
-            if tensor.rows not in (1, rows) or tensor.cols not in (1, cols):
-                return False
-        over = self._map_over(op, rows, cols)
-        for n in op.operands:
-            self._need(n, rows, cols, over)
+            self._need(n, op.result, over)
         self._place(op.result, over)
         self.placements.computes[op.result] = Compute(op, over=over)
         return True
 
-    def _map_over(self, op: Elementwise, rows: int, cols: int) -> Distribution:
+    def _fits(self, number: int, result: int, over: Distribution) -> bool:
+        """Whether a tensor has, along each axis of a distribution, the extent of a result or 1."""
+        mine, whole = (self.tensors[n].extents(over.plane) for n in (number, result))
+        return all(n in (1, extent) for n, extent in zip(mine, whole, strict=True))
+
+    def _map_over(self, op: Elementwise) -> Distribution:
+        if (stacked := self.over.stacked(op.result)) is not None:
+            return stacked
+        rows, cols = self.tensors[op.result].rows, self.tensors[op.result].cols
         held = [
             found
             for n in op.operands
@@ -204,11 +226,9 @@ class _Chooser:
 
     def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
         """(over, distribution of the result, digits to add over) of a reduction."""
-        axis = self.over.fold_axis(number, dim)
-        if axis is None:
-            return None
         for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
-            if over is not None and (found := folded(over, axis, kept)) is not None:
+            axis = None if over is None else self.over.fold_axis(number, dim, over)
+            if over is not None and axis is not None and (found := folded(over, axis, kept)) is not None:
                 return over, *found
         return None
 
@@ -217,7 +237,7 @@ class _Chooser:
         if found is None:
             return False
         over, result, digits = found
-        self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
+        self._need(op.operand, op.operand, over)
         self._place(op.result, result)
         self.placements.computes[op.result] = Compute(op, over=over)
         self.placements.digits[op.result] = digits
@@ -249,7 +269,7 @@ class _Chooser:
             over = self.over.fragment(maker.result)
             warps = self.warps[maker.result]
             if op.factor is not None:
-                self._need(op.factor, self.tensors[op.result].rows, self.tensors[op.result].cols, over)
+                self._need(op.factor, op.result, over)
             self._place(op.result, over)
             if warps.inner > 1:
                 self.placements.digits[op.result] = (inner_digit(warps),)
@@ -257,7 +277,6 @@ class _Chooser:
             return True
         if isinstance(maker, Product) and self.accumulator_of(maker) is op:
             return False  # the generic way adds such products as it computes them
-        shape = self.tensors[op.operand].rows, self.tensors[op.operand].cols
         digits: tuple[Digit, ...] = ()
         if op.dim is None:
             over = self._held(op.operand) or self.over.hint(op.result, set()) or self.over.fresh(op.operand)
@@ -268,11 +287,10 @@ class _Chooser:
                 return False
             over, result, digits = found
         if op.factor is not None:
-            factor, mine = self.tensors[op.factor], self.tensors[op.result]
-            if factor.rows not in (1, mine.rows) or factor.cols not in (1, mine.cols):
+            if not self._fits(op.factor, op.result, result):
                 return False
-            self._need(op.factor, mine.rows, mine.cols, result)
-        self._need(op.operand, *shape, over)
+            self._need(op.factor, op.result, result)
+        self._need(op.operand, op.operand, over)
         self._place(op.result, result)
         self.placements.computes[op.result] = Compute(op, over=over)
         self.placements.digits[op.result] = digits
@@ -280,7 +298,7 @@ class _Chooser:
 
     def _running(self, op: Running) -> bool:
         over = self._held(op.operand) or self.over.fresh(op.operand)
-        self._need(op.operand, self.tensors[op.operand].rows, self.tensors[op.operand].cols, over)
+        self._need(op.operand, op.operand, over)
         for result in results_of(op):
             self._place(result, over)
         self.placements.computes[op.largest] = Compute(op, over=over)
@@ -350,8 +368,9 @@ class _Chooser:
             if (compute := self.placements.computes.get(results_of(op)[0])) is not None
         }
         over = next(iter(overs)) if len(overs) == 1 else None
-        fits = over is not None and reads(tensor.at(Placement(registers=over)), tensor.rows, tensor.cols, over)
-        if over is not None and fits and over.span(Axis.COL) >= tensor.cols > 1:
+        fits = over is not None and reads(tensor.at(Placement(registers=over)), tensor, over)
+        several = over is not None and (tensor.cols > 1 or over.plane is not None)
+        if over is not None and fits and several and over.span(Axis.COL) >= tensor.cols:
             self.placements.brought.append(number)
             self.tensors[number] = tensor.at(Placement(device=True, registers=over))
         else:

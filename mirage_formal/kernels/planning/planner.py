@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from math import prod
+from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.planning.barriers import synchronise
+from mirage_formal.kernels.planning.cuts import may_cut
 from mirage_formal.kernels.planning.expand import Flat, expand
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.products import Products, products_of
-from mirage_formal.kernels.planning.schedules import STAGES, check, most_stages, room, variants, ways
+from mirage_formal.kernels.planning.schedules import (
+    FEWEST_STAGES,
+    LINE,
+    STAGES,
+    check,
+    cuts,
+    most_stages,
+    room,
+    variants,
+    ways,
+)
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import (
-    Phase,
     Plan,
     PlanBuffer,
     PlanParam,
@@ -26,6 +38,9 @@ from mirage_formal.kernels.program.plan import (
     Tile,
 )
 from mirage_formal.kernels.target import Target
+
+#: Bytes of which one in so many may lie in runs that are cut to less than a cache line.
+_FEW: Final = 8
 
 
 def make_plan(
@@ -43,30 +58,34 @@ def make_plan(
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU; its limits bound shared memory and threads.
-        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out.
+        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out, with iterations cut where its
+            pipeline would run dry.
         generic: Of these only schedules that compute every operator the generic way, as a reference for the others.
         known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
-        UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried.
+        UnsupportedError: The block's tensors do not fit in shared memory with the schedule, or with any that is tried,
+            or its iterations may not be cut as the schedule says.
     """
-    kernel = _Kernel.of(graph, op_index, target, known)
-    most, share = target.limits.shared_bytes_per_block, room(kernel.op.graph.blocks, target)
-    best: _Attempt | None = None
+    op = graph.ops[op_index]
+    if not isinstance(op, GraphDefined):
+        raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
+    kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
     if schedule is not None:
-        check(schedule, kernel.products, target)
-        made = _attempt(kernel.placed(schedule), schedule.stages, share)
-        best = made if made.memory.bytes <= most else None
+        loop = _Loop(kernel, 1).cut(schedule.cut)
+        if loop is None:
+            what = f"iterations that may be cut into {schedule.cut}"
+            raise UnsupportedError(f"expected {what}", where="schedule", hint="take a schedule with cut = 1")
+        check(schedule, loop.products, target)
+        made = loop.attempt(loop.choose(schedule), schedule.stages)
+        best = made if made.memory.bytes <= kernel.most else None
     else:
-        for way in ways(kernel.op.graph, kernel.products, generic=generic):
-            best = _staged(kernel.placed(way), most, share)
-            if best is not None:
-                break
+        best = _chosen(kernel, generic=generic)
     if best is None:
-        text = f"expected tensors of a block that fit in {most} bytes of shared memory"
+        text = f"expected tensors of a block that fit in {kernel.most} bytes of shared memory"
         raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
-    return kernel.plan(best)
+    return best.plan(f"kernel{op_index}")
 
 
 def schedules(
@@ -75,7 +94,8 @@ def schedules(
     """Schedules with which a graph-defined kernel can run, each once, the likeliest first.
 
     The first is the one that ``make_plan`` takes if it is given none. Others have another number of threads, another
-    arrangement of warps, or fewer stages. Each fits in shared memory; none is known to be faster than another.
+    arrangement of warps, fewer stages, or iterations cut otherwise. Each fits in shared memory; none is known to be
+    faster than another.
 
     Args:
         graph: A well-formed µGraph.
@@ -87,22 +107,14 @@ def schedules(
         UnsupportedError: The kernel cannot be planned at all.
     """
     first = make_plan(graph, op_index, target, known=known).schedule
-    kernel = _Kernel.of(graph, op_index, target, known)
-    most, share = target.limits.shared_bytes_per_block, room(kernel.op.graph.blocks, target)
-    depths: list[list[Schedule]] = []
-    alike: set[tuple[object, ...]] = set()
-    for way in variants(kernel.products, first, target):
-        try:
-            placements = kernel.placed(way)
-        except UnsupportedError:
-            continue
-        kind = (way.threads, way.warps, tuple(placements.copied.items()), tuple(placements.brought))
-        if kind in alike:  # there was nothing that could be left where it is
-            continue
-        alike.add(kind)
-        deepest = _deepest(placements)
-        wanted = [n for n in range(deepest, 0, -1) if n >= deepest - 1 or n in STAGES]
-        depths.append([replace(way, stages=n) for n in wanted if _attempt(placements, n, share).memory.bytes <= most])
+    op = graph.ops[op_index]
+    assert isinstance(op, GraphDefined)
+    kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
+    whole = _Loop(kernel, 1)
+    known_counts = (1, *cuts(op.graph))
+    counts = [n for n in (first.cut, 2 * first.cut, first.cut // 2) if n in known_counts]
+    loops = [loop for count in counts if (loop := whole.cut(count)) is not None and (loop.count == 1 or loop.lines)]
+    depths = [row for loop in loops for row in loop.depths(replace(first, cut=loop.count), target)]
     seen: set[Schedule] = set()
     for found in (first, *(one for row in zip_longest(*depths) for one in row if one is not None)):
         if found not in seen:
@@ -110,44 +122,142 @@ def schedules(
             yield found
 
 
+def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
+    """The first schedule that fits; iterations are cut if none does, or if its pipeline runs dry."""
+    whole = _Loop(kernel, 1)
+    first = whole.fitting(generic=generic)
+    if generic or (first is not None and first.good):
+        return first
+    for count in cuts(kernel.op.graph):
+        loop = whole.cut(count)
+        found = None if loop is None else loop.fitting(generic=False)
+        if found is not None and found.good and found.loop.lines:
+            return found
+        first = first or found
+    return first
+
+
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """What is planned, and what no schedule changes."""
+    """What is planned: a graph-defined kernel of a µGraph, and where the tensors of the µGraph lie."""
 
-    name: str
+    graph: KernelGraph
+    position: int
     op: GraphDefined
-    flat: Flat
-    params: tuple[PlanParam, ...]
-    inputs: tuple[Tile, ...]
-    savers: tuple[Tile, ...]
+    known: Sequence[Place]
+    target: Target
 
-    @classmethod
-    def of(cls, graph: KernelGraph, op_index: int, target: Target, known: Sequence[Place] | None) -> _Kernel:
-        """See ``make_plan``."""
-        op = graph.ops[op_index]
-        if not isinstance(op, GraphDefined):
-            raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
-        types = kernel_types(graph)
-        flat = expand(op, tuple(types[n] for n in op.operands))
-        lying = places(graph) if known is None else known
-        return cls(f"kernel{op_index}", op, flat, *_interface(graph, op_index, op, flat, lying))
+    @property
+    def most(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return self.target.limits.shared_bytes_per_block
+
+    @property
+    def share(self) -> int:
+        """Bytes of shared memory that a block may take, if it can do with them."""
+        return room(self.op.graph.blocks, self.target)
+
+    def resident(self, attempt: _Attempt) -> int:
+        """Blocks for which one multiprocessor has shared memory."""
+        limits = self.target.limits
+        return limits.shared_bytes_per_sm // (attempt.memory.bytes + limits.shared_reserved_per_block)
+
+
+class _Loop:
+    """A kernel with each iteration cut into some number of them."""
+
+    def __init__(self, kernel: _Kernel, count: int) -> None:
+        self.kernel, self.count = kernel, count
+        block = kernel.op.graph
+        self.op = replace(kernel.op, graph=replace(block, forloop_range=block.forloop_range * count))
+        types = kernel_types(kernel.graph)
+        self.flat = expand(self.op, tuple(types[n] for n in self.op.operands))
+        self.params, self.inputs, self.savers = _interface(
+            kernel.graph, kernel.position, self.op, self.flat, kernel.known
+        )
+        self.sources = tuple(
+            Source(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
+        )
+
+    def cut(self, count: int) -> _Loop | None:
+        """The kernel with iterations cut into this many; None if they may not be."""
+        if count == 1:
+            return self
+        try:
+            finer = _Loop(self.kernel, count)
+        except GraphError:  # there are no such tiles
+            return None
+        return finer if may_cut(self.flat, finer.flat, [tile.loop for tile in self.inputs]) else None
+
+    @property
+    def lines(self) -> bool:
+        """Whether the loop leaves cache lines together: few bytes are in runs of neighbours that it cuts to less."""
+        moving = [(self.flat.tensors[tile.tensor], tile) for tile in self.inputs if tile.loop is not None]
+        sizes = [prod(tensor.shape) * tensor.dtype.bytes for tensor, _ in moving]
+        cut = sum(
+            size
+            for size, (tensor, tile) in zip(sizes, moving, strict=True)
+            if tile.loop is not None
+            and self.params[tile.param].strides[tile.loop] == 1
+            and tensor.shape[tile.loop] * tensor.dtype.bytes < LINE
+        )
+        return cut * _FEW <= sum(sizes)
 
     @property
     def products(self) -> Products:
         """Its products, without warps."""
-        return products_of(self.flat, len(self.inputs))
+        return products_of(self.flat, len(self.sources))
 
-    def placed(self, schedule: Schedule) -> Placements:
-        """Where its tensors live under a schedule."""
-        shapes = (self.flat.tensors[tile.tensor].shape for tile in self.inputs)
-        sources = tuple(
-            Source(*self.params[tile.param].copies(shape)) for tile, shape in zip(self.inputs, shapes, strict=True)
-        )
-        return choose(self.products, sources, schedule)
+    def choose(self, schedule: Schedule) -> Placements:
+        """Placements of all tensors."""
+        return choose(self.products, self.sources, schedule)
 
-    def plan(self, chosen: _Attempt) -> Plan:
-        """The plan as it was attempted."""
-        return chosen.plan(self.name, self.op, self.params, self.inputs, self.savers)
+    def depths(self, first: Schedule, target: Target) -> Iterator[list[Schedule]]:
+        """For each variant of a schedule, those with different stages that fit, the deepest first."""
+        alike: set[tuple[object, ...]] = set()
+        for way in variants(self.products, first, target):
+            try:
+                placements = self.choose(way)
+            except UnsupportedError:
+                continue
+            kind = (way.threads, way.warps, tuple(placements.copied.items()), tuple(placements.brought))
+            if kind in alike:  # there was nothing that could be left where it is
+                continue
+            alike.add(kind)
+            deepest = most_stages(placements.moving_bytes, self.flat.iterations)
+            wanted = (n for n in range(deepest, 0, -1) if n >= deepest - 1 or n in STAGES)
+            fitting = (n for n in wanted if self.attempt(placements, n).memory.bytes <= self.kernel.most)
+            yield [replace(way, stages=n) for n in fitting]
+
+    def fitting(self, *, generic: bool) -> _Attempt | None:
+        """The first of the schedules that are tried that fits."""
+        for way in ways(self.op.graph, self.products, generic=generic):
+            found = self._staged(self.choose(replace(way, cut=self.count)))
+            if found is not None:
+                return found
+        return None
+
+    def attempt(self, placements: Placements, stages: int) -> _Attempt:
+        """The kernel with that many stages."""
+        steps = Steps(placements.flat, placements, stages)
+        return _Attempt(self, placements, steps, _placed(steps, self.kernel.share))
+
+    def _staged(self, placements: Placements) -> _Attempt | None:
+        """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
+
+        If there is not room for all of these, for as many as a pipeline leaves room for.
+        """
+        least = 2 if self.count == 1 else FEWEST_STAGES
+        fallback: _Attempt | None = None
+        for stages in range(most_stages(placements.moving_bytes, self.flat.iterations), 0, -1):
+            attempt = self.attempt(placements, stages)
+            if attempt.memory.bytes > self.kernel.most or (fallback is not None and stages < least):
+                continue
+            if attempt.memory.bytes <= self.kernel.share:
+                return attempt
+            if fallback is None or self.kernel.resident(attempt) > self.kernel.resident(fallback):
+                fallback = attempt
+        return fallback
 
 
 def _interface(
@@ -175,18 +285,27 @@ def _interface(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
+    loop: _Loop
     placements: Placements
     steps: Steps
     memory: Memory
 
-    def plan(
-        self,
-        name: str,
-        op: GraphDefined,
-        params: tuple[PlanParam, ...],
-        inputs: tuple[Tile, ...],
-        savers: tuple[Tile, ...],
-    ) -> Plan:
+    @property
+    def good(self) -> bool:
+        """Whether operators are in registers, and another copy is on its way whenever the loop waits for a stage.
+
+        Where a multiprocessor gets several blocks, it has to hold two: one's copies fill the time in which the other
+        ends and the next one begins.
+        """
+        if not self.placements.moving_bytes:
+            return self.placements.schedule.registers
+        deep = self.steps.stages >= min(FEWEST_STAGES, self.placements.flat.iterations)
+        kernel = self.loop.kernel
+        several = kernel.op.graph.blocks > kernel.target.sms
+        return self.placements.schedule.registers and deep and kernel.resident(self) >= 1 + several
+
+    def plan(self, name: str) -> Plan:
+        """The plan, with barriers."""
         offsets = self.memory.offsets
         sizes = {request.name: request.bytes for request in self.steps.requests}
         ends = {n: offset + sizes[n] for n, offset in offsets.items()}
@@ -200,11 +319,11 @@ class _Attempt:
         ]
         return Plan(
             name,
-            op.graph.grid,
+            self.loop.op.graph.grid,
             self.placements.flat.iterations,
-            params,
-            inputs,
-            savers,
+            self.loop.params,
+            self.loop.inputs,
+            self.loop.savers,
             tuple(self.steps.tensors),
             self.placements.flat.ops,
             schedule.before,
@@ -215,43 +334,6 @@ class _Attempt:
             replace(self.placements.schedule, stages=self.steps.stages),
             self.steps.ring,
         )
-
-
-def _staged(placements: Placements, most: int, share: int) -> _Attempt | None:
-    """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
-
-    Args:
-        placements: The kernel's.
-        most: Bytes of shared memory that a block can have.
-        share: Bytes that it may take, if it can do with them.
-    """
-    fallback: _Attempt | None = None
-    for stages in range(_deepest(placements), 0, -1):
-        attempt = _attempt(placements, stages, share)
-        if attempt.memory.bytes > most:
-            continue
-        if attempt.memory.bytes <= share:
-            return attempt if stages > 1 or fallback is None else fallback
-        if fallback is None or stages >= 2:
-            fallback = attempt
-    return fallback
-
-
-def _deepest(placements: Placements) -> int:
-    """The most stages that pay for a kernel."""
-    flat = placements.flat
-    moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
-    tile_bytes = sum(
-        placement.elements * placements.shared_dtype[n].bytes
-        for n in moving
-        if (placement := placements.tensors[n].placement.shared) is not None
-    )
-    return most_stages(tile_bytes, flat.iterations)
-
-
-def _attempt(placements: Placements, stages: int, share: int) -> _Attempt:
-    steps = Steps(placements.flat, placements, stages)
-    return _Attempt(placements, steps, _placed(steps, share))
 
 
 def _placed(steps: Steps, most: int) -> Memory:

@@ -16,6 +16,7 @@ from mirage_formal.kernels.planning.layout import (
     warp_options,
 )
 from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.stacks import ENOUGH, stack_of
 from mirage_formal.kernels.program.distribution import WARP
 from mirage_formal.kernels.program.plan import Schedule, Warps
 from mirage_formal.kernels.target import Target
@@ -36,8 +37,14 @@ _ARRANGEMENTS: Final = 3
 #: Elements of which a thread of a kernel without products has one vector, while there are threads.
 _VECTOR: Final = 8
 MOST_STAGES: Final = 8
-#: Bytes of a block's tiles in flight beyond which more stages do not pay.
-_ENOUGH_BYTES: Final = 160 << 10
+#: Stages with which a copy is on its way while another is waited for and a third one is read.
+FEWEST_STAGES: Final = 3
+#: Bytes of a block's tiles in flight, without the one that is read, beyond which more stages do not pay.
+_ENOUGH_BYTES: Final = 128 << 10
+#: Bytes of a cache line, of which the parts should not be left to different iterations.
+LINE: Final = 128
+#: Into how many an iteration is cut, the fewest first.
+_CUTS: Final = (2, 4, 8)
 #: Blocks of one multiprocessor beyond which more of them are not made room for.
 _MOST_RESIDENT: Final = 4
 
@@ -65,8 +72,11 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
     """Threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
+        stack = stack_of(products, _VECTOR)
         work = max(prod(tensor.shape) for tensor in products.flat.tensors) // _VECTOR
-        while threads < min(work, _MOST_THREADS):
+        # A thread adds up several planes by itself; lanes would have to exchange what they hold.
+        enough = work if stack is None else prod(stack.extents) // ENOUGH
+        while threads < min(enough, _MOST_THREADS):
             threads *= 2
         return threads, ()
     for count in sorted({threads, *(n for n in _MORE_THREADS if n > threads)}):
@@ -83,7 +93,7 @@ def variants(products: Products, first: Schedule, target: Target) -> Iterator[Sc
     shared memory.
 
     Args:
-        products: The kernel's products.
+        products: The kernel's products, with iterations cut as in ``first``.
         first: The schedule that is tried first.
         target: The GPU.
     """
@@ -98,7 +108,7 @@ def variants(products: Products, first: Schedule, target: Target) -> Iterator[Sc
         for warps in arrangements:
             if accumulators(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
                 for resident in (first.resident, not first.resident):
-                    yield Schedule(threads, 1, warps, resident=resident)
+                    yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
 
 
 def check(schedule: Schedule, products: Products, target: Target) -> None:
@@ -113,6 +123,9 @@ def check(schedule: Schedule, products: Products, target: Target) -> None:
         raise UnsupportedError(what, where="schedule", hint=hint)
     if not 1 <= schedule.stages <= MOST_STAGES:
         what = f"expected 1 to {MOST_STAGES} stages, got {schedule.stages}"
+        raise UnsupportedError(what, where="schedule", hint=hint)
+    if schedule.cut not in (1, *_CUTS):
+        what = f"expected iterations cut into one of {(1, *_CUTS)}, got {schedule.cut}"
         raise UnsupportedError(what, where="schedule", hint=hint)
     shapes = products.shapes if schedule.registers else []
     if len(shapes) != len(schedule.warps):
@@ -130,7 +143,17 @@ def most_stages(tile_bytes: int, iterations: int) -> int:
         tile_bytes: Of the pipelined tiles of one iteration, 0 if there are none.
         iterations: Of the loop.
     """
-    return min(MOST_STAGES, iterations, max(2, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
+    return min(MOST_STAGES, iterations, 1 + max(1, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
+
+
+def cuts(block: BlockGraph) -> Iterator[int]:
+    """Into how many iterations each of a loop's is worth cutting, for a deeper pipeline; not all of them may be.
+
+    Args:
+        block: The block graph.
+    """
+    if block.forloop_range > 1:
+        yield from _CUTS
 
 
 def room(blocks: int, target: Target) -> int:
@@ -145,4 +168,4 @@ def room(blocks: int, target: Target) -> int:
     return min(limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block)
 
 
-__all__ = ["MOST_STAGES", "STAGES", "check", "most_stages", "room", "variants", "ways"]
+__all__ = ["FEWEST_STAGES", "LINE", "MOST_STAGES", "STAGES", "check", "cuts", "most_stages", "room", "variants", "ways"]

@@ -54,11 +54,11 @@ class Steps:
 
     # --- accesses
 
-    def _read(self, number: int, rows: int, cols: int, compute: Compute | None) -> list[Access]:
-        """Accesses of a step that reads a tensor."""
+    def _read(self, number: int, result: int, compute: Compute | None) -> list[Access]:
+        """Accesses of a step that reads a tensor and computes over the shape of a result."""
         tensor = self.tensors[number]
-        over = compute.over if compute is not None else None
-        if over is not None and tensor.placement.registers is not None and reads(tensor, rows, cols, over) is not None:
+        over = compute.over if compute is not None and tensor.placement.registers is not None else None
+        if over is not None and reads(tensor, self.tensors[result], over) is not None:
             return []
         if tensor.placement.shared is not None:
             owner = None
@@ -67,7 +67,7 @@ class Steps:
             return [Access(tensor.placement.shared.buffer, write=False, owner=owner)]
         if tensor.placement.inline and number in self.makers:
             maker = self.makers[number]
-            return [a for n in operands_of(maker) for a in self._read(n, rows, cols, compute)]
+            return [a for n in operands_of(maker) for a in self._read(n, result, compute)]
         return []
 
     def _flat_owner(self, op: FlatOp, number: int) -> bool:
@@ -96,9 +96,8 @@ class Steps:
         """A step of an operator with its accesses."""
         op = compute.op
         first: list[Access] = []
-        rows, cols = self._extent(op)
         if compute.part is not Part.BEGIN and compute.part is not Part.FINISH:
-            first += self._operands(compute, rows, cols)
+            first += self._operands(compute)
         parts = [first]
         if compute.scratch:
             first.append(Access(compute.scratch, write=True))
@@ -119,27 +118,26 @@ class Steps:
                 parts[-1] += [Access(a.buffer, write=False, owner=owner) for a in self._write(result, owner)]
         return Item(compute, tuple(tuple(part) for part in parts))
 
-    def _extent(self, op: FlatOp) -> tuple[int, int]:
-        """Extents of the matrix that an operator in registers runs over."""
-        number = results_of(op)[0]
-        if not isinstance(op, Elementwise | Repeat | Running | Product):
-            number = operands_of(op)[0]
-        return self.tensors[number].rows, self.tensors[number].cols
+    def _computed(self, op: FlatOp) -> int:
+        """A tensor of the shape that an operator in registers runs over."""
+        if isinstance(op, Elementwise | Repeat | Running | Product):
+            return results_of(op)[0]
+        return operands_of(op)[0]
 
-    def _operands(self, compute: Compute, rows: int, cols: int) -> list[Access]:
+    def _operands(self, compute: Compute) -> list[Access]:
         op, out = compute.op, []
+        over = self._computed(op)
         if isinstance(op, Product) and compute.over is not None:
             if not compute.packed:
                 out += self._forced(op.a)
             return [*out, *self._forced(op.b)]
         if isinstance(op, Accumulate) and compute.over is not None:
             if op.factor is not None:
-                result = self.tensors[op.result]
-                target = result.placement.registers
-                out += self._read(op.factor, result.rows, result.cols, replace(compute, over=target))
-            return out if compute.warps is not None else [*out, *self._read(op.operand, rows, cols, compute)]
+                target = self.tensors[op.result].placement.registers
+                out += self._read(op.factor, op.result, replace(compute, over=target))
+            return out if compute.warps is not None else [*out, *self._read(op.operand, over, compute)]
         for n in operands_of(op):
-            out += self._read(n, rows, cols, compute)
+            out += self._read(n, over, compute)
         return out
 
     def _forced(self, number: int) -> list[Access]:
@@ -160,9 +158,8 @@ class Steps:
         for op in depth_order(self.flat.ops):
             self._operator(op)
         for saver, number in enumerate(self.flat.outputs):
-            rows, cols = self.tensors[number].rows, self.tensors[number].cols
             over = self.tensors[number].placement.registers
-            found = [] if over is not None else self._read(number, rows, cols, None)
+            found = [] if over is not None else self._read(number, number, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
             self._place(phase).append(Item(Save(saver), (tuple(found),)))
         self._arrivals()

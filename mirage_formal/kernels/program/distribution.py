@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
-from mirage_formal.kernels.program.plan import BOTH, Axis, Digit, Distribution, PlanTensor, Slot, Warps
+from mirage_formal.kernels.program.plan import Axis, Digit, Distribution, PlanTensor, Slot, Warps
 
 WARP: Final = 32
 #: Rows, columns and inner extent of one product on the tensor cores.
 MMA: Final = (16, 8, 16)
+#: Runs of columns next to each other with which a warp's loads are of whole sectors, whatever the runs.
+_SECTOR: Final = 4
 
-_SUBSETS: Final = (BOTH, frozenset({Axis.ROW}), frozenset({Axis.COL}), frozenset[Axis]())
+#: All sets of axes, the largest first.
+_SUBSETS: Final = tuple(frozenset(axes) for n in (3, 2, 1, 0) for axes in combinations(Axis, n))
 
 
 def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Distribution:
@@ -82,6 +86,67 @@ def vector(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
+def stacked(
+    threads: int,
+    plane: int,
+    extents: tuple[int, int, int],
+    width: int,
+    enough: int,
+    cols: tuple[int, int] | None = None,
+) -> Distribution:
+    """A stack of matrices dealt out so that what lies at one place of all planes is in one thread, or in one warp.
+
+    Threads are dealt to runs of columns first, then to rows; planes get those that are left, as lanes of one warp, so
+    that a reduction over planes needs shuffles at most. A row stays in one warp as well where a thread then has not too
+    many planes; several warps share the planes where these are many.
+
+    Args:
+        threads: Threads of the block.
+        plane: The dim whose positions are planes.
+        extents: Planes, rows and columns.
+        width: Columns of a run, a power of two.
+        enough: Elements of one thread for which its planes are not shared with another warp.
+        cols: Columns, and those of a run, of a tensor that has others than the stack but the same planes and rows,
+            which threads hold where they hold the stack's.
+    """
+    planes, rows, _ = extents
+    power = _floor_power(threads)
+    across = min(power, _ceil_power(-(-extents[2] // width)))
+    down = min(power // across, _ceil_power(rows))
+    each = -(-rows // down) * -(-extents[2] // (across * width)) * width
+    lanes = min(power // (across * down), _floor_power(planes))
+    # One warp has all columns of a row and its share of the planes, or all planes, if that is not too much for it.
+    for most in (max(1, WARP // across), WARP):
+        if -(-planes // most) * each <= enough:
+            lanes = min(lanes, most)
+            break
+    # Runs of columns next to each other, and rows, go before the planes as long as all lanes of these fit a warp;
+    # planes that do not fit leave room for whole sectors.
+    low = min(across * down, WARP // lanes or _SECTOR)
+    inner, above = min(across, low), max(1, low // across)
+    count, width = cols or (extents[2], width)
+    parts = (
+        (Axis.COL, inner, width),
+        (Axis.ROW, above, 1),
+        (Axis.PLANE, lanes, 1),
+        (Axis.COL, across // inner, width * inner),
+        (Axis.ROW, down // above, above),
+    )
+    digits: list[Digit] = []
+    div = 1
+    for axis, extent, stride in parts:
+        if extent > 1:
+            digits.append(Digit(div, extent, axis, stride))
+        div *= extent
+    slots = (
+        Slot(Axis.PLANE, -(-planes // lanes), lanes),
+        Slot(Axis.ROW, -(-rows // down), down),
+        Slot(Axis.COL, -(-count // (across * width)), across * width),
+        Slot(Axis.COL, width, 1),
+    )
+    return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1), plane=plane)
+
+
 def _floor_power(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
@@ -112,7 +177,8 @@ def folded(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tup
             slots.append(slot)
         elif slot.stride % kept:
             return None
-    return Distribution(over.threads, tuple(digits), tuple(slots), over.fragment and kept > 1), tuple(gone)
+    plane = over.plane if axis is not Axis.PLANE or kept > 1 else None
+    return Distribution(over.threads, tuple(digits), tuple(slots), over.fragment and kept > 1, plane), tuple(gone)
 
 
 def folds(slot: Slot, axis: Axis, kept: int) -> bool:
@@ -120,19 +186,22 @@ def folds(slot: Slot, axis: Axis, kept: int) -> bool:
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 
-def reads(operand: PlanTensor, rows: int, cols: int, over: Distribution) -> frozenset[Axis] | None:
-    """How a computation of a [rows, cols] matrix over a distribution reads an operand in its own registers.
+def reads(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozenset[Axis] | None:
+    """How a computation over a distribution reads an operand in its own registers.
+
+    Args:
+        operand: The operand.
+        result: A tensor of the shape over which is computed.
+        over: Which elements of it each thread computes.
 
     Returns:
         The axes along which the operand's registers run; None if a thread does not hold what it needs.
     """
     found = operand.placement.registers
+    mine, whole = operand.extents(over.plane), result.extents(over.plane)
     for axes in _SUBSETS:
-        if found != over.only(axes):
-            continue
-        row_fits = operand.rows == rows if Axis.ROW in axes else operand.rows == 1
-        col_fits = operand.cols == cols if Axis.COL in axes else operand.cols == 1
-        if row_fits and col_fits:
+        wanted = tuple(extent if axis in axes else 1 for axis, extent in zip(Axis, whole, strict=True))
+        if found == over.only(axes) and mine == wanted:
             return axes
     return None
 

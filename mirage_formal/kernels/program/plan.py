@@ -4,7 +4,8 @@ A block graph is flattened into primitive operators over numbered tensors (its i
 plan says for each tensor where it lives (device memory, shared memory, registers, or nowhere because its readers
 compute it), for each operator how it is computed, in which order, and where all threads meet.
 
-Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows.
+Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows. Where one of
+these is reduced, a tensor is a stack of matrices, one for each of the dim's positions: its planes.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Phase(StrEnum):
 
 
 class Axis(StrEnum):
-    """A dimension of a matrix in registers."""
+    """A dimension of a stack of matrices in registers."""
 
+    PLANE = "plane"
     ROW = "row"
     COL = "col"
 
@@ -69,12 +71,15 @@ class Distribution:
         digits: Digits of the thread's number.
         slots: The elements of one thread.
         fragment: Whether whole matrices lie as the accumulators of m16n8k16 products do.
+        plane: The dim whose positions are planes; None for a single matrix, which has every dim but the last in its
+            rows.
     """
 
     threads: int
     digits: tuple[Digit, ...]
     slots: tuple[Slot, ...]
     fragment: bool = False
+    plane: int | None = None
 
     @property
     def count(self) -> int:
@@ -88,16 +93,17 @@ class Distribution:
 
     def only(self, axes: frozenset[Axis]) -> Distribution:
         """The distribution of a tensor that has extent 1 along the other axes."""
-        if len(axes) == 2:
+        if axes == EVERY or (self.plane is None and axes == EVERY - {Axis.PLANE}):
             return self
         return Distribution(
             self.threads,
             tuple(digit for digit in self.digits if digit.axis in axes),
             tuple(slot for slot in self.slots if slot.axis in axes),
+            plane=self.plane if Axis.PLANE in axes else None,
         )
 
 
-BOTH: Final = frozenset({Axis.ROW, Axis.COL})
+EVERY: Final = frozenset(Axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,15 @@ class PlanTensor:
         """The last dim."""
         return self.shape[-1] if self.shape else 1
 
+    def extents(self, plane: int | None) -> tuple[int, int, int]:
+        """Planes, rows of each, columns.
+
+        Args:
+            plane: The dim whose positions are planes, not the last one; None for a single matrix.
+        """
+        planes = 1 if plane is None else self.shape[plane]
+        return planes, self.rows // planes, self.cols
+
     def at(self, placement: Placement) -> PlanTensor:
         """The tensor with another placement."""
         return replace(self, placement=placement)
@@ -210,6 +225,7 @@ class Schedule:
             the generic way.
         resident: Whether inputs are copied to shared memory that only some threads need there; else only what products
             read is.
+        cut: Iterations into which each of the µGraph's is cut; 1 if it is not.
     """
 
     threads: int
@@ -217,6 +233,7 @@ class Schedule:
     warps: tuple[Warps, ...] = ()
     registers: bool = True
     resident: bool = True
+    cut: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +395,7 @@ class Plan:
 
     Attributes:
         name: A C identifier.
+        forloop_range: Iterations of the loop, those of the µGraph's times the schedule's ``cut``.
         params: Inputs, then outputs.
         inputs, savers: The parts of them that a block reads and writes.
         tensors: All tensors of the flattened block graph.

@@ -1,0 +1,242 @@
+"""Iterations that may be cut: a loop over smaller tiles, of which more fit in shared memory, with the same results.
+
+A µGraph says how many iterations a loop has. Where all that its iterations leave behind are sums, maxima and
+concatenations along the dim that the loop splits, they may be taken in smaller pieces as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    Concat,
+    Elementwise,
+    FlatOp,
+    LoopConcat,
+    Product,
+    Reduce,
+    Repeat,
+    Running,
+    operands_of,
+)
+from mirage_formal.kernels.program.plan import Phase
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+
+_ROUNDS: Final = (UnaryFn.ROUND_HALF, UnaryFn.ROUND_BFLOAT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """The same in every iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """What the pieces of an iteration hold, one behind another along a dim.
+
+    Attributes:
+        dim: The dim.
+        weight: The rescaling factor of the running maximum m to which it is relative: it is f * exp(-m), where no piece
+            of f depends on m; None if it is relative to none. Before the exponential, ``shifted``, it is f - m.
+    """
+
+    dim: int
+    weight: int | None = None
+    shifted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The sum, or the largest, of what the pieces of an iteration have; ``weight`` as above."""
+
+    fn: BinaryFn
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Largest:
+    """A running maximum, with its rescaling factor."""
+
+    rescale: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rescale:
+    """The factor of a running maximum."""
+
+
+_State = _Fixed | _Along | _Joined | _Largest | _Rescale
+_FIXED: Final = _Fixed()
+_SUM: Final = _Joined(BinaryFn.ADD)
+
+
+def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
+    """Whether every iteration of a kernel may be cut into several, along the dims that its loop splits.
+
+    Sound: both are the same operators, with the same constants, on tiles of other extents. Each tensor of the loop is
+    tracked as the same in all pieces, as their values one behind another along a dim, or as their sum or maximum, by
+    rules that hold for real numbers whatever the values. What is accumulated is accepted only if it is such a sum,
+    maximum or concatenation, so that the accumulator of all pieces is that of the iterations. A sum that is relative to
+    a running maximum m is accepted only as a sum of f * exp(-m), where m is the same for all that is summed, with the
+    factor of the same maximum: it is the sum of all f so far times exp(-m) for the largest m so far, however that was
+    cut. Anything else is not cut.
+
+    Args:
+        flat: The flattened block graph.
+        finer: The same with several iterations for each of its.
+        loops: For each input the dim that the loop splits, if it does.
+    """
+    count = finer.iterations // flat.iterations
+    same = (flat.ops, flat.outputs) == (finer.ops, finer.outputs)  # no mean of iterations has another divisor
+    if not same or flat.iterations == 1 or count * flat.iterations != finer.iterations:
+        return False
+    states: dict[int, _State] = {}
+    for number, tensor in enumerate(flat.tensors[: len(loops)]):
+        dim = loops[number]
+        if dim is not None and tensor.shape[dim] % count:
+            return False
+        states[number] = _FIXED if dim is None else _Along(dim)
+    rules = _Rules(flat, states, count)
+    return all(rules.follow(op) for op in flat.ops) and not any(
+        flat.tensors[n].phase is Phase.LOOP for n in flat.outputs
+    )
+
+
+class _Rules:
+    def __init__(self, flat: Flat, states: dict[int, _State], count: int) -> None:
+        self.flat, self.states, self.count = flat, states, count
+
+    def follow(self, op: FlatOp) -> bool:
+        """Notes what the results of an operator are; False if that is not known, or if they may not be accumulated."""
+        if isinstance(op, Accumulate | LoopConcat):
+            return self._accumulated(op)
+        if isinstance(op, Running):
+            self.states[op.largest], self.states[op.rescale] = _Largest(op.rescale), _Rescale()
+            return self.states.get(op.operand) == _Joined(BinaryFn.MAX)
+        if self.flat.tensors[op.result].phase is Phase.AFTER:
+            return all(self.flat.tensors[n].phase is not Phase.LOOP for n in operands_of(op))
+        state = self._result(op)
+        if state is not None:
+            self.states[op.result] = state
+        return state is not None
+
+    def _result(self, op: FlatOp) -> _State | None:
+        match op:
+            case Elementwise():
+                return self._mapped(op)
+            case Reduce():
+                return self._reduced(op.operand, op.fn, op.dim, op.kept)
+            case Product():
+                return self._product(op)
+            case Repeat():
+                return self._moved((op.operand,), op.dim)
+            case Concat():
+                return self._moved((op.a, op.b), op.dim)
+            case _:
+                return None
+
+    def _moved(self, operands: tuple[int, ...], dim: int) -> _State | None:
+        """Of operators that move elements along one dim, and no others."""
+        found = {self.states[n] for n in operands}
+        state = found.pop()
+        other = isinstance(state, _Along) and state.dim != dim and state.weight is None
+        return state if not found and (state == _FIXED or other) else None
+
+    def _mapped(self, op: Elementwise) -> _State | None:
+        states = [self.states[n] for n in op.operands]
+        if all(state == _FIXED for state in states):
+            return _FIXED
+        along = [state for state in states if isinstance(state, _Along)]
+        if not along:
+            return self._linear(op, states)
+        dims = {state.dim for state in along}
+        if len(dims) > 1:
+            return None
+        dim = dims.pop()
+        if any(
+            not isinstance(state, _Along) and self.flat.tensors[n].shape[dim] != 1
+            for n, state in zip(op.operands, states, strict=True)
+        ):
+            return None
+        return _pointwise(op, states, dim)
+
+    def _linear(self, op: Elementwise, states: Sequence[_State]) -> _State | None:
+        """Of functions of sums that are the sum of the functions: multiples, sums and differences."""
+        first, rest = states[0], states[1:]
+        if not isinstance(first, _Joined) or first.fn is not BinaryFn.ADD:
+            return None
+        if op.fn in (BinaryFn.MUL, BinaryFn.DIV):
+            return first if all(state == _FIXED for state in rest) else None
+        both = op.fn in (BinaryFn.ADD, BinaryFn.SUB) and states == [_SUM, _SUM]
+        return _SUM if both else None
+
+    def _reduced(self, operand: int, fn: BinaryFn, dim: int | None, kept: int) -> _State | None:
+        state = self.states[operand]
+        if state == _FIXED or dim is None:
+            return state
+        if isinstance(state, _Joined):
+            return state if state.fn is fn and state.weight is None else None
+        if not isinstance(state, _Along) or state.shifted:
+            return None
+        if dim != state.dim:  # other positions may be relative to another maximum
+            return state if state.weight is None else None
+        if state.weight is not None and fn is not BinaryFn.ADD:
+            return None
+        # Positions equal modulo ``kept`` are joined: the same ones, if pieces are multiples of it.
+        pieces = self.flat.tensors[operand].shape[dim] // self.count
+        whole = pieces % kept == 0 and (kept == 1 or pieces > kept)
+        return _Joined(fn, state.weight) if whole else None
+
+    def _product(self, op: Product) -> _State | None:
+        a, b = self.states[op.a], self.states[op.b]
+        rank = len(self.flat.tensors[op.a].shape)
+        row, col = rank - 2, rank - 1
+        if a == _FIXED == b:
+            return _FIXED
+        if isinstance(a, _Along) and isinstance(b, _Along) and (a.dim, b.dim) == (col, row):
+            if a.shifted or b.shifted or (a.weight is not None and b.weight is not None):
+                return None
+            return _Joined(BinaryFn.ADD, b.weight if a.weight is None else a.weight)
+        if (a, b) in ((_SUM, _FIXED), (_FIXED, _SUM)):
+            return _SUM
+        if (a, b) in ((_Along(row), _FIXED), (_FIXED, _Along(col))):
+            return _Along(row if b == _FIXED else col)
+        return None
+
+    def _accumulated(self, op: Accumulate | LoopConcat) -> bool:
+        state = self.states[op.operand]
+        if isinstance(op, LoopConcat):
+            return state == _Along(op.dim)
+        if isinstance(state, _Largest):
+            return (op.fn, op.dim, op.factor) == (BinaryFn.MAX, None, None)
+        joined = self._reduced(op.operand, op.fn, op.dim, op.kept)
+        return joined == _Joined(op.fn, op.factor)
+
+
+def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | None:
+    """Of a function of elements along a dim, and of what is the same for all of them."""
+    along = [state for state in states if isinstance(state, _Along)]
+    weights = [state for state in along if state.weight is not None]
+    others = [state for state in states if not isinstance(state, _Along)]
+    if not weights:
+        if all(state == _FIXED for state in others):
+            return _Along(dim)
+        first, second = states[0], states[-1]
+        if op.fn is BinaryFn.SUB and isinstance(second, _Largest) and isinstance(first, _Along):
+            return _Along(dim, second.rescale, shifted=True)
+        return None
+    if len(weights) > 1 or any(other != _FIXED for other in others):
+        return None
+    (weighted,) = weights
+    if weighted.shifted:
+        return _Along(dim, weighted.weight) if op.fn is UnaryFn.EXP else None
+    # A multiple of f * exp(-m) is one; rounding it is part of the arithmetic.
+    multiple = op.fn is BinaryFn.MUL or (op.fn is BinaryFn.DIV and states[0] == weighted)
+    return weighted if multiple or op.fn in _ROUNDS else None
+
+
+__all__ = ["may_cut"]
