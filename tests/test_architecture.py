@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,3 +169,15 @@ def test_functions_have_few_parameters() -> None:
                 ]
                 found += [f"{path.stem}.{node.name}"] * (len(names) > 6)
     assert len(found) <= 1, found
+
+
+def test_code_generation_knows_no_workload() -> None:
+    """Its rules are about µGraphs: no example and no model is named in what plans, lowers, tunes and runs kernels."""
+    names = {path.stem for path in (REPOSITORY / "examples").rglob("*.py")} | {"attention", "llama", "transformer"}
+    wanted = sorted(names - {"decode", "transposition"})  # those are words of ours as well
+    words = re.compile(rf"\b({'|'.join(map(re.escape, wanted))})\b", re.IGNORECASE)
+    folders = [PACKAGE / "kernels", PACKAGE / "device", PACKAGE / "run" / "tuned", REPOSITORY / "gpu" / "include"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cuh", ".h")]
+    assert len(files) > 60
+    found = [f"{path.name}: {hit[0]}" for path in files for hit in words.finditer(path.read_text())]
+    assert found == []
