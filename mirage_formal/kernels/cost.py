@@ -324,7 +324,7 @@ def _kernel(
         per_sm * (crossing / blocks) / (model.sm_bandwidth_gbs * 1e3),
         (rounds - 1) * model.latency_us,
     )
-    compute = _compute_us(work, target, 1) * per_sm
+    compute = (_compute_us(work, target, 1) + model.step_us * block.forloop_range) * per_sm
     path = work.latency * waves
     body = max(max(memory, compute) + min(memory, compute) / (block.forloop_range * waves), path)
     us = model.launch_us + model.latency_us + body

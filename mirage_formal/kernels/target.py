@@ -36,7 +36,11 @@ class TargetLimits:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Measured or fitted figures of the ranking model (see kernels/cost.py for how they are used)."""
+    """Measured or fitted figures of the ranking model (see kernels/cost.py for how they are used).
+
+    ``step_us``: what one iteration of a block takes of its multiprocessor beside its arithmetic: waits, barriers, the
+    issue of copies.
+    """
 
     bandwidth_efficiency: float
     launch_us: float
@@ -52,6 +56,7 @@ class CostModel:
     scalar_step_clocks: float
     scalar_step_slots: float
     element_copy_slots: float
+    step_us: float
 
 
 @dataclass(frozen=True, slots=True)

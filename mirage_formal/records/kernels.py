@@ -303,6 +303,7 @@ class ModelRecord(Record, frozen=True, kw_only=True):
     scalar_step_clocks: Rate
     scalar_step_slots: Rate
     element_copy_slots: Rate
+    step_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):
