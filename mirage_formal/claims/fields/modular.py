@@ -45,6 +45,13 @@ class Modulus:
         self.m = m
         self._m = np.uint64(m)
 
+    def reduced(self, x: Words) -> Words:
+        """The residues of words: x - m * (x // m), for quotients by one number are much faster than remainders."""
+        whole = x // self._m
+        whole *= self._m
+        np.subtract(x, whole, out=whole)
+        return whole
+
     def constant(self, value: Fraction) -> int | None:
         """The residue of a rational; None if it has none, or if a nonzero rational would become 0."""
         if value.denominator % self.m == 0 or (value != 0 and value.numerator % self.m == 0):
@@ -53,25 +60,25 @@ class Modulus:
 
     def add(self, a: Residues, b: Residues) -> Words:
         """Sum."""
-        return (words(a) + words(b)) % self._m
+        return self.reduced(words(a) + words(b))
 
     def subtract(self, a: Residues, b: Residues) -> Words:
         """Difference."""
-        return (words(a) + (self._m - words(b))) % self._m
+        return self.reduced(words(a) + (self._m - words(b)))
 
     def multiply(self, a: Residues, b: Residues) -> Words:
         """Product."""
-        return (words(a) * words(b)) % self._m
+        return self.reduced(words(a) * words(b))
 
     def scale(self, a: Residues, factor: int) -> Words:
         """Product with a residue."""
         if factor == self.m - 1:
-            return (self._m - words(a)) % self._m
-        return (words(a) * np.uint64(factor)) % self._m
+            return self.reduced(self._m - words(a))
+        return self.reduced(words(a) * np.uint64(factor))
 
     def offset(self, a: Residues, constant: int) -> Words:
         """Sum with a residue."""
-        return (words(a) + np.uint64(constant)) % self._m
+        return self.reduced(words(a) + np.uint64(constant))
 
     def power(self, a: Residues, exponent: int) -> Words:
         """a^exponent for a non-negative exponent, by squaring."""
@@ -113,9 +120,9 @@ class Modulus:
         """Fold an axis to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
         whole = words(a)
         if kept == 1:
-            return np.asarray(whole.sum(axis=axis, keepdims=True)) % self._m
+            return self.reduced(np.asarray(whole.sum(axis=axis, keepdims=True)))
         split = whole.reshape(*a.shape[:axis], a.shape[axis] // kept, kept, *a.shape[axis + 1 :])
-        return np.asarray(split.sum(axis=axis)) % self._m
+        return self.reduced(np.asarray(split.sum(axis=axis)))
 
     def matmul(self, a: Residues, b: Residues) -> Words:
         """Product of [..., m, k] and [..., k, n], leading axes of extent 1 being broadcast."""
@@ -125,7 +132,7 @@ class Modulus:
         inner = a.shape[-1]
         limbs, width, chunk = self._plan(inner)
         if limbs == 1:
-            return self._partial(a, b, chunk) % self._m
+            return self.reduced(self._partial(a, b, chunk))
         if a.size <= b.size:
             rows = a.shape[-2]
             total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
@@ -134,9 +141,11 @@ class Modulus:
             columns = b.shape[-1]
             total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
             pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
-        out = pieces[0] % self._m
+        out = self.reduced(pieces[0])
         for piece in pieces[1:]:
-            out = ((out << np.uint64(width)) + piece) % self._m
+            out <<= np.uint64(width)
+            out += piece
+            out = self.reduced(out)
         return out
 
     def _plan(self, inner: int) -> tuple[int, int, int]:
@@ -161,7 +170,7 @@ class Modulus:
             else:
                 total += piece
                 if count % _CHUNKS == _CHUNKS - 2:
-                    total %= self._m
+                    total = self.reduced(total)
         assert total is not None
         return total
 
@@ -194,8 +203,10 @@ class Powers:
     def __call__(self, x: Residues) -> Words:
         """omega^x elementwise."""
         whole = words(x)
-        fine = self._fine[whole & self._mask]
-        return self._field.multiply(fine, self._coarse[whole >> np.uint64(self._low)])
+        # Signed numbers are what numpy takes elements by; it would convert others one by one.
+        fine = self._fine[(whole & self._mask).view(np.int64)]
+        fine *= self._coarse[(whole >> np.uint64(self._low)).view(np.int64)]
+        return self._field.reduced(fine)
 
 
 def _table(field: Modulus, base: int, bits: int) -> Words:
