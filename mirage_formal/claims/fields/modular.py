@@ -22,6 +22,8 @@ Words = NDArray[np.uint64]
 _EXACT: Final = 1 << 53
 #: Sums of this many partial products below 2^53 fit a uint64.
 _CHUNKS: Final = 1 << 10
+#: Elements that are reduced at a time: they and their quotients stay in a processor's cache.
+_BLOCK: Final = 1 << 14
 #: Below this many elements inverses are taken one by one.
 _SMALL: Final = 64
 
@@ -46,11 +48,22 @@ class Modulus:
         self._m = np.uint64(m)
 
     def reduced(self, x: Words) -> Words:
-        """The residues of words: x - m * (x // m), for quotients by one number are much faster than remainders."""
-        whole = x // self._m
-        whole *= self._m
-        np.subtract(x, whole, out=whole)
-        return whole
+        """The residues of words, which take the words' place: the array is one that nobody else reads.
+
+        A remainder is x - m * (x // m), for quotients by one number are much faster than remainders.
+        """
+        flat = x.ravel(order="K")
+        if not np.shares_memory(flat, x):  # a part of another array
+            np.remainder(x, self._m, out=x)
+            return x
+        quotients = np.empty(min(_BLOCK, flat.size), dtype=np.uint64)
+        for low in range(0, flat.size, _BLOCK):
+            block = flat[low : low + _BLOCK]
+            whole = quotients[: block.size]
+            np.floor_divide(block, self._m, out=whole)
+            whole *= self._m
+            block -= whole
+        return x
 
     def constant(self, value: Fraction) -> int | None:
         """The residue of a rational; None if it has none, or if a nonzero rational would become 0."""
@@ -132,7 +145,7 @@ class Modulus:
         inner = a.shape[-1]
         limbs, width, chunk = self._plan(inner)
         if limbs == 1:
-            return self.reduced(self._partial(a, b, chunk))
+            return self.reduced(words(self._partial(a, b, chunk)))
         if a.size <= b.size:
             rows = a.shape[-2]
             total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
@@ -141,11 +154,11 @@ class Modulus:
             columns = b.shape[-1]
             total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
             pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
-        out = self.reduced(pieces[0])
+        out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)
-            out += piece
-            out = self.reduced(out)
+            out += words(piece)
+            self.reduced(out)
         return out
 
     def _plan(self, inner: int) -> tuple[int, int, int]:
@@ -158,10 +171,12 @@ class Modulus:
                 return limbs, width, chunk
         raise AssertionError
 
-    def _partial(self, a: Residues, b: Residues, chunk: int) -> Words:
+    def _partial(self, a: Residues, b: Residues, chunk: int) -> Residues:
         """The product of small enough factors as integers, not reduced (or reduced where it would overflow)."""
         inner = a.shape[-1]
         a, b = _for_blas(a), _for_blas(b)
+        if inner <= chunk:
+            return np.asarray(np.matmul(a, b))
         total: Words | None = None
         for count, low in enumerate(range(0, inner, chunk)):
             piece = np.matmul(a[..., low : low + chunk], b[..., low : low + chunk, :]).astype(np.uint64)
@@ -170,7 +185,7 @@ class Modulus:
             else:
                 total += piece
                 if count % _CHUNKS == _CHUNKS - 2:
-                    total = self.reduced(total)
+                    self.reduced(total)
         assert total is not None
         return total
 

@@ -50,7 +50,7 @@ _ROUNDS: Final = 4
 #: Time limit of an earlier session's search when there is no time left: what it found is verified.
 NO_TIME_S: Final = 1e-6
 #: Of a time limit the share for searches of parts; the rest is for covers and files.
-_SEARCHES: Final = 0.95
+_SEARCHES: Final = 0.9
 #: Of a time limit the share that is left when no further part's search is begun.
 _TOO_LITTLE: Final = 0.05
 #: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
