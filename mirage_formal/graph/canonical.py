@@ -63,8 +63,14 @@ def digest(graph: KernelGraph) -> str:
 
     It covers everything a graph has: topology, attributes, and the inputs' names, shapes, strides and element types.
     """
-    value = msgspec.to_builtins(record_of(canonical(graph)))
-    return sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return named(graph)[1]
+
+
+def named(graph: KernelGraph) -> tuple[KernelGraph, str]:
+    """The canonical form of a graph, and its digest; see ``canonical`` and ``digest``."""
+    form = canonical(graph)
+    value = msgspec.to_builtins(record_of(form))
+    return form, sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _plain(op: GraphDefined) -> GraphDefined:

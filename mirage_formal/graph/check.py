@@ -6,8 +6,9 @@ reported once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar, assert_never
 
 from mirage_formal.errors import GraphError
@@ -55,10 +56,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Types found in a block graph; None where a fault leaves a tensor without one."""
+    """Types found in a block graph, None where a fault leaves a tensor without one, and its faults."""
 
     tensors: tuple[STensor | None, ...]
     outputs: tuple[DTensor | None, ...]
+    faults: tuple[str, ...]
 
 
 def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
@@ -79,9 +81,8 @@ def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STens
     Raises:
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
     """
-    out: list[str] = []
-    found = _block(block, operands, out)
-    _raise(out)
+    found = _block(block, operands)
+    _raise(found.faults)
     return _known(found.tensors)
 
 
@@ -91,9 +92,8 @@ def block_outputs(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[DTe
     Raises:
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
     """
-    out: list[str] = []
-    found = _block(block, operands, out)
-    _raise(out)
+    found = _block(block, operands)
+    _raise(found.faults)
     return _known(found.outputs)
 
 
@@ -168,7 +168,7 @@ def buffers(graph: ThreadGraph) -> set[int]:
     return found
 
 
-def _raise(out: list[str]) -> None:
+def _raise(out: Sequence[str]) -> None:
     if not out:
         return
     text = out[0] if len(out) == 1 else f"{len(out)} faults:" + "".join(f"\n  - {fault}" for fault in out)
@@ -243,7 +243,9 @@ def _kernel_op(op: KernelOp, types: list[DTensor | None], out: list[str]) -> tup
                 return unknown
             return results
         case GraphDefined():
-            return _block(op.graph, operands, out).outputs
+            found = _block(op.graph, operands)
+            out += found.faults
+            return found.outputs
         case _:
             assert_never(op)
 
@@ -261,12 +263,12 @@ def _geometry(block: BlockGraph, operands: int) -> Iterator[str]:
         yield "expected at least one output saver, got none"
 
 
-def _block(block: BlockGraph, operands: tuple[DTensor | None, ...], out: list[str]) -> _Block:
-    geometry = list(_geometry(block, len(operands)))
-    if geometry:
+@lru_cache(maxsize=1 << 10)  # the candidates of one program have many kernels in common
+def _block(block: BlockGraph, operands: tuple[DTensor | None, ...]) -> _Block:
+    out = list(_geometry(block, len(operands)))
+    if out:
         # Nothing below can be judged without the geometry.
-        out += geometry
-        return _Block((), (None,) * len(block.outputs))
+        return _Block((), (None,) * len(block.outputs), tuple(out))
     types: list[STensor | None] = []
     for index, (iterator, tensor) in enumerate(zip(block.inputs, operands, strict=True)):
         tile = None if tensor is None else iterator_type(block.grid, block.forloop_range, iterator, tensor)
@@ -291,7 +293,7 @@ def _block(block: BlockGraph, operands: tuple[DTensor | None, ...], out: list[st
             out.append(f"output saver {index}: {result}")
             result = None
         outputs.append(result)
-    return _Block(tuple(types), tuple(outputs))
+    return _Block(tuple(types), tuple(outputs), tuple(out))
 
 
 def _block_op(
@@ -357,9 +359,7 @@ def _over(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limit
     if block.blocks > limits.blocks:
         yield f"expected at most {limits.blocks} blocks, got {block.blocks}"
     known = _known(operands)
-    silent: list[str] = []
     if len(known) != len(operands):
         return
-    _block(block, known, silent)
-    if not silent and (needed := shared_bytes(block, known)) > limits.shared_bytes:
+    if not _block(block, known).faults and (needed := shared_bytes(block, known)) > limits.shared_bytes:
         yield f"expected at most {limits.shared_bytes} bytes of shared memory in a block, got {needed}"

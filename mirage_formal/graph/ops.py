@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -134,11 +135,16 @@ class Attrs:
     after: int | None = None
 
     def __repr__(self) -> str:
-        # Canonical forms are ordered by this text, so attributes that came later stand in it only where they are set:
-        # the forms of graphs without them stay what they were.
-        shown = ((field.name, getattr(self, field.name)) for field in fields(self))
-        text = ", ".join(f"{name}={value!r}" for name, value in shown if name in _ALWAYS_SHOWN or value is not None)
-        return f"Attrs({text})"
+        return _text(self)
+
+
+@lru_cache(maxsize=1 << 10)
+def _text(attrs: Attrs) -> str:
+    # Canonical forms are ordered by this text, so attributes that came later stand in it only where they are set:
+    # the forms of graphs without them stay what they were.
+    shown = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
+    text = ", ".join(f"{name}={value!r}" for name, value in shown if name in _ALWAYS_SHOWN or value is not None)
+    return f"Attrs({text})"
 
 
 NO_ATTRS: Final = Attrs()

@@ -8,6 +8,7 @@ at the user's line.
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -103,6 +104,7 @@ def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1 << 12)  # candidates of one program consist of the same operators on the same tiles
 def shared_results(
     kind: OpKind, attrs: Attrs, operands: tuple[STensor, ...], context: BlockContext
 ) -> tuple[STensor, ...] | str:

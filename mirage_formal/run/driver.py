@@ -42,6 +42,7 @@ from mirage_formal.run.ranking import most_us, rank
 from mirage_formal.run.settings import (
     Job,
     Settings,
+    TimeLimits,
     display_path,
     host,
     identity,
@@ -233,8 +234,7 @@ class _Run:
         self.executor = executor
         self.remarks: list[str] = []
         self.begin = time.monotonic()
-        limit = settings.time_limit_s
-        self.deadline = float("inf") if limit is None else self.begin + limit
+        self.limits = TimeLimits.of(settings, self.begin)
         self.status: Status = "complete"
         self.units = 0
         self.unfused_us = estimate(job.program, job.target).us
@@ -252,9 +252,7 @@ class _Run:
         if not self.settings.narrowed and self.settings.keep is None:
             self.most_us = most_us(ranked, self.unfused_us)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
-        evidence = Evidence(
-            self.job, self.executor, self.settings.unit_limit_s, self._show, self.settings.proof_limit_s
-        )
+        evidence = Evidence(self.job, self.executor, self.limits.behind_search(time.monotonic()), self._show)
         if kept is not None:
             evidence.recall(kept.verified, kept.rejected, kept.tests)
         try:
@@ -262,6 +260,8 @@ class _Run:
         except KeyboardInterrupt:
             self.status = "interrupted"
             verified = evidence.chosen(ranked)
+        if evidence.late and self.status == "complete":
+            self.status = "time-limit"
         if kept is None and self.settings.cache and self.status == "complete" and not evidence.lost:
             self._keep(verified, evidence)
         return self._write(verified, evidence, found, recalled=kept is not None)
@@ -290,7 +290,7 @@ class _Run:
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
         tasks = [UnitTask(self.job, self.key, unit) for unit in todo]
         left = len(tasks)
-        limit_s, deadline = self.settings.unit_limit_s, self.deadline
+        limit_s, deadline = self.limits.unit_s, self.limits.search
         for outcome in self.executor.run(search_unit, tasks, limit_s=limit_s, deadline=deadline):
             match outcome:
                 case Done() | Failed():
@@ -303,7 +303,7 @@ class _Run:
             self.status = "time-limit"
 
     def _plan(self) -> list[Unit] | None:
-        for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.deadline):
+        for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):
             match outcome:
                 case Done(value=units):
                     return units

@@ -45,7 +45,7 @@ from mirage_formal.records import (
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
 from mirage_formal.run.ranking import by_numerics, select
-from mirage_formal.run.settings import Job
+from mirage_formal.run.settings import Job, TimeLimits
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 
@@ -77,23 +77,23 @@ class Evidence:
         rejected: Candidates that failed, by digest, in the order of their ranks.
         tests: Final fingerprints computed.
         lost: Whether a task was given up, by its time limit or because its worker died.
+        late: Whether the time limit of the run has ended verification: some candidates were not come to.
     """
 
     def __init__(
         self,
         job: Job,
         pool: Executor[Any],
-        limit_s: float,
+        limits: TimeLimits,
         show: Callable[[Phase, int, int], None],
-        proof_limit_s: float | None = None,
     ) -> None:
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
         self.lost = False
+        self.late = False
         self._job = job
         self._pool = pool
-        self._limit_s = limit_s
-        self._proof_limit_s = limit_s if proof_limit_s is None else proof_limit_s
+        self._limits = limits
         self._show = show
         self._verified: dict[str, Verified] = {}
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
@@ -127,7 +127,7 @@ class Evidence:
                 )
                 if found.digest not in self._verified
             ]
-            if not todo or len(self.rejected) > PATIENCE * self._job.space.keep:
+            if not todo or self.late or len(self.rejected) > PATIENCE * self._job.space.keep:
                 return self.chosen(ranked)
             self._verify(todo)
 
@@ -166,13 +166,14 @@ class Evidence:
 
     def _foreseen(self, found: FoundRecord) -> Foreseen | None:
         task = CandidateTask(self._job, found.graph)
-        outcomes = self._outcomes(Phase.FORESEE, foresee_candidate, [task], self._proof_limit_s)
+        outcomes = self._outcomes(Phase.FORESEE, foresee_candidate, [task], self._limits.proof_s)
         return next((value for _, value in outcomes if isinstance(value, Foreseen)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]
         claims: dict[str, list[Claim]] = {}
-        for index, outcome in self._outcomes(Phase.CERTIFY, certify, tasks):
+        until = self._limits.proofs
+        for index, outcome in self._outcomes(Phase.CERTIFY, certify, tasks, until=until):
             if (certified := self._certified(todo[index], outcome)) is not None:
                 claims[todo[index].digest] = certified
         self._discharge(Phase.CERTIFY, (claim.text for those in claims.values() for claim in those))
@@ -180,7 +181,9 @@ class Evidence:
         accepted: list[tuple[FoundRecord, Accepted]] = []
         tasks = [CandidateTask(self._job, found.graph) for found in left]
         try:
-            for index, result in self._outcomes(Phase.PROVE, verify_candidate, tasks, self._proof_limit_s):
+            for index, result in self._outcomes(
+                Phase.PROVE, verify_candidate, tasks, self._limits.proof_s, until=until
+            ):
                 self.tests += 1
                 match result:
                     case Accepted():
@@ -188,7 +191,7 @@ class Evidence:
                     case Rejected(kind, reason):
                         self._reject(left[index], kind, reason)
                     case Failed(overdue=True):
-                        reason = f"time limit of {self._proof_limit_s:g} s for one proof"
+                        reason = f"time limit of {self._limits.proof_s:g} s for one proof"
                         self._reject(left[index], "unknown", reason)
                     case Failed(reason=reason):
                         self._reject(left[index], "unknown", reason)
@@ -200,23 +203,36 @@ class Evidence:
                     self._verified[found.digest] = self._files(found, claims[found.digest], result)
 
     def _outcomes(
-        self, phase: Phase, function: Callable[[P], R], tasks: Sequence[P], limit_s: float | None = None
+        self,
+        phase: Phase,
+        function: Callable[[P], R],
+        tasks: Sequence[P],
+        limit_s: float | None = None,
+        *,
+        until: float | None = None,
     ) -> Iterator[tuple[int, R | Failed]]:
-        """Outcomes of tasks as they come, with progress shown; one that takes longer than a limit is not repeated."""
-        done = 0
+        """Outcomes of tasks as they come, with progress shown; one that takes longer than a limit is not repeated.
+
+        Those that are not there when the time is over are not yielded.
+        """
+        done, left = 0, len(tasks)
         self._show(phase, done, len(tasks))
-        most = self._limit_s if limit_s is None else limit_s
-        for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None):
+        most = self._limits.unit_s if limit_s is None else limit_s
+        end = self._limits.verified if until is None else until
+        for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None, deadline=end):
             match outcome:
                 case Done(index, value):
+                    left -= 1
                     yield index, value
                 case Failed(index):
+                    left -= 1
                     self.lost = True
                     yield index, outcome
                 case Slow() | None:
                     done -= 1
             done += 1
             self._show(phase, done, len(tasks))
+        self.late |= left > 0
 
     def _certified(self, found: FoundRecord, outcome: list[Claim | Uncertified] | Failed) -> list[Claim] | None:
         if isinstance(outcome, Failed):
@@ -241,7 +257,7 @@ class Evidence:
                 self._discharged[sha256(text.encode())] = answer
 
     def _refuted_by_both(self, found: FoundRecord, claims: dict[str, list[Claim]]) -> bool:
-        if found.digest not in claims:
+        if found.digest not in claims or self._unanswered(claim.text for claim in claims[found.digest]):
             return False
         for claim in claims[found.digest]:
             if (fault := self._fault(claim.text)) is not None:
@@ -251,6 +267,8 @@ class Evidence:
 
     def _settled(self, found: FoundRecord, proof: Proof) -> bool:
         """Whether both solvers refute what the proof leaves to them."""
+        if self._unanswered(obligation.text for obligation in proof.obligations):
+            return False
         for obligation in proof.obligations:
             if (fault := self._fault(obligation.text)) is not None:
                 answers = self._discharged.get(sha256(obligation.text.encode()), ())
@@ -262,6 +280,10 @@ class Evidence:
                 )
                 return False
         return True
+
+    def _unanswered(self, obligations: Iterable[str]) -> bool:
+        """Whether the solvers were not asked all of them for want of time, which says nothing about a candidate."""
+        return self.late and not all(sha256(text.encode()) in self._discharged for text in obligations)
 
     def _fault(self, text: str) -> str | None:
         """What is wrong with the solvers' answers to an obligation, or None if both say unsat."""

@@ -42,7 +42,8 @@ class Options(TypedDict, total=False):
         workers: Worker processes; None is every available processor.
         worker_memory: GiB that a task may use; None is no bound.
         cluster: Address of a dask scheduler whose workers search and prove, or "local:N" (docs/scaling.md).
-        time_limit: Seconds for the search; what was found by then is verified and returned.
+        time_limit: Seconds for the whole call: the search stops after three quarters of it, and what was found by
+            then is verified and returned.
         proof_limit: Seconds for the proof of one candidate.
         out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one: a search
             that is there is continued if it is of the same program and options (a finished one is not searched again),

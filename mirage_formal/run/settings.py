@@ -95,7 +95,8 @@ class Settings:
         cluster: Instead of them, the workers of a dask cluster: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
             scheduler, or "local:N" for N dask workers on this machine.
         worker_memory_gib: Memory that a task may use; one that uses more is killed and tried again, and fails then.
-        time_limit_s: Seconds after which the search stops; what it found by then is still verified and written.
+        time_limit_s: Seconds that a run may take, see ``TimeLimits``: the search stops before, so that what it found by
+            then is verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
         proof_limit_s: Seconds after which the proof of one candidate is given up; it is then not reported.
         resume: Continue the run that is in the output directory.
@@ -151,6 +152,43 @@ class Settings:
                 object.__setattr__(self, field.name, str(value))
             elif hasattr(value, "__index__") and not isinstance(value, int):  # an integer of NumPy
                 object.__setattr__(self, field.name, index(value))
+
+
+#: Shares of a time limit: for the search, and until the end of proofs and of all verification. The rest is for files.
+_SEARCH, _PROOFS, _VERIFIED = 0.75, 0.92, 0.97
+#: Seconds that verification has at least, for the search of a short time limit.
+_LEAST_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long the steps of a run may take.
+
+    Attributes:
+        unit_s: Seconds for one task.
+        proof_s: Seconds for the proof of one candidate.
+        search: Value of time.monotonic() at which the search stops.
+        proofs: Likewise, at which certificates and proofs do: candidates that have none are not reported.
+        verified: Likewise, at which the solvers' answers to proofs and the look at numerics do.
+    """
+
+    unit_s: float
+    proof_s: float
+    search: float = float("inf")
+    proofs: float = float("inf")
+    verified: float = float("inf")
+
+    @classmethod
+    def of(cls, settings: Settings, begin: float) -> TimeLimits:
+        """Those of a run that began then, as time.monotonic() says."""
+        limit = float("inf") if settings.time_limit_s is None else settings.time_limit_s
+        ends = (begin + share * limit for share in (_SEARCH, _PROOFS, _VERIFIED))
+        return cls(settings.unit_limit_s, settings.proof_limit_s, *ends)
+
+    def behind_search(self, now: float) -> TimeLimits:
+        """They, with some time for verification after a search that ended then."""
+        proofs, verified = now + _LEAST_S, now + _LEAST_S * _VERIFIED / _PROOFS
+        return dataclasses.replace(self, proofs=max(self.proofs, proofs), verified=max(self.verified, verified))
 
 
 @dataclass(frozen=True, slots=True)

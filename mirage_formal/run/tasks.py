@@ -21,11 +21,11 @@ from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.numerics.foreseen import foresee
-from mirage_formal.claims.numerics.smaller import Smaller, smaller
+from mirage_formal.claims.numerics.foreseen import MAX_ELEMENTS, foresee
+from mirage_formal.claims.numerics.smaller import Smaller, elements, smaller
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.canonical import named
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
@@ -39,7 +39,6 @@ from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, to_text
-from mirage_formal.meaning.footprint import footprint
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
@@ -134,9 +133,9 @@ def search_unit(task: UnitTask) -> UnitRecord:
 
 
 def _found(job: Job, graph: KernelGraph) -> FoundRecord:
-    graph = canonical(fuse_threads(job.sought.wrapped(graph)))
+    graph, name = named(fuse_threads(job.sought.wrapped(graph)))
     cost = estimate(graph, job.target)
-    return FoundRecord(digest=digest(graph), graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
+    return FoundRecord(digest=name, graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 
 
 class Gate:
@@ -249,8 +248,8 @@ def foresee_candidate(task: CandidateTask) -> Foreseen | None:
     They are those of its running-maximum form, at smaller extents where its own are large.
     """
     program, graph = task.job.program, decode(task.graph)
-    large = max(footprint(program), footprint(graph)) > _OWN_EXTENTS
-    pair = smaller(program, graph) if large else Smaller(program, graph, {})
+    large = elements(program, graph) > _OWN_EXTENTS
+    pair = smaller(program, graph, MAX_ELEMENTS) if large else Smaller(program, graph, {})
     form = stabilize(pair.candidate)
     return foresee(pair.program, form if isinstance(form, KernelGraph) else pair.candidate)
 

@@ -51,6 +51,8 @@ class _Of:
 
 def joined(graph: KernelGraph) -> frozenset[int]:
     """Pads of inputs and of views of inputs, and elementwise operators of such tensors that turn zeros into zeros."""
+    if not any(isinstance(op, Op) and op.kind is OpKind.PAD for op in graph.ops):
+        return frozenset()
     count, known, types = len(graph.inputs), places(graph), kernel_types(graph)
     found: set[int] = set()
     for first, op in numbered(count, graph.ops):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import renumbered
@@ -49,6 +50,7 @@ def fuse_threads(graph: KernelGraph) -> KernelGraph:
     return replace(graph, ops=ops)
 
 
+@lru_cache(maxsize=1 << 10)  # the candidates of one program have many kernels in common
 def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     """Fuse one block graph that reads tensors of these types; see `fuse_threads`."""
     if sum(_elementwise(op) for op in block.ops) < 2:

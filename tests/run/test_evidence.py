@@ -25,13 +25,14 @@ from mirage_formal.records import (
     VerdictRecord,
 )
 from mirage_formal.run.evidence import Evidence, Verified
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, TimeLimits, make_job
 from mirage_formal.run.show import meanings
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
 from mirage_formal.run.work import Accepted, Rejected
 from mirage_formal.workers.dispatch import Done, Failed
 from tests.kit.runs.fake_engine import adding, doubled, fused, program, vacuous
 
+LIMITS = TimeLimits(60.0, 60.0)
 FAILED = Failed(0, "its worker died", 3)
 
 
@@ -41,13 +42,24 @@ class Inline:
     def __init__(self, **answers: Callable[[Any], object]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.ends: tuple[str, int] | None = None  # the task at which the time is over
+        self.deadlines: dict[str, float] = {}
         self.limits: dict[str, set[tuple[float, bool]]] = {}
 
     def run(
-        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, limit_s: float, once: bool = False
+        self,
+        function: Callable[[Any], Any],
+        tasks: Sequence[Any],
+        *,
+        limit_s: float,
+        once: bool = False,
+        deadline: float = float("inf"),
     ) -> Iterator[Done[Any] | Failed | None]:
         self.limits.setdefault(function.__name__, set()).add((limit_s, once))
+        self.deadlines[function.__name__] = deadline
         for index, task in enumerate(tasks):
+            if self.ends == (function.__name__, index):
+                return
             self.asked.append(function.__name__)
             yield None
             asked: Callable[[Any], object] = self.answers.get(function.__name__, function)
@@ -68,7 +80,7 @@ RANKED = [record(fused(program(), 2, 2, 1), 1.0), record(fused(program(), 4, 2, 
 
 def evidence(pool: Inline, keep: int = 1) -> Evidence:
     job = make_job(program(), Settings(config="tiny", keep=keep))
-    return Evidence(job, pool, 60.0, lambda phase, done, total: None)  # type: ignore[arg-type]
+    return Evidence(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
 
 
 def solver(answer: str) -> SolverRecord:
@@ -144,11 +156,49 @@ def test_a_failed_task_is_no_verdict(task: str, kind: str) -> None:
     assert len(mine.rejected) == 3
 
 
+@pytest.mark.parametrize(
+    ("ends", "reported"),
+    [
+        (("certify", 0), []),
+        (("certify", 1), RANKED[:1]),
+        (("discharge_texts", 0), []),
+        (("verify_candidate", 0), []),
+        (("verify_candidate", 2), RANKED[:2]),
+    ],
+)
+def test_what_was_not_come_to_in_time_is_neither_reported_nor_rejected(
+    ends: tuple[str, int], reported: list[FoundRecord]
+) -> None:
+    pool = Inline()
+    pool.ends = ends
+    mine = evidence(pool, keep=3)
+    assert [v.found for v in mine.reported(RANKED)] == reported
+    assert mine.late
+    assert mine.rejected == {}
+    pool.ends = None
+    assert [v.found for v in evidence(pool, keep=3).reported(RANKED)] == RANKED
+
+
+def test_every_step_has_its_time() -> None:
+    pool = Inline()
+    limits = TimeLimits.of(Settings(time_limit_s=100.0), 1000.0)
+    assert limits.search < limits.proofs < limits.verified < 1100.0
+    job = make_job(program(), Settings(config="tiny", keep=3))
+    mine = Evidence(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
+    assert len(mine.reported(RANKED)) == 3
+    assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
+    assert pool.deadlines["discharge_texts"] == pool.deadlines["foresee_candidate"] == limits.verified
+    assert limits.behind_search(1050.0) == limits
+    late = limits.behind_search(1099.0)
+    assert 1099.0 < late.proofs < late.verified
+    assert TimeLimits.of(Settings(), 1000.0).verified == float("inf")
+
+
 def test_one_hopeless_proof_is_given_up_with_its_reason_and_the_next_takes_its_place() -> None:
     overdue = Failed(0, "its worker hung and was killed", 1, overdue=True)
     job = make_job(program(), Settings(config="tiny", keep=1))
     pool = Inline(verify_candidate=on(RANKED[0], overdue, verify_candidate))
-    mine = Evidence(job, pool, 60.0, lambda phase, done, total: None, 2.5)  # type: ignore[arg-type]
+    mine = Evidence(job, pool, TimeLimits(60.0, 2.5), lambda phase, done, total: None)  # type: ignore[arg-type]
     assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
     assert [(r.kind, r.reason) for r in mine.rejected.values()] == [("unknown", "time limit of 2.5 s for one proof")]
     assert pool.limits["verify_candidate"] == {(2.5, True)}
@@ -220,7 +270,7 @@ def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRec
     """A candidate of ``doubled``, without certificates: no search would propose it."""
     job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))
     pool = Inline(certify=lambda task: [])
-    mine = Evidence(job, pool, 60.0, lambda phase, done, total: None)  # type: ignore[arg-type]
+    mine = Evidence(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
     found = record(graph, 1.0)
     return found, mine, mine.choose([found])
 

@@ -71,7 +71,7 @@ class FieldPoint:
         with np.errstate(over="ignore"):
             z = _mix((words(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
             z = _mix(z ^ np.uint64(second))
-        return z % np.uint64(self.fields[part].m)
+        return self.fields[part].reduced(z)
 
 
 def _mix(z: Words) -> Words:

@@ -22,6 +22,8 @@ Words = NDArray[np.uint64]
 _EXACT: Final = 1 << 53
 #: Sums of this many partial products below 2^53 fit a uint64.
 _CHUNKS: Final = 1 << 10
+#: Elements that are reduced at a time: they and their quotients stay in a processor's cache.
+_BLOCK: Final = 1 << 14
 #: Below this many elements inverses are taken one by one.
 _SMALL: Final = 64
 
@@ -45,6 +47,24 @@ class Modulus:
         self.m = m
         self._m = np.uint64(m)
 
+    def reduced(self, x: Words) -> Words:
+        """The residues of words, which take the words' place: the array is one that nobody else reads.
+
+        A remainder is x - m * (x // m), for quotients by one number are much faster than remainders.
+        """
+        flat = x.ravel(order="K")
+        if not np.shares_memory(flat, x):  # a part of another array
+            np.remainder(x, self._m, out=x)
+            return x
+        quotients = np.empty(min(_BLOCK, flat.size), dtype=np.uint64)
+        for low in range(0, flat.size, _BLOCK):
+            block = flat[low : low + _BLOCK]
+            whole = quotients[: block.size]
+            np.floor_divide(block, self._m, out=whole)
+            whole *= self._m
+            block -= whole
+        return x
+
     def constant(self, value: Fraction) -> int | None:
         """The residue of a rational; None if it has none, or if a nonzero rational would become 0."""
         if value.denominator % self.m == 0 or (value != 0 and value.numerator % self.m == 0):
@@ -53,25 +73,25 @@ class Modulus:
 
     def add(self, a: Residues, b: Residues) -> Words:
         """Sum."""
-        return (words(a) + words(b)) % self._m
+        return self.reduced(words(a) + words(b))
 
     def subtract(self, a: Residues, b: Residues) -> Words:
         """Difference."""
-        return (words(a) + (self._m - words(b))) % self._m
+        return self.reduced(words(a) + (self._m - words(b)))
 
     def multiply(self, a: Residues, b: Residues) -> Words:
         """Product."""
-        return (words(a) * words(b)) % self._m
+        return self.reduced(words(a) * words(b))
 
     def scale(self, a: Residues, factor: int) -> Words:
         """Product with a residue."""
         if factor == self.m - 1:
-            return (self._m - words(a)) % self._m
-        return (words(a) * np.uint64(factor)) % self._m
+            return self.reduced(self._m - words(a))
+        return self.reduced(words(a) * np.uint64(factor))
 
     def offset(self, a: Residues, constant: int) -> Words:
         """Sum with a residue."""
-        return (words(a) + np.uint64(constant)) % self._m
+        return self.reduced(words(a) + np.uint64(constant))
 
     def power(self, a: Residues, exponent: int) -> Words:
         """a^exponent for a non-negative exponent, by squaring."""
@@ -113,9 +133,9 @@ class Modulus:
         """Fold an axis to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
         whole = words(a)
         if kept == 1:
-            return np.asarray(whole.sum(axis=axis, keepdims=True)) % self._m
+            return self.reduced(np.asarray(whole.sum(axis=axis, keepdims=True)))
         split = whole.reshape(*a.shape[:axis], a.shape[axis] // kept, kept, *a.shape[axis + 1 :])
-        return np.asarray(split.sum(axis=axis)) % self._m
+        return self.reduced(np.asarray(split.sum(axis=axis)))
 
     def matmul(self, a: Residues, b: Residues) -> Words:
         """Product of [..., m, k] and [..., k, n], leading axes of extent 1 being broadcast."""
@@ -125,7 +145,7 @@ class Modulus:
         inner = a.shape[-1]
         limbs, width, chunk = self._plan(inner)
         if limbs == 1:
-            return self._partial(a, b, chunk) % self._m
+            return self.reduced(words(self._partial(a, b, chunk)))
         if a.size <= b.size:
             rows = a.shape[-2]
             total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
@@ -134,9 +154,11 @@ class Modulus:
             columns = b.shape[-1]
             total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
             pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
-        out = pieces[0] % self._m
+        out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
-            out = ((out << np.uint64(width)) + piece) % self._m
+            out <<= np.uint64(width)
+            out += words(piece)
+            self.reduced(out)
         return out
 
     def _plan(self, inner: int) -> tuple[int, int, int]:
@@ -149,10 +171,12 @@ class Modulus:
                 return limbs, width, chunk
         raise AssertionError
 
-    def _partial(self, a: Residues, b: Residues, chunk: int) -> Words:
+    def _partial(self, a: Residues, b: Residues, chunk: int) -> Residues:
         """The product of small enough factors as integers, not reduced (or reduced where it would overflow)."""
         inner = a.shape[-1]
         a, b = _for_blas(a), _for_blas(b)
+        if inner <= chunk:
+            return np.asarray(np.matmul(a, b))
         total: Words | None = None
         for count, low in enumerate(range(0, inner, chunk)):
             piece = np.matmul(a[..., low : low + chunk], b[..., low : low + chunk, :]).astype(np.uint64)
@@ -161,7 +185,7 @@ class Modulus:
             else:
                 total += piece
                 if count % _CHUNKS == _CHUNKS - 2:
-                    total %= self._m
+                    self.reduced(total)
         assert total is not None
         return total
 
@@ -194,8 +218,10 @@ class Powers:
     def __call__(self, x: Residues) -> Words:
         """omega^x elementwise."""
         whole = words(x)
-        fine = self._fine[whole & self._mask]
-        return self._field.multiply(fine, self._coarse[whole >> np.uint64(self._low)])
+        # Signed numbers are what numpy takes elements by; it would convert others one by one.
+        fine = self._fine[(whole & self._mask).view(np.int64)]
+        fine *= self._coarse[(whole >> np.uint64(self._low)).view(np.int64)]
+        return self._field.reduced(fine)
 
 
 def _table(field: Modulus, base: int, bits: int) -> Words:

@@ -8,9 +8,9 @@ float64 tells, and the extents at fault stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 import numpy as np
@@ -23,6 +23,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import device_results, iterator_type
 from mirage_formal.graph.types import DTensor, STensor, row_major
 from mirage_formal.meaning import reference
+from mirage_formal.meaning.footprint import footprint
 
 #: Smaller extents by the program's own.
 Extents = Mapping[int, int]
@@ -46,41 +47,82 @@ class Smaller:
     extents: Extents
 
 
-def smaller(program: KernelGraph, candidate: KernelGraph) -> Smaller:
+def smaller(program: KernelGraph, candidate: KernelGraph, most: int | None = None) -> Smaller:
     """The smallest that can be made of them; they themselves if nothing can.
+
+    Where all extents together become so small that the two no longer agree, one of them stays as it is, and then more
+    and more of them do.
 
     Args:
         program: The program.
         candidate: A µGraph that computes it.
+        most: Elements that an evaluation may hold (``footprint``): a pair that needs more is not evaluated, and counts
+            as one that does not agree. None is no bound.
 
     Returns:
         A pair that agrees in float64 on random inputs.
     """
-    found = _reduced(program, candidate, frozenset())
-    if _agree(found):
-        return found
-    kept: set[int] = set()
-    for extent in found.extents:
-        kept.add(extent)
-        found = _reduced(program, candidate, frozenset(kept))
-        if _agree(found):
+    least = _reduced(program, candidate, frozenset())
+    for found in (least, *_with_kept(program, candidate, least)) if least.extents else ():
+        if (most is None or elements(found.program, found.candidate) <= most) and _agree(found):
             return found
     return Smaller(program, candidate, {})
+
+
+def elements(program: KernelGraph, candidate: KernelGraph) -> int:
+    """Elements that an evaluation of either holds, at most."""
+    return max(footprint(program), footprint(candidate))
+
+
+def _with_kept(program: KernelGraph, candidate: KernelGraph, least: Smaller) -> Iterator[Smaller]:
+    """Pairs in which one extent stays that ``least`` has made smaller, the smallest pair first; then two, and more."""
+    seen = {tuple(sorted(least.extents.items()))}
+
+    def fresh(found: Smaller) -> bool:
+        known = tuple(sorted(found.extents.items()))
+        new = bool(known) and known not in seen
+        seen.add(known)
+        return new
+
+    ones = [_reduced(program, candidate, frozenset({extent})) for extent in least.extents]
+    yield from filter(fresh, sorted(ones, key=lambda found: elements(found.program, found.candidate)))
+    order = list(least.extents)
+    for count in range(2, len(order)):
+        found = _reduced(program, candidate, frozenset(order[:count]))
+        if fresh(found):
+            yield found
 
 
 def _reduced(program: KernelGraph, candidate: KernelGraph, kept: frozenset[int]) -> Smaller:
     """The extents one after another, the largest first, each as small as it can be; those of ``kept`` stay."""
     found = Smaller(program, candidate, {})
     own = {extent for item in program.inputs for extent in item.tensor.shape}
+    own |= {extent for op in program.ops if isinstance(op, Op) for extent in op.attrs.shape or ()}
     least = 1 if any(isinstance(op, GraphDefined) for op in candidate.ops) else _LEAST
     for extent in sorted(own - kept, reverse=True):
-        for less in (d for d in _divisors(extent) if d >= min(least, extent)):
-            if less == extent:
-                break
-            tried = _at(program, candidate, {**found.extents, extent: less})
+        if extent not in found.extents:
+            found = _one_less(found, (program, candidate), extent, own - kept, least)
+    return found
+
+
+def _one_less(
+    found: Smaller, pair: tuple[KernelGraph, KernelGraph], extent: int, free: Collection[int], least: int
+) -> Smaller:
+    """One more extent as small as it can be, alone, or divided by what one or two others are divided by.
+
+    A reshape ties extents to each other: 4096 becomes smaller only if one of 32 and 128 does. So does a grid axis that
+    splits two of them.
+    """
+    for less in (d for d in _divisors(extent) if d >= min(least, extent)):
+        if less == extent:
+            break
+        factor = extent // less
+        tied = [n for n in sorted(free, reverse=True) if n < extent and n not in found.extents and n % factor == 0]
+        tied = [n for n in tied if n // factor >= min(least, n)]
+        for also in ((), *combinations(tied, 1), *combinations(tied, 2)):
+            tried = _at(*pair, {**found.extents, extent: less, **{n: n // factor for n in also}})
             if tried is not None:
-                found = tried
-                break
+                return tried
     return found
 
 

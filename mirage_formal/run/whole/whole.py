@@ -52,6 +52,10 @@ KEEP: Final = 3
 _ROUNDS: Final = 4
 #: Time limit of an earlier session's search when there is no time left: what it found is verified.
 NO_TIME_S: Final = 1e-6
+#: Of a time limit the share for searches of parts; the rest is for covers and files.
+_SEARCHES: Final = 0.9
+#: Of a time limit the share that is left when no further part's search is begun.
+_TOO_LITTLE: Final = 0.05
 #: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
 #: launch took longer than they say.
 _KERNEL_US: Final = (0.0, 10.0)
@@ -297,7 +301,7 @@ class _Whole:
         if program not in self.reports:
             code, left = digest(program), self._left()
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
-            if earlier is None and left is not None and left <= 0:
+            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit_s or 0.0):
                 self.status = "time-limit"
                 return None
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
@@ -316,7 +320,7 @@ class _Whole:
 
     def _left(self) -> float | None:
         limit = self.settings.time_limit_s
-        return None if limit is None else limit - (time.monotonic() - self.begin)
+        return None if limit is None else _SEARCHES * limit - (time.monotonic() - self.begin)
 
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(left, NO_TIME_S)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
-from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.canonical import named
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
@@ -245,8 +245,7 @@ class KernelSearch:
 
     def _candidate(self, outputs: tuple[int, ...]) -> Iterator[Candidate]:
         """Sound: reported is only what ``accept`` finds Probable or proves; without it the caller must verify."""
-        graph = canonical(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
-        key = digest(graph)
+        graph, key = named(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
         if key in self.digests:
             return
         self.digests.add(key)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
@@ -77,11 +77,11 @@ class GuidedEngine:
         axes = ProgramAxes(program)
         solver = KernelSolver(axes, space, options, tally)
         builder = _Builder(solver, space, self._best)
-        found: dict[str, Candidate] = {}
+        found: dict[KernelGraph, Candidate] = {}
         paths = self._confirmed(PathFinder(solver, (share, shares)).paths(), builder, options, tally)
         for graph in builder.graphs(paths):
             final = canonical(graph)
-            found.setdefault(digest(final), Candidate(final, self.name))
+            found.setdefault(final, Candidate(final, self.name))
         tally.add("candidates", len(found))
         algebra = solver.algebra
         counts = Stats(oracle_calls=algebra.queries, cache_hits=algebra.queries - algebra.misses)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.numerics.smaller import Smaller, smaller
+from mirage_formal.claims.numerics.smaller import Smaller, elements, smaller
 from mirage_formal.emulate.runner import spread, work
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.meaning import reference
+from mirage_formal.meaning.footprint import footprint
 from mirage_formal.run.built.build import build
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.mirage_programs import CASES, weighted, weighted_kernel
@@ -87,13 +92,44 @@ def test_a_program_without_block_graphs() -> None:
     assert kernel_types(found.candidate)[-1].shape == (48, 32, 1)
 
 
-def test_extents_that_only_another_shape_holds_stay() -> None:
-    """The reshape joins two dims; nothing says what the joined one becomes."""
+def test_extents_that_a_reshape_ties_to_each_other_become_smaller_together() -> None:
+    """The reshape joins two dims: the joined one is divided by what one of them is divided by."""
     graph = mf.new_kernel_graph()
     X = graph.new_input((64, 128))
     graph.mark_output(graph.exp(graph.reshape(X, (8192,))))
     program = graph.freeze()
-    assert smaller(program, program) == Smaller(program, program, {})
+    found = smaller(program, program)
+    assert dict(found.extents) == {8192: 2048, 128: 32}  # 64 becomes smaller only if 2048 does once more
+    assert [item.tensor.shape for item in found.program.inputs] == [(64, 32)]
+    assert kernel_types(found.candidate)[-1].shape == (2048,)
+
+
+def test_the_extent_of_a_constant_stays_alone() -> None:
+    """Of three extents it is the one in the middle, so the others are not given up for it."""
+    size = {"b": 96, "k": 256, "n": 1024}
+    program, candidate = w.rmsnorm(**size), w.rmsnorm_by_hand(**size, grid=16, loop=8)
+    assert dict(smaller(program, candidate).extents) == {1024: 128}
+    swapped = w.rmsnorm(b=2, k=1024, n=192), w.rmsnorm_by_hand(b=2, k=1024, n=192, grid=12, loop=8)
+    assert dict(smaller(*swapped).extents) == {192: 32}
+
+
+def test_what_is_too_large_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = {"b": 2, "k": 256, "n": 192}
+    program, candidate = w.rmsnorm(**size), w.rmsnorm_by_hand(**size, grid=12, loop=8)
+    sizes: list[int] = []
+    own = reference.run
+
+    def run(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[np.float64], ...]:
+        sizes.append(footprint(graph))
+        return own(graph, arrays)
+
+    monkeypatch.setattr("mirage_formal.claims.numerics.smaller.reference.run", run)
+    most = elements(program, candidate)
+    assert smaller(program, candidate, most).extents
+    needed = max(sizes)
+    sizes.clear()
+    assert smaller(program, candidate, needed - 1) == Smaller(program, candidate, {})
+    assert max(sizes, default=0) < needed
 
 
 def test_a_wrong_candidate_is_left_as_it_is() -> None:
