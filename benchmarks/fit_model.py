@@ -1,11 +1,15 @@
 """Fits constants of the cost model to measured kernels.
 
     python -m benchmarks.fit_model DIR TIMES [--target h200] [--free NAME ...]
+    python -m benchmarks.fit_model PLACE --device NAME [--target h200] [--free NAME ...]
 
-DIR is what ``benchmarks.corpus_gpu build`` has written, TIMES the corpus_gpu.json of its run. Printed are the mean of
+DIR is what ``benchmarks.corpus_gpu build`` has written, TIMES the corpus_gpu.json of its run. PLACE is a tuning
+directory, NAME a file of its ``times``: then the kernels of all plans count that read inputs of their programs alone,
+each with its first schedule, and every program as much as every other. Printed are the mean of
 |log(measured / estimated)| over the programs with the target's own constants, and the constants that make it least:
-each is raised and lowered in turn, by less and less. The result goes into gpu/targets by hand, with its digits cut to
-what the fit can tell.
+each is raised and lowered in turn, by less and less. For a tuning directory it is also printed what the model's first
+kernel takes over the fastest one (mean over programs), and in how many programs the fastest is among its first 8. The
+result goes into gpu/targets by hand, with its digits cut to what the fit can tell.
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.run.tuned.plans import Place, graph_of, read_plan
 
-FREE = ("tensor_efficiency", "l2_bandwidth_gbs")
+FREE = ("tensor_efficiency", "l2_bandwidth_gbs", "step_us")
 #: Shares of a peak, at most 1.
 _SHARES = frozenset({"tensor_efficiency", "bandwidth_efficiency", "library_efficiency"})
 _ROUNDS = 8
@@ -34,33 +39,65 @@ _FINER = 0.6
 #: Whole layers are sums of many kernels, of which a total says little.
 _MOST_OPERATORS = 25
 
+_FIRST: int = 8
+
 Measured = tuple[KernelGraph, float]
+#: What was measured of each program.
+Data = Sequence[Sequence[Measured]]
 
 
-def read(built: Path, times: Path) -> list[Measured]:
+def read(built: Path, times: Path) -> list[list[Measured]]:
     """The graphs whose kernels were measured, and their microseconds."""
     rows = json.loads(times.read_text())
-    found: list[Measured] = []
+    found: list[list[Measured]] = []
     for row in rows if isinstance(rows, list) else rows["rows"]:
         path = built / str(row["program"]) / LAUNCH_FILE
         if "ours_us" not in row or not path.is_file():
             continue
         graph = from_json(json.dumps(json.loads(path.read_text())["graph"]).encode(), str(path))
         if len(graph.ops) <= _MOST_OPERATORS:
-            found.append((graph, float(row["ours_us"])))
+            found.append([(graph, float(row["ours_us"]))])
     return found
 
 
-def loss(data: Sequence[Measured], target: Target, changed: Mapping[str, float]) -> float:
+def read_tuned(place: Path, device: str) -> list[list[Measured]]:
+    """The kernels of each program whose first schedule was timed, and their microseconds."""
+    known = Place(place)
+    times = known.times(device)
+    found = []
+    for path in sorted((place / "plans").glob("*.json")):
+        pieces = [one for one in read_plan(path).pieces if one.variants and not any(one.warm)]
+        timed = [(one, times[one.variants[0].key]) for one in pieces if one.variants[0].key in times]
+        rows = [(graph_of(one), time.us) for one, time in timed if not time.failed]
+        found.append([(graph, us) for graph, us in rows if any(isinstance(op, GraphDefined) for op in graph.ops)])
+    return [rows for rows in found if rows]
+
+
+def loss(data: Data, target: Target, changed: Mapping[str, float]) -> float:
     """The mean of |log(measured / estimated)|."""
+    other = _with(target, changed)
+    means = (sum(abs(math.log(us / estimate(graph, other).us)) for graph, us in rows) / len(rows) for rows in data)
+    return sum(means) / len(data)
+
+
+def ranks(data: Data, target: Target, changed: Mapping[str, float]) -> tuple[float, int]:
+    """The mean of what the model's first takes over the fastest, and the programs whose fastest is among its first."""
+    other, over, among = _with(target, changed), 0.0, 0
+    for rows in data:
+        ordered = [us for _, us in sorted((estimate(graph, other).us, us) for graph, us in rows)]
+        over += ordered[0] / min(ordered)
+        among += min(ordered[:_FIRST]) == min(ordered)
+    return over / len(data), among
+
+
+def _with(target: Target, changed: Mapping[str, float]) -> Target:
     model = target.model
     for name, value in changed.items():
         model = replace(model, **{name: value})  # type: ignore[arg-type] # names of floats
-    other = replace(target, model=model)
-    return sum(abs(math.log(us / estimate(graph, other).us)) for graph, us in data) / len(data)
+    return replace(target, model=model)
 
 
-def fitted(data: Sequence[Measured], target: Target, free: Sequence[str]) -> dict[str, float]:
+def fitted(data: Data, target: Target, free: Sequence[str]) -> dict[str, float]:
     """The constants that make the loss least, as far as steps of one at a time lead."""
     found = {name: float(getattr(target.model, name)) for name in free}
     best, step = loss(data, target, found), dict.fromkeys(free, _STEP)
@@ -78,21 +115,33 @@ def fitted(data: Sequence[Measured], target: Target, free: Sequence[str]) -> dic
     return found
 
 
+def _said(data: Data, target: Target, changed: Mapping[str, float], device: str | None) -> str:
+    text = f"{loss(data, target, changed):.3f}"
+    if device is None:
+        return text
+    over, among = ranks(data, target, changed)
+    return f"{text}; first over fastest {over:.3f}; fastest among the first {_FIRST}: {among} of {len(data)}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the fit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("built", type=Path, metavar="DIR")
-    parser.add_argument("times", type=Path, metavar="TIMES")
+    parser.add_argument("times", type=Path, metavar="TIMES", nargs="?")
+    parser.add_argument("--device", metavar="NAME", help="DIR is a tuning directory; the times of this GPU")
     parser.add_argument("--target", default="h200")
     parser.add_argument("--free", nargs="+", default=list(FREE), metavar="NAME")
     args = parser.parse_args(argv)
-    data, target = read(args.built, args.times), load_target(args.target)
+    if (args.times is None) == (args.device is None):
+        parser.error("expected TIMES or --device")
+    data = read(args.built, args.times) if args.device is None else read_tuned(args.built, args.device)
+    target = load_target(args.target)
     if not data:
-        print(f"{args.times}: no measured program has kernels in {args.built}", file=sys.stderr)
+        print(f"{args.times or args.device}: no measured program has kernels in {args.built}", file=sys.stderr)
         return 1
-    print(f"{len(data)} programs; {args.target}'s own constants: {loss(data, target, {}):.3f}")
+    print(f"{len(data)} programs; {args.target}'s own constants: {_said(data, target, {}, args.device)}")
     found = fitted(data, target, args.free)
-    print(f"fitted: {loss(data, target, found):.3f}")
+    print(f"fitted: {_said(data, target, found, args.device)}")
     for name, value in found.items():
         print(f"  {name}: {getattr(target.model, name):g} -> {value:.3g}")
     return 0

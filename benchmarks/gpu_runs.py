@@ -1,9 +1,14 @@
 """Runs of the examples with kernels, for benchmarks/gpu_bench.py: directories <example>-b<batch>.
 
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
+    .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 96] [--count 48]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
 built anew, and what a device has said about earlier ones goes with them.
+
+With --tune kernels are tuned instead (docs/kernels.md): the first call makes those that are to be timed, in OUT/tuning;
+then, where the GPU is, `python -m mirage_formal.gpu tune --place OUT/tuning`; with --device NAME, a file of
+OUT/tuning/times, the second call builds the candidates that have the least sums of times.
 """
 
 from __future__ import annotations
@@ -15,16 +20,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Name of the run: file and program of examples/.
+#: Name of the run: file and program of examples/, and its search space, if it is not the default. Without one nothing is
+#: reported above the operators one by one, and fused kernels that the cost model puts there would not be measured.
 EXAMPLES = {
-    "attn": ("attn", "attn"),
-    "qk": ("qknorm", "qk"),
-    "qv": ("qknorm", "qv"),
-    "rmsnorm": ("rmsnorm", "rmsnorm"),
-    "lora": ("lora", "lora"),
-    "gated_mlp": ("gated_mlp", "gated_mlp"),
-    "ntrans": ("ntrans", "ntrans"),
-    "decode": ("decode", "decode"),
+    "attn": ("attn", "attn", ""),
+    "qk": ("qknorm", "qk", ""),
+    "qv": ("qknorm", "qv", ""),
+    "rmsnorm": ("rmsnorm", "rmsnorm", ""),
+    "lora": ("lora", "lora", ""),
+    "gated_mlp": ("gated_mlp", "gated_mlp", "mlp"),
+    "ntrans": ("ntrans", "ntrans", ""),
+    "decode": ("decode", "decode", ""),
 }
 
 
@@ -37,20 +43,28 @@ def main() -> int:
     parser.add_argument("--arch", action="append", help="architecture to compile for; repeatable [default: sm_90a]")
     parser.add_argument("--again", action="store_true", help="search again what is there")
     parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
+    parser.add_argument("--tune", action="store_true", help="tune kernels instead of building the model's best")
+    parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
+    parser.add_argument("--kernels", type=int, default=96, help="kernels of a run that are tried [default: 96]")
     given = parser.parse_args()
     runs = []
     for batch in given.batches:
-        for name, (file, program) in EXAMPLES.items():
+        for name, (file, program, space) in EXAMPLES.items():
             run = given.out / f"{name}-b{batch}"
             runs.append(run)
             if given.again or not (run / "summary.json").is_file():
                 command = [sys.executable, "-m", "mirage_formal.search", f"examples/{file}.py", "--program", program]
                 workers = ["--workers", str(given.workers)] if given.workers else []
                 environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
-                command += ["--keep", str(given.count)]
+                command += ["--keep", str(given.count), *(["--config", space] if space else [])]
                 if (run / "run.json").is_file():
                     command.append("--force" if given.again else "--resume")
                 subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
+    if given.tune:
+        command = [sys.executable, "-m", "mirage_formal", "tune", *map(str, runs), "--kernels", str(given.kernels)]
+        command += ["--place", str(given.out / "tuning"), *(["--device", given.device] if given.device else [])]
+        command += ["--finalists", "4", *(["--workers", str(given.workers)] if given.workers else [])]
+        return subprocess.run(command, check=False).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
     command = [sys.executable, "-m", "mirage_formal.run.built", *map(str, runs), "--count", str(given.count)]
     return subprocess.run([*command, *archs, "--force"], check=False).returncode
