@@ -20,8 +20,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Name of the run: file and program of examples/, and its search space, if it is not the default. Without one nothing is
-#: reported above the operators one by one, and fused kernels that the cost model puts there would not be measured.
+#: Name of the run: file and program of examples/, and its search space, if it is not the default. Without a space
+#: nothing is reported above the operators one by one, and fused kernels that the model puts there are not measured.
 EXAMPLES = {
     "attn": ("attn", "attn", ""),
     "qk": ("qknorm", "qk", ""),
