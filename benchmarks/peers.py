@@ -83,7 +83,7 @@ def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Ten
     return F.silu(x @ w1) * (x @ w2)
 
 
-def _ntrans(x: torch.Tensor, h: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+def _ntrans(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
     return _norm(x + alpha * (_norm(h) + x))
 
 
