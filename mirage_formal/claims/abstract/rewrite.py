@@ -6,6 +6,7 @@ its two directions. Two terms that A_eq makes equal reach one term, so the insta
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -29,11 +30,12 @@ class Normaliser:
     Args:
         axioms: The axioms; by default, the project's.
         expand: Whether products of sums and of quotients are multiplied out; else factors and terms are only sorted.
+        most: Instances after which TooLong is raised.
     """
 
-    def __init__(self, axioms: AxiomSet | None = None, *, expand: bool = True) -> None:
+    def __init__(self, axioms: AxiomSet | None = None, *, expand: bool = True, most: float = math.inf) -> None:
         self.axioms = load() if axioms is None else axioms
-        self._expand = expand
+        self._expand, self._most = expand, most
         self.instances: dict[Instance, None] = {}
         self._memo: dict[Expr, Expr] = {}
 
@@ -41,8 +43,8 @@ class Normaliser:
         """Record an instance; the two sides of its conclusion."""
         schema = self.axioms.axioms[axiom]
         self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
-        if len(self.instances) > CERTIFICATE_INSTANCES:
-            raise TooLong(f"expected at most {CERTIFICATE_INSTANCES} instances of axioms")
+        if len(self.instances) > self._most:
+            raise TooLong(f"expected at most {self._most} instances of axioms")
         return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
 
     def normalise(self, e: Expr) -> Expr:
@@ -155,8 +157,9 @@ def certify(
 
     Raises:
         ValueError: If the chain does not connect the two terms.
+        TooLong: It would have more instances than CERTIFICATE_INSTANCES.
     """
-    proof = Normaliser(axioms)
+    proof = Normaliser(axioms, most=CERTIFICATE_INSTANCES)
     here = expression
     for number, (axiom, binding) in enumerate(steps):
         inner, outer = proof.use(axiom, binding)
@@ -181,9 +184,12 @@ def inside(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Ce
         expression: The term.
         target: The term that it may be part of.
         axioms: The axioms; by default, the project's.
+
+    Raises:
+        TooLong: See ``certify``.
     """
     for sorts in (False, True):
-        proof = Normaliser(axioms, expand=False)
+        proof = Normaliser(axioms, expand=False, most=CERTIFICATE_INSTANCES)
         first, last = (proof.normalise(expression), proof.normalise(target)) if sorts else (expression, target)
         path = _path(first, last)
         if path is None:

@@ -45,6 +45,7 @@ _ENOUGH_BYTES: Final = 128 << 10
 LINE: Final = 128
 #: Into how many an iteration is cut, the fewest first.
 _CUTS: Final = (2, 4, 8)
+_MOST_CUT: Final = 64
 #: Blocks of one multiprocessor beyond which more of them are not made room for.
 _MOST_RESIDENT: Final = 4
 
@@ -124,8 +125,8 @@ def check(schedule: Schedule, products: Products, target: Target) -> None:
     if not 1 <= schedule.stages <= MOST_STAGES:
         what = f"expected 1 to {MOST_STAGES} stages, got {schedule.stages}"
         raise UnsupportedError(what, where="schedule", hint=hint)
-    if schedule.cut not in (1, *_CUTS):
-        what = f"expected iterations cut into one of {(1, *_CUTS)}, got {schedule.cut}"
+    if not 1 <= schedule.cut <= _MOST_CUT:
+        what = f"expected iterations cut into 1 to {_MOST_CUT}, got {schedule.cut}"
         raise UnsupportedError(what, where="schedule", hint=hint)
     shapes = products.shapes if schedule.registers else []
     if len(shapes) != len(schedule.warps):
