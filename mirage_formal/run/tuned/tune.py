@@ -146,10 +146,19 @@ def tune(root: Path, bench: Bench) -> Tuned:
         return Tuned(count, len(ready), 0, (), left="time the kernels on the machine with the GPU")
     keys = {plan.pieces[piece].variants[variant].key for piece, variant in ready}
     if isinstance(device, str):
+        if not place.times_path(device).is_file():
+            known = ", ".join(place.devices()) or "none"
+            what = f"expected times of {device}, got those of: {known}"
+            raise RunError(
+                what, where=str(place.root / "times"), hint="the GPU's machine writes them: gpu tune --place"
+            )
         times = {key: one.us for key, one in place.times(device).items() if key in keys and not one.failed}
     else:
         times = time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
     found = composed(plan, times)
+    if not found:
+        what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
+        raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
     facts = _Facts(plan, count, count - len(ready), len(times))
     tuned = Tuned(count, len(ready), len(times), ())
     with writing(root):

@@ -186,6 +186,16 @@ def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path)
     assert not found.refused
 
 
+def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+    with pytest.raises(MirageError, match="expected times of Test, got those of: none"):
+        tuned(made[0], place, "Test")
+    with pytest.raises(MirageError, match="expected a candidate whose kernels were all timed, got none"):
+        tuned(made[0], place, Table(lambda plan, job: "it hung"))
+
+
 def test_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(MirageError, match="expected the directory of a run"):
         tuned(tmp_path, Place(tmp_path / "place"), None)
