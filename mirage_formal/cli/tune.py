@@ -8,8 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from mirage_formal.cli.kit import STYLE, counted, measured, option, run_command, switch
 from mirage_formal.terminal import json_text, plain
@@ -97,6 +95,8 @@ class _Shown:
     """Bars on a terminal; a line for each finished phase elsewhere."""
 
     def __init__(self, console: Console, name: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # for it alone
+
         self._console, self._name = console, plain(name, 40)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=console) if console.is_terminal else None
@@ -124,6 +124,8 @@ class _Shown:
 
 
 def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
+    from rich.table import Table  # for this command alone, as the progress
+
     head = f"{root}: {tuned.kernels} kernels considered, {tuned.ready} may run, {tuned.timed} timed"
     console.print(plain(head), markup=False, highlight=False, soft_wrap=True)
     if tuned.rows:
@@ -131,8 +133,8 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
         for row in tuned.rows:
             name = row.name if not row.form else f"{row.name} {row.form}"
             us = "failed" if row.said else "-" if row.us is None else f"{row.us:.2f}"
-            composed = "-" if row.composed_us is None else f"{row.composed_us:.2f}"
-            table.add_row(plain(name, 40), us, composed, f"{row.estimated_us:.2f}", str(row.model_rank))
+            sums = f"{row.composed_us:.2f}", f"{row.estimated_us:.2f}"
+            table.add_row(plain(name, 40), us, *sums, str(row.model_rank))
         console.print(table)
         for row in tuned.rows:
             if row.said:

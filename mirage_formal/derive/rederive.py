@@ -31,8 +31,7 @@ from mirage_formal.derive.machine import machine_code
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import kernel_launch
-from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record
-from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, schedule_of
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.program.stored import programs_of
 from mirage_formal.kernels.target import Target
@@ -109,8 +108,8 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
 def _generated(bound: BoundKernels) -> Generated:
     with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
         target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
-        asked = {one.operator: one.schedule for one in bound.plans.kernels if one.schedule is not None}
-        schedules = {n: msgspec.convert(msgspec.to_builtins(record), Schedule) for n, record in asked.items()}
+        plans = bound.plans.kernels
+        schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
         return generate(bound.graph, target, schedules)
 
 

@@ -196,13 +196,23 @@ def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanR
         grid=program.grid,
         threads=program.threads,
         loop=loop,
-        schedule=None if kernel.asked is None else msgspec.convert(msgspec.to_builtins(kernel.asked), ScheduleRecord),
+        schedule=None if kernel.asked is None else schedule_record(kernel.asked),
         buffers=tuple(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),
         shared_bytes=program.shared_bytes,
         compiled={arch: compiled_record(code) for arch, code in compiled.items()},
     )
+
+
+def schedule_record(schedule: Schedule) -> ScheduleRecord:
+    """A schedule as files have it."""
+    return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
+
+
+def schedule_of(record: ScheduleRecord) -> Schedule:
+    """The schedule of a record."""
+    return msgspec.convert(msgspec.to_builtins(record), Schedule)
 
 
 def compiled_record(code: Compiled) -> CompiledRecord:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from mirage_formal.run.tuned.plans import TuningPlan
+from mirage_formal.run.tuned.plans import At, TuningPlan
 
 #: What one place further back in the order of schedules counts, beside the ratio of two estimates.
-_PLACE: float = 0.06
+_PLACE: Final = 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Composed:
     us: float
 
 
-def in_order(plan: TuningPlan, most: int) -> list[tuple[int, int]]:
+def in_order(plan: TuningPlan, most: int) -> list[At]:
     """Kernels in the order in which they are worth trying, as positions of piece and schedule; at most so many.
 
     A kernel is as good as the best candidate that has it: by the ratio of this one's estimate to the least, and then by
@@ -68,7 +69,7 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 
-def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[tuple[int, int]]:
+def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
     """Kernels that are worth timing again: of the best candidates, those within a factor of the piece's fastest.
 
     Args:
@@ -77,7 +78,7 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
         candidates: How many of the best candidates.
         within: The factor.
     """
-    wanted: dict[tuple[int, int], None] = {}
+    wanted: dict[At, None] = {}
     for one in composed(plan, times)[:candidates]:
         for piece in plan.candidates[one.candidate].pieces:
             variants = plan.pieces[piece].variants

@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,12 @@ from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sh
 _MOST_UNPACKED: Final = 1 << 26
 _SEAL: Final = 32
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
+
+
+#: A kernel of a plan: positions of piece and schedule.
+At = tuple[int, int]
+#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built" or "measured".
+Watch = Callable[[str, int, int], None]
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,7 +187,7 @@ class Place:
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
         replace_file(self.root / "kernels" / key, hashlib.sha256(data).digest() + data)
 
-    def usable(self, plan: TuningPlan, wanted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Of these kernels, by positions of piece and schedule, those that were made and may run."""
         found = []
         for piece, variant in wanted:

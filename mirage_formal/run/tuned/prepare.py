@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +13,13 @@ import msgspec
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.generate import schedule_of, schedule_record
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import KernelRefused, build_form, candidates_of
-from mirage_formal.run.settings import kernel_code
+from mirage_formal.run.settings import environment, kernel_code
 from mirage_formal.run.tuned.choose import in_order
-from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant
+from mirage_formal.run.tuned.plans import At, CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant, Watch
 from mirage_formal.workers.dispatch import Done, Executor, Failed
 
 if TYPE_CHECKING:
@@ -36,11 +35,6 @@ MOST_FORMS: Final = 4
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
 
-#: A kernel of a plan: positions of piece and schedule.
-At = tuple[int, int]
-#: Told what is done, of how much: "forms" or "kernels".
-Watch = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -50,7 +44,7 @@ class Source:
         program: The encoded program.
         target: Name of the target.
         candidates: Name and encoded µGraph of each, best first.
-        digest: Of all of these, and of the code that makes kernels.
+        digest: Of all of these, and of our code.
     """
 
     program: bytes
@@ -66,17 +60,10 @@ def source_of(root: Path) -> Source:
         RunError: There is none.
     """
     program, target, found = candidates_of(root)
-    candidates = tuple((name, encode(read())) for name, read in found)
-    text = "\n".join(
-        [
-            _code(),
-            str(MOST_SCHEDULES),
-            sha256(encode(program)),
-            target,
-            *(f"{name} {sha256(data)}" for name, data in candidates),
-        ]
-    )
-    return Source(encode(program), target, candidates, sha256(text.encode()))
+    candidates = tuple((name, encode(graph())) for name, graph in found)
+    # What the candidates' forms and schedules are may change with any of our code.
+    read = (sorted(environment().items()), sha256(encode(program)), target, [(n, sha256(g)) for n, g in candidates])
+    return Source(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +127,7 @@ def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
         made = list(islice(schedules(piece.graph, piece.position, target), MOST_SCHEDULES))
     except MirageError:
         return ()
-    return tuple(msgspec.convert(msgspec.to_builtins(one), ScheduleRecord) for one in made)
+    return tuple(schedule_record(one) for one in made)
 
 
 @lru_cache(maxsize=1)
@@ -217,11 +204,6 @@ def made(task: _Kernel) -> Prepared:
     return Prepared("", executable.launches[0], executable.outputs, executable.files)
 
 
-def schedule_of(record: ScheduleRecord) -> Schedule:
-    """A schedule from its record."""
-    return msgspec.convert(msgspec.to_builtins(record), Schedule)
-
-
 @dataclass(frozen=True, slots=True)
 class Maker:
     """Who makes kernels, where they are kept, and who is told.
@@ -236,7 +218,7 @@ class Maker:
     executor: Executor[Any]
     watch: Watch
 
-    def prepare(self, plan: TuningPlan, target: str, most: int, deadline: float = float("inf")) -> list[At]:
+    def prepare(self, plan: TuningPlan, target: str, most: int, deadline: float = float("inf")) -> dict[At, Prepared]:
         """Make the kernels that are worth trying and are not there yet; each is kept as soon as it is made.
 
         Args:
@@ -246,27 +228,28 @@ class Maker:
             deadline: Value of time.monotonic() at which to stop.
 
         Returns:
-            Those that may run, as positions of piece and schedule.
+            Those that are there now, those that may not run included; fewer than asked for if the deadline came first.
         """
         wanted = in_order(plan, most)
         keys = [plan.pieces[piece].variants[variant].key for piece, variant in wanted]
-        missing = [n for n, key in enumerate(keys) if self.place.prepared(key) is None]
+        known = {at: one for at, key in zip(wanted, keys, strict=True) if (one := self.place.prepared(key)) is not None}
+        missing = [n for n, at in enumerate(wanted) if at not in known]
         tasks = [_task(plan, target, *wanted[n]) for n in missing]
-        done = len(wanted) - len(missing)
-        self.watch("kernels", done, len(wanted))
+        self.watch("kernels", len(known), len(wanted))
         limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
         for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
             if isinstance(event, Done):
-                self.place.keep_kernel(keys[missing[event.index]], event.value)
+                found = event.value
             elif isinstance(event, Failed):
-                if not event.overdue or limit == _KERNEL_S:  # with less time it may yet be made another time
-                    refused = Prepared(f"it could not be made: {event.reason}"[:500])
-                    self.place.keep_kernel(keys[missing[event.index]], refused)
+                if event.overdue and limit < _KERNEL_S:  # it may yet be made another time
+                    continue
+                found = Prepared(f"it could not be made: {event.reason}"[:500])
             else:
                 continue
-            done += 1
-            self.watch("kernels", done, len(wanted))
-        return self.place.usable(plan, wanted)
+            known[wanted[missing[event.index]]] = found
+            self.place.keep_kernel(keys[missing[event.index]], found)
+            self.watch("kernels", len(known), len(wanted))
+        return {at: known[at] for at in wanted if at in known}
 
 
 def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
@@ -274,4 +257,4 @@ def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
     return _Kernel(bytes(one.graph), one.position, one.variants[variant].schedule, target, plan.arch)
 
 
-__all__ = ["PRELOAD", "Maker", "Source", "forms_of", "plan_of", "schedule_of", "source_of"]
+__all__ = ["PRELOAD", "Maker", "Source", "forms_of", "plan_of", "source_of"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Protocol
@@ -18,7 +18,7 @@ import msgspec
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.tuned.child import Answer, Job, Machine, Order, timed
 from mirage_formal.run.tuned.choose import close
-from mirage_formal.run.tuned.plans import Place, Timed, TuningPlan
+from mirage_formal.run.tuned.plans import At, Place, Timed, TuningPlan, Watch
 
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
@@ -28,9 +28,6 @@ AGAIN: Final = 32
 WITHIN: Final = 1.08
 #: Seconds without a word after which a process counts as hung.
 SILENCE_S: Final = 60.0
-
-#: Told what is done, of how much: "timed" or "again".
-Watch = Callable[[str, int, int], None]
 
 
 class Device(Protocol):
@@ -148,7 +145,7 @@ def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
 
 def time_kernels(
     plan: TuningPlan,
-    kernels: Sequence[tuple[int, int]],
+    kernels: Sequence[At],
     place: Place,
     device: Device,
     *,
@@ -174,7 +171,7 @@ def time_kernels(
     key = {at: plan.pieces[at[0]].variants[at[1]].key for at in kernels}
     known = place.times(machine.device, machine.driver)
 
-    def measure(what: str, wanted: Sequence[tuple[int, int]], replays: int) -> None:
+    def measure(what: str, wanted: Sequence[At], replays: int) -> None:
         # One piece after another: its schedules share inputs.
         missing = sorted({at for at in wanted if key[at] not in known or known[key[at]].replays < replays})
         jobs = [Job(piece, variant, replays) for piece, variant in missing]

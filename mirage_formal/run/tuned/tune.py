@@ -7,7 +7,7 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order
-from mirage_formal.run.tuned.plans import Place, TuningPlan, read_plan
+from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Executor
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 MOST_KERNELS: Final = 128
 FINALISTS: Final = 8
 
-#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built" or "measured".
-Watch = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,7 +40,7 @@ class Row:
         name: Its directory.
         form: The form of the candidate.
         us: Measured microseconds; None if it was not measured, or failed.
-        composed_us: Sum of the times of its kernels; None if they were not timed.
+        composed_us: Sum of the times of its kernels.
         estimated_us: The cost model's estimate.
         model_rank: By this estimate.
         said: What went wrong, or empty.
@@ -52,7 +49,7 @@ class Row:
     name: str
     form: str
     us: float | None
-    composed_us: float | None
+    composed_us: float
     estimated_us: float
     model_rank: int
     said: str = ""
@@ -138,7 +135,8 @@ def tune(root: Path, bench: Bench) -> Tuned:
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
-    ready = maker.prepare(plan, source.target, limits.kernels, deadline)
+    made = maker.prepare(plan, source.target, limits.kernels, deadline)
+    ready = [at for at, one in made.items() if not one.refused]
     count = len(in_order(plan, limits.kernels))
     if not ready:
         raise RunError("expected candidates with kernels that may run, got none", where=str(root))
@@ -159,7 +157,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = _Facts(plan, count, count - len(ready), len(times))
+    facts = _Facts(plan, count, len(made) - len(ready), len(times))
     tuned = Tuned(count, len(ready), len(times), ())
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):
@@ -208,10 +206,11 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     """Kernels of the finalists in the run's directory."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
+    from mirage_formal.kernels.generate import schedule_of
     from mirage_formal.kernels.target import load_target
     from mirage_formal.run.built.build import KernelRefused, build_form
     from mirage_formal.run.built.save import save_built
-    from mirage_formal.run.tuned.prepare import forms_of, schedule_of
+    from mirage_formal.run.tuned.prepare import forms_of
 
     graphs = dict(source.candidates)
     program, target = decode(source.program), load_target(source.target)
