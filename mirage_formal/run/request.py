@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from mirage_formal import options
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.preload import start_workers
 from mirage_formal.run.progress import Watch, silent
 
@@ -104,7 +106,8 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
     """Search a program, verify every candidate, and return the reported ones, best first.
 
     On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
-    within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order.
+    within tolerance are returned, fastest first. Elsewhere all are, in the cost model's order; and there too with a
+    KernelWarning, if none is within tolerance (a program whose own operators overflow) and ``measure`` was left out.
 
     A program of more operators than a candidate of its space can have, or with several outputs, is cut into parts;
     the results are covers, put together from candidates of the parts (docs/whole-models.md).
@@ -115,8 +118,8 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
 
     Raises:
         NothingFoundError: There is nothing to return; says why, and what to try.
-        MirageError: A mistake in the program, the settings or the directory; or candidates were found, and none of them
-            runs within tolerance on this GPU.
+        MirageError: A mistake in the program, the settings or the directory; or ``measure`` was given, candidates were
+            found, and none of them runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
     place = None if given.get("out") is None else Path(options.text("out", given["out"], "a directory"))
@@ -228,8 +231,17 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
             return Results(replace(one, backend="triton") for one in results)
         if not measure or not runtime.device_count():
             return results
+        from mirage_formal.run.built.build import KernelWarning
         from mirage_formal.run.tuned.fastest import fastest
         from mirage_formal.run.tuned.timing import Child
 
-        with Child() as device:
-            return Results(fastest(results, report.directory, measure, device))
+        try:
+            with Child() as device:
+                return Results(fastest(results, report.directory, measure, device))
+        except UnsupportedError as error:
+            # Nobody asked for a comparison, and what was searched and proved is not lost by it.
+            if "measure" in given:
+                raise
+            said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
+            warnings.warn(said, KernelWarning, stacklevel=3)
+            return results

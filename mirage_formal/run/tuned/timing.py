@@ -165,24 +165,27 @@ def time_kernels(
         deadline: Value of time.monotonic() at which to stop.
     """
     machine = device.machine
-    key = {at: plan.pieces[at[0]].variants[at[1]].key for at in kernels}
     known = place.times(machine.device, machine.driver)
 
+    def key(at: At) -> str:
+        return plan.pieces[at[0]].variants[at[1]].key
+
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
-        # One piece after another: its schedules share inputs.
-        missing = sorted({at for at in wanted if key[at] not in known or known[key[at]].replays < replays})
+        # One piece after another: its schedules share inputs. A kernel may stand in several pieces.
+        first = {key(at): at for at in sorted(wanted, reverse=True)}
+        missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
         jobs = [Job(piece, variant, replays) for piece, variant in missing]
-        done = len(wanted) - len(jobs)
-        watch(what, done, len(wanted))
+        done = len(first) - len(jobs)
+        watch(what, done, len(first))
         for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
-            one = timed(key[job.piece, job.variant], job, answer, machine.driver)
+            one = timed(key((job.piece, job.variant)), job, answer, machine.driver)
             known[one.key] = one
             place.keep_times(machine.device, [one])
             done += 1
-            watch(what, done, len(wanted))
+            watch(what, done, len(first))
 
     measure("timed", kernels, FIRST)
-    usable = set(key.values())
+    usable = {key(at) for at in kernels}
     times = {name: one.us for name, one in known.items() if name in usable and not one.failed}
     measure("again", close(plan, times, AGAIN, WITHIN), SECOND)
 

@@ -342,6 +342,16 @@ def test_further_candidates_are_tried_while_none_is_within_tolerance(gpu: type[T
         assert [result.digest for result in searched(tmp_path, measure=1)] == [gpu.order[2]]
 
 
+def test_what_was_proved_is_returned_where_nobody_asked_for_a_comparison(gpu: type[Timed], tmp_path: Path) -> None:
+    """As of a program whose own operators overflow: no kernel of it can be within tolerance."""
+    gpu.outcomes = [(float("nan"), 1.0)] * 8
+    with pytest.warns(KernelWarning) as said:
+        found = mf.superoptimize(program(), config="norm", out=tmp_path / "run", workers=1, keep=4, max_kernel_ops=1)
+    assert found
+    assert "in the order of estimates, compared with nothing" in str(said[-1].message)
+    assert [result.rank for result in found] == list(range(1, len(found) + 1))
+
+
 def test_nothing_is_returned_unchecked(gpu: type[Timed], tmp_path: Path) -> None:
     gpu.outcomes = [(1.01, 1.0)] * 9
     with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match="within tolerance on this GPU, got none"):

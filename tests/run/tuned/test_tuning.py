@@ -21,7 +21,7 @@ from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, close, composed, in_order
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
-from mirage_formal.run.tuned.timing import FIRST
+from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
 from mirage_formal.run.tuned.tune import Bench, Limits, Tuned, on_device, tune
 from mirage_formal.workers.dispatch import Done
 from mirage_formal.workers.pool import Pool
@@ -261,6 +261,18 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
         plan = plan_of(source, "sm_80", maker)
         assert [one.name for one in plan.candidates] == expected
         assert len(plan.pieces) == len(expected)
+
+
+def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
+    """And again by whichever piece the best candidate has, though another one was asked for first."""
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in ("a", "same", "same"))
+    candidates = (CandidatePlan("one", "", 10.0, (0, 2), (0, 1)), CandidatePlan("two", "", 10.0, (0, 1), (0, 1)))
+    plan = TuningPlan("run", "sm_80", candidates, pieces)
+    place, device = Place(tmp_path), Table(lambda plan, job: 3.0)
+    place.keep_plan(plan)
+    for asked in ([(0, 0), (1, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0), (2, 0)]):
+        time_kernels(plan, asked, place, device, watch=lambda *said: None)
+    assert [(job.piece, job.replays) for job in device.jobs] == [(0, FIRST), (1, FIRST), (0, SECOND), (1, SECOND)]
 
 
 def test_no_run_is_said(tmp_path: Path) -> None:
