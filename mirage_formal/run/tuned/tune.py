@@ -138,8 +138,15 @@ def tune(root: Path, bench: Bench) -> Tuned:
     tried = _tried(plan, place, device)
     for most in _rounds(limits.kernels, len(tried), device):
         wanted = in_order(plan, most, tried)
-        made = maker.prepare(plan, source.target, wanted, deadline if not isinstance(device, str) else 0.0)
-        ready = [at for at, one in made.items() if not one.refused]
+        if isinstance(device, str):
+            # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
+            keyed = {at: plan.pieces[at[0]].variants[at[1]].key for at in wanted}
+            ready = [at for at, key in keyed.items() if tried.get(key) is not None]
+            refused = sum(key in tried for key in keyed.values()) - len(ready)
+        else:
+            made = maker.prepare(plan, source.target, wanted, deadline)
+            ready = [at for at, one in made.items() if not one.refused]
+            refused = len(made) - len(ready)
         if not ready:
             raise RunError("expected candidates with kernels that may run, got none", where=str(root))
         if device is not None and not isinstance(device, str):
@@ -153,7 +160,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = _Facts(plan, len(wanted), len(made) - len(ready), len(times))
+    facts = _Facts(plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), ())
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):

@@ -22,7 +22,7 @@ from mirage_formal.run.tuned.choose import batches, close, composed, in_order
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.tuned.tune import Bench, Limits, Tuned, on_device, tune
+from mirage_formal.run.tuned.tune import Bench, Limits, Row, Tuned, on_device, tune
 from mirage_formal.workers.dispatch import Done
 from mirage_formal.workers.pool import Pool
 from tests.kit.runs import small_run, tampering
@@ -114,6 +114,26 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     assert isinstance(tuning, TuningRecord)
     assert (tuning.kernels, tuning.refused, tuning.timed) == (KERNELS, 0, KERNELS)
     assert max(tuning.schedule_ranks) > 1
+
+
+def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Where there is neither the GPU nor what was made for it, finalists have the sources and launches they had there."""
+
+    def files(rows: Sequence[Row]) -> dict[str, bytes]:
+        places = [made[0] / "kernels" / row.name for row in rows]
+        every = [path for place in places for path in place.iterdir() if path.suffix == ".cu" or "plan" in path.name]
+        return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in every}
+
+    there, here = Place(tmp_path / "there"), Place(tmp_path / "here")
+    first = tuned(made[0], there, Table(last_is_best))
+    chosen = files(first.rows)
+    here.keep_times("Test", list(there.times("Test").values()))
+    again = tuned(made[0], here, "Test")
+    assert again.left == "measure the candidates on the machine with the GPU"
+    assert chosen
+    assert files(again.rows) == chosen
+    assert (again.kernels, again.ready, again.timed) == (first.kernels, first.ready, first.timed)
+    assert not list((tmp_path / "here").glob("kernels/*")), "machine code of the others is of no use"
 
 
 def test_another_schedule_in_the_plan_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
