@@ -117,7 +117,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
 
 
 def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Where there is neither the GPU nor what was made for it, finalists have the sources and launches they had there."""
+    """Where there is neither the GPU nor what was made for it, finalists are the files that they were there."""
 
     def files(rows: Sequence[Row]) -> dict[str, bytes]:
         places = [made[0] / "kernels" / row.name for row in rows]
