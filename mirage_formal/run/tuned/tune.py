@@ -32,6 +32,20 @@ MOST_KERNELS: Final = 128
 FINALISTS: Final = 8
 
 
+#: Of a limit of time, by when the kernels of each round are made and timed, and by when finalists are built.
+_MADE: Final = (0.35, 0.6)
+_TIMED: Final = (0.5, 0.75)
+_BUILT: Final = 0.9
+
+
+#: Seconds that comparing and timing finalists has at least.
+_JUDGED_S: Final = 10.0
+
+
+class NoTimes(RunError):
+    """No candidate has kernels that were all timed: there was too little time, or all of one failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A finalist.
@@ -128,7 +142,12 @@ def tune(root: Path, bench: Bench) -> Tuned:
     from mirage_formal.run.tuned.prepare import Maker, plan_of, source_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
-    deadline = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
+    begin = time.monotonic()
+
+    def until(share: float) -> float:
+        return float("inf") if limits.seconds is None else begin + share * limits.seconds
+
+    deadline = until(1.0)
     source = source_of(root)
     maker = Maker(place, bench.executor, watch)
     plan = place.plan(source.digest, bench.arch)
@@ -136,14 +155,15 @@ def tune(root: Path, bench: Bench) -> Tuned:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
     tried = _tried(plan, place, device)
-    for most in _rounds(limits.kernels, len(tried), device):
+    rounds = _rounds(limits.kernels, len(tried), device)
+    for most, by, timed_by in zip(rounds, _MADE[-len(rounds) :], _TIMED[-len(rounds) :], strict=True):
         wanted = in_order(plan, most, tried)
-        made = maker.prepare(plan, source.target, wanted, deadline if not isinstance(device, str) else 0.0)
+        made = maker.prepare(plan, source.target, wanted, until(by) if not isinstance(device, str) else 0.0)
         ready = [at for at, one in made.items() if not one.refused]
         if not ready:
-            raise RunError("expected candidates with kernels that may run, got none", where=str(root))
+            raise NoTimes("expected candidates with kernels that may run, got none", where=str(root))
         if device is not None and not isinstance(device, str):
-            time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
+            time_kernels(plan, ready, place, device, watch=watch, deadline=until(timed_by))
             tried = _tried(plan, place, device)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
@@ -152,14 +172,14 @@ def tune(root: Path, bench: Bench) -> Tuned:
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
-        raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
+        raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
     facts = _Facts(plan, len(wanted), len(made) - len(ready), len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), ())
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):
-            rows, built = _build(root, source, chosen, facts, bench)
+            rows, built = _build(root, source, chosen, facts, bench, until(_BUILT))
             if not isinstance(device, str):
-                rows = _measured(root, rows, device, bench, deadline)
+                rows = _measured(root, rows, device, bench, max(deadline, time.monotonic() + _JUDGED_S))
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
             if isinstance(device, str):
@@ -235,8 +255,10 @@ class _Facts:
 _Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
 
 
-def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> _Finalists:
-    """Kernels of the finalists in the run's directory."""
+def _build(
+    root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench, deadline: float
+) -> _Finalists:
+    """Kernels of the finalists in the run's directory; of the first one at least, of others until the deadline."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
     from mirage_formal.kernels.generate import schedule_of
@@ -252,6 +274,8 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     rows: list[Row] = []
     built: dict[str, Built] = {}
     for number, one in enumerate(chosen, 1):
+        if number > 1 and time.monotonic() >= deadline:
+            break
         candidate = plan.candidates[one.candidate]
         graph = decode(graphs[candidate.name])
         form = dict(forms_of(graph, target))[candidate.form]
@@ -330,4 +354,4 @@ def on_device(
     return found
 
 
-__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "Row", "Tuned", "on_device", "tune"]
+__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "NoTimes", "Row", "Tuned", "on_device", "tune"]
