@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +58,8 @@ class Options(TypedDict, total=False):
         force: Replace the run in ``out``; without either, one that is there is left alone.
         cache: Whether a finished search of the same program and options is recalled from the store (docs/store.md),
             and this one is kept there.
-        measure: How many candidates are compared and timed where there is a GPU; 0 returns all of them, unchecked.
+        measure: How many candidates are compared and timed where there is a GPU, within what is left of
+            ``time_limit``, or a quarter of it; 0 returns all of them, unchecked.
         watch: Receives progress.
         backend: What results run when they are called: "cuda", "triton", or "auto": by what was measured. No Triton
             file is measured yet, so that is CUDA C++. Results with the back end triton are in the order of estimates.
@@ -98,6 +100,8 @@ class Options(TypedDict, total=False):
 
 #: What runs results: "auto" is what was measured to be faster, and the first where nothing was.
 BACKENDS: Final = ("cuda", "triton", "auto")
+#: Of a time limit the share that measuring candidates has at least: a search may use up to three quarters.
+_TUNING: Final = 0.25
 #: Options that are no settings of a search.
 _BESIDE: Final = frozenset({"out", "name", "measure", "watch", "backend"})
 
@@ -131,8 +135,8 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
 def stored_results(program: object, given: Options, bucket: str | None = None) -> list[Result] | None:
     """What the store has for a call of ``superoptimize`` without ``out``; None if there is nothing of use.
 
-    Nothing is searched and nothing is written. On a machine with a GPU candidates are chosen by their times, which the
-    store has not: there it has nothing, unless ``measure`` is 0.
+    Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store has not: there
+    what it has is measured, unless ``measure`` is 0, within a quarter of the time limit or what is left of it.
 
     Args:
         program: The program.
@@ -148,9 +152,12 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
 
     settings = _settings(given, bucket)
     check_limits(settings)
-    if given.get("out") is not None or (given.get("measure", options.MEASURED) and runtime.device_count()):
+    if given.get("out") is not None:
         return None
-    return stored(as_program(program), settings)
+    found = stored(as_program(program), settings)
+    if found is None or not given.get("measure", options.MEASURED) or not runtime.device_count():
+        return found
+    return kept_results(program, given, bucket)
 
 
 def kept_results(program: object, given: Options, bucket: str | None = None) -> list[Result]:
@@ -217,6 +224,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     check_limits(settings)
+    begin = time.monotonic()
     where, settings = default_place(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
     with writing(where):
@@ -235,9 +243,11 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
         from mirage_formal.run.tuned.fastest import fastest
         from mirage_formal.run.tuned.timing import Child
 
+        limit = settings.time_limit_s
+        left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
         try:
             with Child() as device:
-                return Results(fastest(results, report.directory, measure, device))
+                return Results(fastest(results, report.directory, measure, device, seconds=left))
         except UnsupportedError as error:
             # Nobody asked for a comparison, and what was searched and proved is not lost by it.
             if "measure" in given:

@@ -152,9 +152,9 @@ def main() -> int:
     return 0
 
 
-def timed(key: str, job: Job, answer: Answer, driver: int) -> Timed:
+def timed(key: str, job: Job, answer: Answer, driver: int, compiler: str) -> Timed:
     """An answer as it is kept."""
-    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed)
+    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, compiler)
 
 
 def _say(value: msgspec.Struct) -> None:

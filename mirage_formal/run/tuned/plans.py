@@ -110,12 +110,14 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         launch: How it is launched.
         outputs: Numbers of the values that it writes.
         files: Its source and its machine code.
+        compiler: Version of the compiler that made the machine code.
     """
 
     refused: str
     launch: Launch | None = None
     outputs: tuple[int, ...] = ()
     files: dict[str, bytes] = {}
+    compiler: str = ""
 
 
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,6 +130,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         replays: Timed replays.
         driver: Version of the CUDA driver.
         failed: What went wrong, or empty.
+        compiler: Version of the compiler that made its machine code.
     """
 
     key: str
@@ -136,6 +139,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replays: int
     driver: int
     failed: str = ""
+    compiler: str = ""
 
 
 class Place:
@@ -187,6 +191,11 @@ class Place:
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
         replace_file(self.root / "kernels" / key, hashlib.sha256(data).digest() + data)
 
+    def compiler(self, key: str) -> str:
+        """What made the machine code of a kernel; empty if there is none."""
+        found = self.prepared(key)
+        return "" if found is None else found.compiler
+
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Of these kernels, by positions of piece and schedule, those that were made and may run."""
         found = []
@@ -218,8 +227,8 @@ class Place:
         """Where the times of a GPU are kept."""
         return self.root / "times" / f"{_SLUG.sub('-', device.lower()).strip('-')}.jsonl"
 
-    def times(self, device: str, driver: int | None = None) -> dict[str, Timed]:
-        """What was measured on a GPU, by kernel; with one version of the driver, if it is given."""
+    def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
+        """What was measured on a GPU, by kernel; with one version of the driver and of the compiler, if given."""
         found: dict[str, Timed] = {}
         path = self.times_path(device)
         for text in path.read_bytes().splitlines() if path.is_file() else ():
@@ -227,7 +236,7 @@ class Place:
                 one = msgspec.json.decode(text, type=Timed)
             except msgspec.DecodeError:  # a line that was cut off
                 continue
-            if driver is None or one.driver == driver:
+            if driver in (None, one.driver) and compiler in ("", one.compiler):
                 found[one.key] = one
         return found
 

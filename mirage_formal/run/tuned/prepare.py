@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mirage_formal.device.compile import version as compiler
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
@@ -213,7 +214,7 @@ def made(task: _Kernel) -> Prepared:
     executable = built.executable
     if len(executable.launches) != 1:
         return Prepared(f"expected one launch, got {len(executable.launches)}")
-    return Prepared("", executable.launches[0], executable.outputs, executable.files)
+    return Prepared("", executable.launches[0], executable.outputs, executable.files, compiler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ class Maker:
     def prepare(
         self, plan: TuningPlan, target: str, wanted: Sequence[At], deadline: float = float("inf")
     ) -> dict[At, Prepared]:
-        """Make the kernels that are not there yet; each is kept as soon as it is made.
+        """Make the kernels that are not there yet, or by another compiler; each is kept as soon as it is made.
 
         Args:
             plan: The plan.
@@ -245,22 +246,23 @@ class Maker:
             Those that are there now, those that may not run included; fewer than asked for if the deadline came first.
         """
         keys = [plan.pieces[piece].variants[variant].key for piece, variant in wanted]
-        known = {at: one for at, key in zip(wanted, keys, strict=True) if (one := self.place.prepared(key)) is not None}
+        found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
+        known = {at: one for at, one in found if one is not None and (one.refused or one.compiler == compiler())}
         missing = [n for n, at in enumerate(wanted) if at not in known]
         tasks = [_task(plan, target, *wanted[n]) for n in missing]
         self.watch("kernels", len(known), len(wanted))
         limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
         for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
             if isinstance(event, Done):
-                found = event.value
+                one = event.value
             elif isinstance(event, Failed):
                 if event.overdue and limit < _KERNEL_S:  # it may yet be made another time
                     continue
-                found = Prepared(f"it could not be made: {event.reason}"[:500])
+                one = Prepared(f"it could not be made: {event.reason}"[:500])
             else:
                 continue
-            known[wanted[missing[event.index]]] = found
-            self.place.keep_kernel(keys[missing[event.index]], found)
+            known[wanted[missing[event.index]]] = one
+            self.place.keep_kernel(keys[missing[event.index]], one)
             self.watch("kernels", len(known), len(wanted))
         return {at: known[at] for at in wanted if at in known}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
 #: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
 MOST_KERNELS: Final = 128
 FINALISTS: Final = 8
+
+
+#: Of a limit of time, by when the kernels of each round are made and timed, and by when finalists are built.
+_MADE: Final = (0.35, 0.6)
+_TIMED: Final = (0.5, 0.75)
+_BUILT: Final = 0.9
+
+
+#: Seconds that comparing and timing finalists has at least.
+_JUDGED_S: Final = 10.0
+
+
+class NoTimes(RunError):
+    """No candidate has kernels that were all timed: there was too little time, or all of one failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +143,12 @@ def tune(root: Path, bench: Bench) -> Tuned:
     from mirage_formal.run.tuned.prepare import Maker, plan_of, source_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
-    deadline = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
+    begin = time.monotonic()
+
+    def until(share: float) -> float:
+        return float("inf") if limits.seconds is None else begin + share * limits.seconds
+
+    deadline = until(1.0)
     source = source_of(root)
     maker = Maker(place, bench.executor, watch)
     plan = place.plan(source.digest, bench.arch)
@@ -136,7 +156,8 @@ def tune(root: Path, bench: Bench) -> Tuned:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
     tried = _tried(plan, place, device)
-    for most in _rounds(limits.kernels, len(tried), device):
+    rounds = _rounds(limits.kernels, len(tried), device)
+    for most, by, timed_by in zip(rounds, _MADE[-len(rounds) :], _TIMED[-len(rounds) :], strict=True):
         wanted = in_order(plan, most, tried)
         if isinstance(device, str):
             # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
@@ -144,13 +165,13 @@ def tune(root: Path, bench: Bench) -> Tuned:
             ready = [at for at, key in keyed.items() if tried.get(key) is not None]
             refused = sum(key in tried for key in keyed.values()) - len(ready)
         else:
-            made = maker.prepare(plan, source.target, wanted, deadline)
+            made = maker.prepare(plan, source.target, wanted, until(by))
             ready = [at for at, one in made.items() if not one.refused]
             refused = len(made) - len(ready)
         if not ready:
-            raise RunError("expected candidates with kernels that may run, got none", where=str(root))
+            raise NoTimes("expected candidates with kernels that may run, got none", where=str(root))
         if device is not None and not isinstance(device, str):
-            time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
+            time_kernels(plan, ready, place, device, watch=watch, deadline=until(timed_by))
             tried = _tried(plan, place, device)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
@@ -159,14 +180,14 @@ def tune(root: Path, bench: Bench) -> Tuned:
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
-        raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
+        raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
     facts = _Facts(plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), ())
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):
-            rows, built = _build(root, source, chosen, facts, bench)
+            rows, built = _build(root, source, chosen, facts, bench, until(_BUILT))
             if not isinstance(device, str):
-                rows = _measured(root, rows, device, bench, deadline)
+                rows = _measured(root, rows, device, bench, max(deadline, time.monotonic() + _JUDGED_S))
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
             if isinstance(device, str):
@@ -203,7 +224,7 @@ def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[
     elif device is None:
         timed = place.times(known[0]) if len(known) == 1 else {}
     else:
-        timed = place.times(device.machine.device, device.machine.driver)
+        timed = place.times(device.machine.device, device.machine.driver, compiler())
     found: dict[str, float | None] = {}
     for key in {variant.key for piece in plan.pieces for variant in piece.variants}:
         if key in timed:
@@ -242,8 +263,10 @@ class _Facts:
 _Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
 
 
-def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> _Finalists:
-    """Kernels of the finalists in the run's directory."""
+def _build(
+    root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench, deadline: float
+) -> _Finalists:
+    """Kernels of the finalists in the run's directory; of the first one at least, of others until the deadline."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
     from mirage_formal.kernels.generate import schedule_of
@@ -259,6 +282,8 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     rows: list[Row] = []
     built: dict[str, Built] = {}
     for number, one in enumerate(chosen, 1):
+        if number > 1 and time.monotonic() >= deadline:
+            break
         candidate = plan.candidates[one.candidate]
         graph = decode(graphs[candidate.name])
         form = dict(forms_of(graph, target))[candidate.form]
@@ -337,4 +362,4 @@ def on_device(
     return found
 
 
-__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "Row", "Tuned", "on_device", "tune"]
+__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "NoTimes", "Row", "Tuned", "on_device", "tune"]

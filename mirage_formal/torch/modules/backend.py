@@ -17,6 +17,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
 from mirage_formal.torch.shapes.extents import Buckets, buckets
@@ -93,7 +94,8 @@ def _replaced(
     del REPORTS[:-_MOST_REPORTS]
     if not operators:
         return None
-    return _module(found, rewrite(found, {n: operator.overload for n, operator in operators.items()}), module)
+    graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
+    return _module(found, graph, module, inputs)
 
 
 def _varying(
@@ -110,13 +112,15 @@ def _varying(
     return found
 
 
-def _module(found: Imported, graph: Graph, original: GraphModule) -> GraphModule:
+def _module(found: Imported, graph: Graph, original: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     """The graph with its constants, whose placeholders are the original's in its order."""
     root = torch.nn.Module()
+    devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     names = iter([node.name for node in original.graph.nodes if node.op == "placeholder"])
     for node in [node for node in graph.nodes if node.op == "placeholder"]:
         if node.name in found.given:
-            root.register_buffer(f"constant_{node.name}", found.given[node.name], persistent=False)
+            constant = constant_on(found.given[node.name], devices)
+            root.register_buffer(f"constant_{node.name}", constant, persistent=False)
             with graph.inserting_before(node):
                 node.replace_all_uses_with(graph.get_attr(f"constant_{node.name}"))
             graph.erase_node(node)

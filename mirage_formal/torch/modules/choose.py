@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from mirage_formal import options
+from mirage_formal.device.runtime import device_count
 from mirage_formal.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.graph.canonical import digest
@@ -81,7 +84,7 @@ def choose(
             earlier, operator = known[key]
             report = dataclasses.replace(earlier, numbers=numbers)
         else:
-            report, operator = _searched(region, report, asked, share, planned)
+            report, operator = _searched(region, report, asked, (share, planned), _device(imported, region))
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
@@ -93,9 +96,27 @@ def choose(
 
 
 def _searched(
-    region: Region, report: RegionReport, asked: Mapping[str, Any], share: float | None, planned: float | None
+    region: Region,
+    report: RegionReport,
+    asked: Mapping[str, Any],
+    limits: tuple[float | None, float | None],
+    device: str,
 ) -> tuple[RegionReport, TorchOperator | None]:
-    """What was found for a region, by an earlier call with as much time as is planned for it, or in a share of it."""
+    """What was found for a region, by an earlier call with as much time as is planned for it, or in a share of it.
+
+    Args:
+        region: The region.
+        report: What is known of it.
+        asked: Options of ``superoptimize``.
+        limits: Its share of the seconds that are left, and what is planned for it.
+        device: The kind of device that it is computed on.
+    """
+    share, planned = limits
+    if device == "cuda" and torch.cuda.is_available() and not device_count():
+        return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
+    on_gpu = device == "cuda" and device_count() > 0
+    if not on_gpu:  # times say nothing about a module that lies elsewhere
+        asked = {**asked, "measure": 0}
     given: Any = dict(asked, time_limit=share)
     earlier: Any = dict(asked, time_limit=planned)
     if asked.get("out") is not None:
@@ -119,7 +140,19 @@ def _searched(
     )
     if best.cost >= report.unfused_us:
         return dataclasses.replace(report, kept="no candidate is estimated below its operators one by one"), None
+    if on_gpu:
+        try:
+            best.prepare(torch.cuda.current_device())  # not in a call, which may be captured
+        except MirageError as error:
+            return dataclasses.replace(report, kept=error.what), None
     return report, torch_operator(best)
+
+
+def _device(imported: Imported, region: Region) -> str:
+    """The kind of device on which torch would compute a region."""
+    nodes = {node.name: node for node in imported.module.graph.nodes}
+    values = (nodes[name].meta.get("val") for name in region.nodes)
+    return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
 
 
 def _unnamed(program: KernelGraph) -> str:

@@ -221,7 +221,14 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     same = value.stride() == strides or same_strides(tuple(value.shape), value.stride(), strides)
     if same and not (value.is_cuda and value.data_ptr() % _ALIGNED):
         return value
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    # Where strides are 0 the program reads one element for many, so all of them are the same in what is given.
+    target, source = made, value
+    for dim, (extent, stride) in enumerate(zip(value.shape, strides, strict=True)):
+        if extent > 1 and not stride:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+    return made
 
 
 __all__ = ["NAMESPACE", "TorchOperator", "torch_operator"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -247,7 +247,8 @@ def make_plan(
             places[name] = ("state", owned.add(path))
         elif kind == "constant":
             places[name] = ("constant", len(constants))
-            constants.append(_constant(imported.given[name], leaves))
+            devices = {leaf.device for leaf in leaves if isinstance(leaf, Form)}
+            constants.append(constant_on(imported.given[name], devices))
         else:
             places[name] = ("leaf", count)
             count += 1
@@ -305,11 +306,15 @@ def _parts(module: Any) -> tuple[tuple[Part, ...], dict[str, int]]:
     return tuple(parts), numbers
 
 
-def _constant(tensor: Any, leaves: Sequence[Any]) -> Any:
-    """A constant where the arguments are: those that the import makes itself are made on the CPU."""
+def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
+    """A constant where the arguments are: those that the import makes itself are made on the CPU.
+
+    Args:
+        tensor: The constant.
+        devices: Those of the arguments.
+    """
     if tensor.requires_grad:  # a tensor of the user's that the module reads by its name: its gradient is wanted
         return tensor
-    devices = {leaf.device for leaf in leaves if isinstance(leaf, Form)}
     moved = len(devices) == 1 and tensor.dim() > 0 and tensor.device.type == "cpu"
     return tensor.to(next(iter(devices))) if moved else tensor
 
@@ -327,4 +332,4 @@ def _said(value: Any) -> str:
     return str(Form.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-__all__ = ["Form", "Part", "Plan", "State", "hooked", "make_plan"]
+__all__ = ["Form", "Part", "Plan", "State", "constant_on", "hooked", "make_plan"]

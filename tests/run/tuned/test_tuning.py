@@ -137,6 +137,8 @@ def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], 
 
 
 def test_another_schedule_in_the_plan_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    tuned(made[0], Place(tmp_path / "place"), Table(last_is_best))
     source = next(path for path in sorted((made[0] / "kernels").iterdir()))
     copy = tmp_path / source.name
     shutil.copytree(source, copy)
@@ -197,6 +199,27 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
     other.machine = Machine("Test", "sm_80", 2)
     on_device(place, [], other, lambda *said: None)
     assert len({(job.piece, job.variant) for job in other.jobs}) == KERNELS
+
+
+def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place, device = Place(tmp_path / "place"), Table(last_is_best)
+    tuned(made[0], place, device)
+    victim = next(path.name for path in sorted((place.root / "kernels").iterdir()) if place.compiler(path.name))
+    one = place.prepared(victim)
+    assert one is not None
+    place.keep_kernel(victim, msgspec.structs.replace(one, compiler="1.0"))
+    count = len(device.jobs)
+    tuned(made[0], place, device)
+    assert place.prepared(victim) == one, "it is made again"
+    assert not [job for job in device.jobs[count:] if job.replays], "and has its time from before"
+    times = place.times("Test")
+    place.keep_times("Test", [msgspec.structs.replace(times[victim], compiler="1.0")])
+    tuned(made[0], place, device)
+    plan = plan_in(place.root)
+    again = {plan.pieces[job.piece].variants[job.variant].key for job in device.jobs[count:] if job.replays}
+    assert again == {victim}
 
 
 def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path) -> None:

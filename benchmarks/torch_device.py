@@ -1,0 +1,139 @@
+"""The tests of modules on a GPU, side by side in processes, each under a time limit; failures in a few lines each.
+
+    python -m benchmarks.torch_device [--limit 110] [--jobs 9] [--out DIR] [--store DIR] [--cpu]
+
+tests/torch/device is divided by the examples that its tests are about, so that kernels are built once in a process.
+What became of a test is written to DIR/torch_device.jsonl as it is known: a process that is ended by the limit costs
+the tests that it had left, which count as not run. DIR is $OUT, or the current directory. The store is that of
+`python -m benchmarks.torch_layers --prepare DIR`; what it lacks is searched. --cpu runs what needs no GPU. The exit
+status is 0 if every test that ran has passed, and at least one has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_jobs import ROOT
+
+TESTS = "tests/torch/device"
+EXAMPLES = ("attention", "llama_layer", "lora_linear", "mlp", "ngpt_layer", "norm_qkv", "qwen3_layer", "training_step")
+#: Threads of Inductor's in each process.
+_THREADS = "2"
+
+
+@dataclass(slots=True)
+class Part:
+    """One process of pytest.
+
+    Attributes:
+        name: What its tests are about.
+        arguments: pytest's.
+        process: It, once it runs.
+        seconds: How long it took; None until it has ended.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    seconds: float | None = None
+
+
+def parts() -> list[Part]:
+    """The processes, the longest first."""
+    files = (f"{TESTS}/test_examples_device.py",)
+    found = [Part(name, (*files, "-k", f"[{name}")) for name in sorted(EXAMPLES, key=lambda n: "layer" not in n)]
+    return [*found, Part("calls", (f"{TESTS}/test_calls_device.py",))]
+
+
+def run(every: list[Part], given: argparse.Namespace) -> Path:
+    """Run all parts, so many at a time; where their lines are."""
+    out: Path = given.out
+    out.mkdir(parents=True, exist_ok=True)
+    lines = (out / "torch_device.jsonl").resolve()
+    lines.unlink(missing_ok=True)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TOLD": str(lines), "TORCHINDUCTOR_COMPILE_THREADS": _THREADS}
+    if given.cpu:
+        environment["MIRAGE_TORCH_DEVICE"] = "cpu"
+    if given.store is not None:
+        environment["MIRAGE_GPU_STORE"] = str(given.store.resolve())
+    until, waiting = time.monotonic() + given.limit, list(every)
+    running: list[Part] = []
+    begun: dict[str, float] = {}
+    with (out / "torch_device.err").open("wb") as errors:
+        while waiting or running:
+            while waiting and len(running) < given.jobs and time.monotonic() < until:
+                part = waiting.pop(0)
+                command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
+                command += ["-p", "tests.kit.torch.told", "-m", "gpu", *part.arguments]
+                part.process = subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
+                )
+                begun[part.name] = time.monotonic()
+                running.append(part)
+            for part in [part for part in running if part.process is not None and part.process.poll() is not None]:
+                part.seconds = time.monotonic() - begun[part.name]
+                running.remove(part)
+            if time.monotonic() >= until:
+                for part in running:
+                    _end(part)
+                break
+            time.sleep(0.1)
+    return lines
+
+
+def _end(part: Part) -> None:
+    """End a process with what it has started."""
+    if part.process is not None:
+        try:
+            os.killpg(part.process.pid, 9)
+        except ProcessLookupError:
+            return
+        part.process.wait()
+
+
+def shown(every: list[Part], rows: list[dict[str, Any]]) -> str:
+    """A line for each process, and the failures."""
+    lines = []
+    for part in every:
+        took = "cut by the limit or not begun" if part.seconds is None else f"{part.seconds:.0f} s"
+        code = "" if part.process is None or part.process.returncode in (0, 1) else f", exit {part.process.returncode}"
+        lines.append(f"{part.name:14} {took}{code}")
+    for outcome in ("passed", "failed", "skipped"):
+        lines.append(f"{outcome}: {sum(row['outcome'] == outcome for row in rows)}")
+    slow = sorted(rows, key=lambda row: -row["seconds"])[:5]
+    lines.append("slowest: " + ", ".join(f"{row['test'].split('::')[-1]} {row['seconds']} s" for row in slow))
+    for row in rows:
+        if row["outcome"] == "failed":
+            lines.append(f"--- {row['test'].split('::')[-1]} [{row['seconds']} s]")
+            lines += [f"    {text[:200]}" for text in row["said"]]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=float, default=110.0, help="seconds for everything [default: 110]")
+    parser.add_argument("--jobs", type=int, default=9, help="processes at a time [default: 9]")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
+    parser.add_argument("--store", type=Path, help="a store that was prepared")
+    parser.add_argument("--cpu", action="store_true", help="run what needs no GPU, on the CPU")
+    given = parser.parse_args()
+    every = parts()
+    lines = run(every, given)
+    rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else []
+    print(shown(every, rows))
+    good = {row["outcome"] for row in rows} <= {"passed", "skipped"} and any(r["outcome"] == "passed" for r in rows)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
