@@ -2,19 +2,23 @@
 
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 96] [--count 48]
+                                            [--times FILE]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
 built anew, and what a device has said about earlier ones goes with them.
 
 With --tune kernels are tuned instead (docs/kernels.md): the first call makes those that are to be timed, in OUT/tuning;
 then, where the GPU is, `python -m mirage_formal.gpu tune --place OUT/tuning`; with --device NAME, a file of
-OUT/tuning/times, the second call builds the candidates that have the least sums of times.
+OUT/tuning/times, the second call builds the candidates that have the least sums of times. --times FILE are such times
+that were kept, of kernels of the same code (benchmarks/times/nvidia-h200.jsonl): then there is no first call, and what
+is built is what they chose, wherever it is built.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +49,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
     parser.add_argument("--tune", action="store_true", help="tune kernels instead of building the model's best")
     parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
+    parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
     parser.add_argument("--kernels", type=int, default=96, help="kernels of a run that are tried [default: 96]")
     given = parser.parse_args()
+    if given.times is not None:
+        if given.device is None or given.times.stem != given.device:
+            parser.error(f"--times: expected times of --device {given.device}, got {given.times.name}")
+        (given.out / "tuning" / "times").mkdir(parents=True, exist_ok=True)
+        shutil.copy(given.times, given.out / "tuning" / "times")
     runs = []
     for batch in given.batches:
         for name, (file, program, space) in EXAMPLES.items():
@@ -63,7 +73,7 @@ def main() -> int:
     if given.tune:
         command = [sys.executable, "-m", "mirage_formal", "tune", *map(str, runs), "--kernels", str(given.kernels)]
         command += ["--place", str(given.out / "tuning"), *(["--device", given.device] if given.device else [])]
-        command += ["--finalists", "4", *(["--workers", str(given.workers)] if given.workers else [])]
+        command += ["--finalists", "3", *(["--workers", str(given.workers)] if given.workers else [])]
         return subprocess.run(command, check=False).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
     command = [sys.executable, "-m", "mirage_formal.run.built", *map(str, runs), "--count", str(given.count)]
