@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -49,7 +50,22 @@ def execute(claim: Claim, where: Path) -> Outcome:
     seconds = time.monotonic() - begin
     (where / f"{claim.name}.log").write_text(f"$ {command}\n{done.stdout}", encoding="utf-8")
     reason = claim.judge(Ran(done.returncode, done.stdout))
+    if reason:
+        reason += busy(*os.getloadavg())
     return Outcome(claim, "FAIL" if reason else "PASS", reason, seconds)
+
+
+def busy(minute: float, five: float, quarter: float) -> str:
+    """What to know of a row that fails on a machine that does other work: times are judged as if it did none.
+
+    Args:
+        minute: Processes that wanted to run, on average over the last minute.
+        five: Over the last five.
+        quarter: Over the last fifteen.
+    """
+    processors = os.cpu_count() or 1
+    load = max(minute, five, quarter)
+    return f" (load {load:.1f} on {processors} processors: times want an idle machine)" if load > 2 * processors else ""
 
 
 def report(outcomes: Sequence[Outcome]) -> str:

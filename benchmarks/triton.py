@@ -42,7 +42,7 @@ def programs(only: str, *, small: bool) -> Iterator[tuple[str, mf.Graph]]:
     if small:
         yield from ((name, corpus.build(name, small=True)) for name in corpus.FILES if fnmatch(name, only))
         return
-    for path in sorted((ROOT / "examples").glob("*.py")):
+    for path in sorted(path for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("tour")):
         for name, value in runpy.run_path(str(path), run_name=RUN_NAME).items():
             if isinstance(value, mf.Graph) and fnmatch(name, only):
                 yield name, value

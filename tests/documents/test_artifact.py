@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -65,7 +66,10 @@ def test_judges_see_what_is_wrong() -> None:
     )
     assert searches(4.0)(Ran(0, table)) == ""
     assert "expected states" in searches(4.0)(Ran(0, table.replace("261,289", "261,290")))
-    assert "times" in searches(0.5)(Ran(0, table))
+    assert searches(0.5)(Ran(0, table)).startswith("counts agree, times do not: attn")
+    assert "exit code" in searches(4.0)(Ran(1, table))
+    # A count that is wrong is named, however late another row is.
+    assert "mla: expected states" in searches(0.5)(Ran(0, table.replace("1,184,485", "1,184,486")))
     assert "no row" in searches(4.0)(Ran(0, ""))
     row = "| **all** | 16 | 0 | 4.0 | 9.0 | 5.1 | 12.0 | 2,500 | 5,800 |\n"
     assert proofs(4.0)(Ran(0, row)) == ""
@@ -83,6 +87,12 @@ def test_judges_see_what_is_wrong() -> None:
 def test_tiers_run_their_rows(tier: str) -> None:
     found = {claim.tier for claim in runner.chosen([tier])}
     assert found == {"--kick-tires": {"kick-tires"}, "--cpu": {"kick-tires", "cpu"}, "--gpu": {"gpu"}}[tier]
+
+
+def test_a_busy_machine_is_named_and_excuses_nothing() -> None:
+    many = 3.0 * (os.cpu_count() or 1)
+    assert runner.busy(0.1, 0.1, 0.1) == ""
+    assert "idle machine" in runner.busy(0.1, many, 0.1)
 
 
 def test_a_row_is_run_and_judged(

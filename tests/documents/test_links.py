@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,24 @@ def test_every_page_of_the_site_is_in_its_table_of_contents() -> None:
     listed = {
         one for one in found if one in named or any(one.startswith(f"{n[:-1]}") for n in named if n.endswith("/*"))
     }
-    assert found - listed - {"index"} == set()
+    assert found - listed - included(docs) - {"index"} == set()
+
+
+def included(docs: Path) -> set[str]:
+    """Pages of docs/ that are shown as a part of another one."""
+    names = re.findall(
+        r"^```\{include\} \.\./([\w/-]+)\.md$", "\n".join(p.read_text() for p in docs.rglob("*.md")), re.M
+    )
+    return {name for name in names if (docs / f"{name}.md").is_file()}
+
+
+def test_no_page_has_the_place_of_one_that_sphinx_writes_itself() -> None:
+    """A page docs/search.md would be written over by the page that searches the site, and no warning would say so."""
+    settings = (REPOSITORY / "tools" / "site" / "conf.py").read_text(encoding="utf-8")
+    left_out = re.search(r"^exclude_patterns = \[(.*?)\]", settings, flags=re.M)
+    assert left_out is not None
+    there = {path.name for path in (REPOSITORY / "docs").glob("*.md")} - set(re.findall(r'"([^"]+)"', left_out[1]))
+    assert there & {"search.md", "genindex.md", "py-modindex.md"} == set()
 
 
 def test_a_broken_link_is_seen() -> None:

@@ -35,7 +35,7 @@ intersphinx_mapping = {
 }
 
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["build"]
+exclude_patterns = ["build", "search.md"]  # search.html is Sphinx's own page; ideas/searching.md includes it
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 highlight_language = "none"  # a fence without a language is a picture in letters or a transcript
@@ -63,6 +63,28 @@ _PAGES: Final = {
     "SECURITY.md": "docs/project/security.md",
     "artifact/README.md": "docs/reference/artifact.md",
 }
+
+
+#: Pages of docs/ that have another place on the site.
+_MOVED: Final = {DOCS / "search.md": DOCS / "ideas" / "searching.md"}
+
+
+def moved(text: str, document: Path, parent: Path | None = None) -> str:
+    """Markdown whose links lead to where pages are on the site.
+
+    Args:
+        text: What a page has.
+        document: The page.
+        parent: The page that includes it, if its links are to start there.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        target = (document.parent / found[1]).resolve()
+        place = _MOVED.get(target, target)
+        same = place == target and parent is None
+        return f"]({found[1] if same else os.path.relpath(place, (parent or document).parent)}{found[2]})"
+
+    return re.sub(r"\]\((?![a-z]+:)([\w./-]+)((?:#[^)]*)?)\)", link, text)
 
 
 def _link(name: str, document: Path) -> str:
@@ -107,7 +129,7 @@ def _read(app: Any, name: str, content: list[str]) -> None:
         content[0],
         flags=re.M,
     )
-    content[0] = titled(linked(there, DOCS / f"{name}.md"), name)
+    content[0] = titled(moved(linked(there, DOCS / f"{name}.md"), DOCS / f"{name}.md"), name)
 
 
 def _included(app: Any, path: Path, parent: str, content: list[str]) -> None:
@@ -115,7 +137,11 @@ def _included(app: Any, path: Path, parent: str, content: list[str]) -> None:
 
     Their links to each other lead to the pages that include them.
     """
-    text = linked(content[0], DOCS.parent / Path(path).name)
+    source = (DOCS / path).resolve()
+    if source in _MOVED:
+        content[0] = moved(linked(content[0], source), source, _MOVED[source])
+        return
+    text = moved(linked(content[0], DOCS.parent / Path(path).name), DOCS.parent / Path(path).name)
     content[0] = re.sub(r"\]\(([\w/]+\.md)\)", lambda found: f"]({_PAGES.get(found[1], found[1])})", text)
 
 
