@@ -6,7 +6,7 @@ DOCS_READY := .venv/.docs
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test test-thorough test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -25,6 +25,10 @@ search: $(READY)  ## search examples/attn.py; the result is in runs/attn
 
 test: $(READY)  ## run all tests, with coverage of at least 90 %
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
+
+# What `make test` only samples, it has in full: see tests/kit/sampled.py.
+test-thorough: $(READY)  ## run all tests, with the full number of those cases that are sampled otherwise
+	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser
 
 # In an environment of its own: a browser's driver is 130 MB that nothing else needs. Where no Chromium is found, or
 # MIRAGE_CHROMIUM names none, the tests are skipped and say so.

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,8 +30,9 @@ settings.load_profile("ci")
 #: A file system in memory, where there is one; and the bytes that it must have left. The suite needs about a quarter.
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
-#: Cases of one test that coverage sees.
-TRACED = 4
+#: Cases of one test that coverage sees; and seconds of its process's own time, within each of these cases.
+TRACED = 2
+TRACED_S = 0.25
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs without tracing, which makes tests half as slow again and searches several times slower.
 
     That are slow tests, whose code fast tests cover, and of a test with many cases all but the first few, which run
-    the same lines.
+    the same lines. See also ``pytest_runtest_protocol``.
     """
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
@@ -86,6 +88,33 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
     finally:
         measuring.resume()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Of a test that is traced, coverage sees the beginning: what goes on for long runs the same lines again.
+
+    The time is that of this process alone, so that what is covered does not depend on what else the machine does.
+    """
+    measuring = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+    if measuring is None or not measuring.started or item.get_closest_marker("no_cover") is not None:
+        return (yield)
+    paused = False
+
+    def enough(number: int, frame: FrameType | None) -> None:
+        nonlocal paused
+        paused = True
+        measuring.cov.stop()
+
+    before = signal.signal(signal.SIGVTALRM, enough)
+    signal.setitimer(signal.ITIMER_VIRTUAL, TRACED_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+        if paused:
+            measuring.cov.start()
 
 
 @pytest.fixture

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, established, expect, step
-from mirage_formal.check.timed import OutOfTime, Within
+from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
 from mirage_formal.derive import command
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
@@ -55,8 +58,35 @@ def with_a_child(path: str) -> None:
     pid = os.fork()
     if pid == 0:
         time.sleep(600)
-    Path(path).write_text(str(pid))
+    Path(f"{path}.tmp").write_text(str(pid))
+    Path(f"{path}.tmp").rename(path)
     time.sleep(600)
+
+
+class Clock:
+    """Stands for the pipe of a check: the limit is over as soon as something has happened, however long that took.
+
+    Attributes:
+        waited: The seconds that the check was given, each time it was waited for.
+    """
+
+    def __init__(self, check: Within[Any], over: Callable[[int], bool]) -> None:
+        self._pipe, self._over = check._events, over
+        self._heard = 0
+        self.waited: list[float] = []
+        check._events = self  # type: ignore[assignment]  # has what is used of it
+
+    def poll(self, seconds: float) -> bool:
+        """Whether the check says something; not any more after the time is over."""
+        self.waited.append(seconds)
+        while not self._over(self._heard):
+            if self._pipe.poll(0.01):
+                return True
+        return False
+
+    def recv(self) -> Any:
+        self._heard += 1
+        return self._pipe.recv()
 
 
 def test_what_is_in_time_is_the_answer() -> None:
@@ -70,9 +100,13 @@ def test_a_failure_is_the_one_of_the_check() -> None:
 
 
 def test_a_call_that_never_returns_is_ended_and_its_step_named() -> None:
+    check = Within(LIMIT_S, hopeless, "x")
+    clock = Clock(check, lambda heard: heard == 5)  # a step and its end, what is told, and two steps
     with pytest.raises(OutOfTime) as found:
-        Within(6.0, hopeless, "x").result()
+        check.result()
     assert found.value.established == ["x"]
+    assert not check._process.is_alive()
+    assert all(0 < later < before < LIMIT_S for before, later in pairwise(clock.waited))  # one limit for the whole
     assert (found.value.file, found.value.step) == ("second.json", "replay the proof")
 
 
@@ -83,8 +117,10 @@ def test_a_process_that_dies_is_no_success() -> None:
 
 
 def test_no_process_outlives_the_limit(tmp_path: Path) -> None:
+    check = Within(LIMIT_S, with_a_child, str(tmp_path / "pid"))
+    Clock(check, lambda heard: (tmp_path / "pid").exists())
     with pytest.raises(OutOfTime):
-        Within(6.0, with_a_child, str(tmp_path / "pid")).result()
+        check.result()
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):  # it is reaped by somebody else
         try:

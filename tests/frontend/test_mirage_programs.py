@@ -90,6 +90,7 @@ def test_torch_tensors(name: str) -> None:
     close(as_numpy(result), case.function(*values))
 
 
+@pytest.mark.usefixtures("searched_once")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_is_searched_and_its_result_is_called(

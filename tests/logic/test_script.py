@@ -207,15 +207,18 @@ def test_nothing_else_hands_text_to_a_solver() -> None:
     for path in root.rglob("*.py"):
         name = path.relative_to(root).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        used |= {
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
+        used: set[str] = set()
+        modules: set[str] = set()
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(attr=text) | ast.Name(id=text) | ast.Constant(value=str(text)):
+                    used.add(text)
+                case ast.Import(names=names):
+                    modules |= {alias.name for alias in names}
+                case ast.ImportFrom(module=module):
+                    modules.add(module or "")
         if used & READERS:
             found[name] = used & READERS
-        modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         if {module.split(".")[0] for module in modules} & {"z3", "cvc5"}:
             importers.add(name)
     assert found == ALLOWED

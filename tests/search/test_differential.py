@@ -39,6 +39,7 @@ from tests.kit.runs.differential_kit import (
     tensor,
     tiny,
 )
+from tests.kit.sampled import number
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
 NARROW: dict[str, Any] = {"griddims": [(2, 1, 1)], "imaps": ROWS_AND_COLUMNS, "fmaps": [-1]}
@@ -172,7 +173,7 @@ def test_small_programs_at_random() -> None:
     failures: list[str] = []
 
     # No shrinking: a failure is shown as it is, and the others still count.
-    @settings(max_examples=120, phases=[Phase.generate])
+    @settings(max_examples=number(60, 120), phases=[Phase.generate])
     @given(programs().filter(whole))
     def run(source: KernelGraph) -> None:
         key = digest(source)

@@ -161,7 +161,7 @@ def test_what_other_operators_read_is_stored() -> None:
 def test_the_whole_program_is_found_and_check_accepts_it(tmp_path: Path, name: str) -> None:
     graph = mf.new_kernel_graph()
     graph.mark_output(INSIDE[name][0](graph))
-    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1)[0]
+    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1, keep=2)[0]
     assert isinstance(best.verdict, Equivalent)
     assert kernel_count(best.graph) == 1
     assert check([str(tmp_path / "run")]) == 0

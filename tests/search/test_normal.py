@@ -263,7 +263,7 @@ def test_an_input_that_is_read_in_two_ways_is_two_inputs() -> None:
 def test_the_whole_program_is_one_kernel_that_check_accepts(tmp_path: Path, name: str, kernels: int) -> None:
     graph = mf.new_kernel_graph()
     graph.mark_output(MOVED[name](graph))
-    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1)[0]
+    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1, keep=2)[0]
     assert isinstance(best.verdict, Equivalent)
     assert kernel_count(best.graph) == kernels
     assert check([str(tmp_path / "run")]) == 0

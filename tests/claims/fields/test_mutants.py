@@ -16,6 +16,7 @@ from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.graphs.mutations import double_mutants, single_mutants
+from tests.kit.sampled import share
 
 #: Small shapes: extents that coincide leave more changes well-formed, distinct ones make them show.
 CASES = {
@@ -68,13 +69,14 @@ def _judged(name: str) -> list[tuple[str, KernelGraph, Decision]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bits", [20, 31])
-def test_no_wrong_graph_is_accepted_and_right_ones_are(name: str, bits: int) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_no_wrong_graph_is_accepted_and_right_ones_are(bits: int, name: str) -> None:
     program, candidate = CASES[name]
     session = FingerprintSession(program, FingerprintSettings(seed=17, prime_bits=bits, rounds=1))
     assert isinstance(session.check(candidate).verdict, Probable)
-    for label, mutant, decision in _judged(name):
+    # The smaller primes, which tell less apart, meet all of them. Another third: ``test_most_wrong_graphs...``.
+    for label, mutant, decision in _judged(name) if bits == 20 else share(_judged(name), 3, 1):
         verdict = session.check(mutant).verdict
         if decision is Decision.DIFFERENT:
             assert isinstance(verdict, Different | Unknown), (label, mutant)

@@ -20,9 +20,10 @@ from tests.kit.kernels.lowering_kit import TARGET
 from tests.kit.kernels.plan_bases import GRAPHS, bases
 from tests.kit.kernels.plan_judge import By, judge, results
 from tests.kit.kernels.plan_mutants import Family, Mutant, sample, with_home
+from tests.kit.sampled import number
 
 #: Mutants of each family.
-COUNT = 50
+COUNT = number(30, 50)
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))
@@ -55,13 +56,13 @@ def test_every_mutant_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert survivors == []
     assert len(mutants) == 4 * COUNT
     for family in Family:
-        assert COUNT - counts[family, By.EQUIVALENT] >= 40
+        assert COUNT - counts[family, By.EQUIVALENT] >= 0.8 * COUNT
     assert total[By.EQUIVALENT] <= 0.15 * len(mutants)
     # Most of them get as far as the obligations, and both these and runs find many.
     assert total[By.VALIDATION] <= 0.3 * len(mutants)
     assert total[By.UNDECIDED] <= 0.02 * len(mutants)
-    assert total[By.OBLIGATION] >= 80
-    assert total[By.EMULATOR] + total[By.VALUES] >= 20
+    assert total[By.OBLIGATION] >= 0.4 * len(mutants)
+    assert total[By.EMULATOR] + total[By.VALUES] >= 0.1 * len(mutants)
     # Whatever is wrong with synchronisation is found without a run.
     for mutant, what in found:
         if mutant.family is Family.SCHEDULE and what.by is By.VALUES:
