@@ -6,8 +6,9 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.child import Answer, Job
-from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order
+from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, needed
 from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Executor
@@ -64,6 +65,7 @@ class Tuned:
         ready: Of these, how many may run.
         timed: Of these, how many have a time.
         rows: The finalists, fastest first; empty before kernels were timed.
+        added: Kernels that were considered beyond the limit, so that whole candidates can be put together.
         left: What is to be done on another machine, or empty.
         built: The finalists' kernels by name.
     """
@@ -74,6 +76,7 @@ class Tuned:
     rows: tuple[Row, ...]
     left: str = ""
     built: Mapping[str, Built] = field(default_factory=dict)
+    added: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +139,35 @@ def tune(root: Path, bench: Bench) -> Tuned:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
     tried = _tried(plan, place, device)
-    for most in _rounds(limits.kernels, len(tried), device):
+    for most in _rounds(plan, limits.kernels, tried, device):
         wanted = in_order(plan, most, tried)
         made = maker.prepare(plan, source.target, wanted, deadline if not isinstance(device, str) else 0.0)
         ready = [at for at, one in made.items() if not one.refused]
-        if not ready:
-            raise RunError("expected candidates with kernels that may run, got none", where=str(root))
         if device is not None and not isinstance(device, str):
             time_kernels(plan, ready, place, device, watch=watch, deadline=deadline)
-            tried = _tried(plan, place, device)
+        tried |= _tried(plan, place, device)
+    if not ready:
+        raise RunError("expected candidates with kernels that may run, got none", where=str(root))
+    added = max(0, len(wanted) - limits.kernels)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
         left = "time the kernels on the machine with the GPU"
-        return Tuned(len(wanted), len(ready), len(times), (), left)
+        return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise RunError(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = _Facts(plan, len(wanted), len(made) - len(ready), len(times))
-    tuned = Tuned(len(wanted), len(ready), len(times), ())
+    facts = _Facts(source, plan, len(wanted), len(made) - len(ready), len(times))
+    tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):
-            rows, built = _build(root, source, chosen, facts, bench)
+            names = [plan.candidates[one.candidate].name for one in chosen]
+            first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
+            rows, built = _build(root, first, facts, bench)
             if not isinstance(device, str):
                 rows = _measured(root, rows, device, bench, deadline)
+                for one in (one for one in chosen if one not in first):
+                    rows, built = _instead(root, one, facts, bench, (rows, built), deadline)
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
             if isinstance(device, str):
@@ -169,10 +177,28 @@ def tune(root: Path, bench: Bench) -> Tuned:
     return tuned
 
 
-def _rounds(kernels: int, tried: int, device: Device | str | None) -> tuple[int, ...]:
-    """How many kernels there are after each round: on a GPU the first half's times say which are in the second."""
+def _rounds(
+    plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
+) -> Iterator[int]:
+    """How many kernels there are after each round: on a GPU the first half's times say which are in the second.
+
+    Further rounds try what is still needed, as long as they bring something: where kernels are refused or fail, those
+    of the next candidate are.
+
+    Args:
+        plan: The plan.
+        kernels: How many are asked for.
+        tried: What is known, which grows from round to round.
+        device: What times kernels, if there is something.
+    """
     half = max(1, kernels // 2)
-    return (kernels,) if device is None or isinstance(device, str) or tried >= half else (half, kernels)
+    if device is not None and not isinstance(device, str) and len(tried) < half:
+        yield half
+    yield kernels
+    known = -1
+    while not isinstance(device, str) and len(tried) > known and needed(plan, tried):
+        known = len(tried)
+        yield kernels
 
 
 def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[str, float | None]:
@@ -210,6 +236,7 @@ def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[
 class _Facts:
     """What a measurement says about tuning."""
 
+    source: Source
     plan: TuningPlan
     kernels: int
     refused: int
@@ -235,7 +262,7 @@ class _Facts:
 _Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
 
 
-def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> _Finalists:
+def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench) -> _Finalists:
     """Kernels of the finalists in the run's directory."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
@@ -246,6 +273,7 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
     from mirage_formal.run.built.values import KernelRefused
     from mirage_formal.run.tuned.prepare import forms_of
 
+    source = facts.source
     graphs = dict(source.candidates)
     program, target = decode(source.program), load_target(source.target)
     plan = facts.plan
@@ -273,6 +301,28 @@ def _build(root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts
         rows.append(Row(candidate.name, candidate.form, None, one.us, candidate.us, one.candidate + 1, said))
         bench.watch("built", number, len(chosen))
     return tuple(rows), built
+
+
+def _instead(root: Path, one: Composed, facts: _Facts, bench: Bench, known: _Finalists, deadline: float) -> _Finalists:
+    """The finalists with another form of one of them in its place, if that is measured to be faster.
+
+    It is built and measured beside the run, for a candidate has one directory there.
+    """
+    from mirage_formal.run.built.save import save_built
+
+    rows, built = known
+    device = bench.device
+    assert device is not None
+    assert not isinstance(device, str)
+    with tempfile.TemporaryDirectory(dir=bench.place.root) as aside:
+        other, found = _build(Path(aside), [one], facts, bench)
+        (row,) = _measured(Path(aside), other, device, bench, deadline)
+    (before,) = (mine for mine in rows if mine.name == row.name)
+    if row.us is None or (before.us is not None and before.us <= row.us):
+        return known
+    save_built(found[row.name], root / KERNELS / row.name)
+    (row,) = _measured(root, other, device, bench, deadline)
+    return tuple(row if mine.name == row.name else mine for mine in rows), {**built, **found}
 
 
 def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:
