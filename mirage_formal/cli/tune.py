@@ -92,7 +92,7 @@ def _fields(tuned: Any) -> dict[str, Any]:
     """What became of a run, as plain values."""
     import msgspec
 
-    names = ("kernels", "ready", "timed", "rows", "left")
+    names = ("kernels", "added", "ready", "timed", "rows", "left")
     return {name: msgspec.to_builtins(getattr(tuned, name)) for name in names}
 
 
@@ -101,6 +101,8 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
     from rich.table import Table  # for this command alone, as the progress
 
     head = f"{root}: {tuned.kernels} kernels considered, {tuned.ready} may run, {tuned.timed} timed"
+    if tuned.added:
+        head += f"; {tuned.added} more than asked for, without which no whole candidate could be compared"
     console.print(plain(head), markup=False, highlight=False, soft_wrap=True)
     if tuned.rows:
         table = Table("candidate", "us", "sum", "estimate", "by model", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -22,8 +22,9 @@ from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.lowering.boxes import Operand
 from mirage_formal.kernels.lowering.fibres import fibres
-from mirage_formal.kernels.lowering.pointwise import Operand, pointwise
+from mirage_formal.kernels.lowering.pointwise import pointwise
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.access import listing
 from mirage_formal.kernels.program.distribution import vector

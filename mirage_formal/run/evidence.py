@@ -45,7 +45,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import by_numerics, select
+from mirage_formal.run.ranking import by_numerics, library_products, select
 from mirage_formal.run.settings import Job, TimeLimits
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
@@ -125,6 +125,7 @@ class Evidence:
                     lambda f: _operators(f.graph),
                     lambda f: _kernels(f.graph),
                     lambda f: _shown(f.graph),
+                    (lambda f: _library(f.graph), lambda f: not _kernels(f.graph)),
                 )
                 if found.digest not in self._verified
             ]
@@ -375,6 +376,12 @@ def _kernels(graph: bytes) -> tuple[Hashable, ...]:
     """What each graph-defined kernel of a candidate does, with its grid and loop range."""
     kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
+
+
+@lru_cache(maxsize=1 << 16)
+def _library(graph: bytes) -> bool:
+    """See ``library_products``."""
+    return library_products(decode(graph))
 
 
 @lru_cache(maxsize=1 << 16)

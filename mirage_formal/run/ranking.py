@@ -7,12 +7,24 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
 from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
 
 #: A candidate that is estimated at more than so many times the best is no alternative to it.
 _FACTOR: Final = 10.0
 #: Different kernels of which the one that rounds least is reported first.
 _LEADERS: Final = 3
+
+
+def library_products(graph: KernelGraph) -> bool:
+    """Whether a µGraph leaves every product to a library: none of its kernels computes one beside other operators."""
+    return not any(
+        isinstance(inner, Op) and inner.kind is OpKind.MATMUL
+        for op in graph.ops
+        if isinstance(op, GraphDefined)
+        for inner in op.graph.ops
+    )
 
 
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
@@ -40,8 +52,9 @@ def select(
     pattern: Callable[[FoundRecord], Hashable] | None = None,
     kernels: Callable[[FoundRecord], Iterable[Hashable]] | None = None,
     near: Callable[[FoundRecord], Hashable] | None = None,
+    kinds: Sequence[Callable[[FoundRecord], bool]] = (),
 ) -> list[FoundRecord]:
-    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
+    """The ``keep`` best candidates, and the best of every number of kernels and of each kind, in the order of rank.
 
     With ``near``, of candidates for which it is equal all but the first of their rank come behind all others.
 
@@ -75,6 +88,7 @@ def select(
         if found.kernels not in seen:
             seen.add(found.kernels)
             best.add(found.digest)
+    best.update(one.digest for kind in kinds if (one := next(filter(kind, ranked), None)) is not None)
     return [found for found in ranked if found.digest in best]
 
 

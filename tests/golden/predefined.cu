@@ -51,32 +51,40 @@ extern "C" __global__ void __launch_bounds__(128) op0_add(
   });
 }
 
-// op0_transpose: 16 x 1 x 1 blocks of 128 threads,
-// 0 bytes of dynamic shared memory.
-//   In0: 16384 x float16, read, aligned to 2 bytes
+// op0_transpose: 4 x 16 x 1 blocks of 32 threads,
+// 576 bytes of dynamic shared memory.
+//   In0: 16384 x float16, read, aligned to 16 bytes
 //   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_transpose(
+extern "C" __global__ void __launch_bounds__(32) op0_transpose(
     MF_INPUT(mf::half) In0,
     MF_OUTPUT(mf::half) Out
 ) {
-  const int tid = mf::below<128>(threadIdx.x);
-  const int bx = mf::below<16>(blockIdx.x);
+  MF_SHARED_MEMORY(576);
+  MF_SHARED(mf::half, tile0, 288, 0);  // bytes 0..575
+  const int tid = mf::below<32>(threadIdx.x);
+  const int bx = mf::below<4>(blockIdx.x);
+  const int by = mf::below<16>(blockIdx.y);
   MF_FLOATS(v0, 8);
+  mf::fill(v0, 0.0f);
+  MF_FLOATS(s0, 8);
+  mf::load_vector<8>(v0, 0, In0, by * 16 + (tid % 2) * 8 + (bx * 16 + tid / 2) * 256);
   #pragma unroll
   for (int k0 = 0; k0 < 8; ++k0) {
-    v0[k0] = mf::load(In0, (bx / 8) * 8192 + (bx % 8) * 32 + (tid / 32) * 2048 + tid % 32 + k0 * 256);
+    mf::store(tile0, ((tid % 2) * 8 + k0) * 16 + (tid % 2) * 16 + tid / 2, v0[k0]);
   }
-  mf::store_vector(Out, (bx / 8) * 32 + (bx % 8) * 2048 + (tid / 32) * 8 + (tid % 32) * 64, {
-      v0[0],
-      v0[1],
-      v0[2],
-      v0[3],
-      v0[4],
-      v0[5],
-      v0[6],
-      v0[7]
+  mf::barrier();
+  mf::load_vector<8>(s0, 0, tile0, (tid / 2) * 16 + (tid / 16) * 16 + (tid % 2) * 8);
+  mf::store_vector(Out, (by * 16 + tid / 2) * 64 + (bx * 16 + (tid % 2) * 8), {
+      s0[0],
+      s0[1],
+      s0[2],
+      s0[3],
+      s0[4],
+      s0[5],
+      s0[6],
+      s0[7]
   });
 }
 

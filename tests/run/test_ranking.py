@@ -21,6 +21,13 @@ def test_selection_keeps_the_best_of_every_number_of_kernels() -> None:
     assert [f.digest[0] for f in select(ranked, 9)] == list("abcdef")
 
 
+def test_selection_keeps_the_best_of_each_kind() -> None:
+    ranked = [found(name, cost) for cost, name in enumerate("abcdef")]
+    kinds = [lambda f: f.digest[0] in "ce", lambda f: f.digest[0] == "f", lambda f: False]
+    assert [f.digest[0] for f in select(ranked, 1, kinds=kinds)] == ["a", "c", "f"]
+    assert [f.digest[0] for f in select(ranked, 6, kinds=kinds)] == list("abcdef")
+
+
 def test_selection_spreads_over_kernels_that_candidates_share() -> None:
     """Of candidates that have a kernel in common an eighth is listed, as long as there are others."""
     parts = {"a": "xp", "b": "xq", "c": "xr", "d": "yp", "e": "ys", "f": "yt", "g": "z", "h": "u"}

@@ -13,8 +13,8 @@ from typing import Final
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.kernels.lowering.boxes import Operand
 from mirage_formal.kernels.lowering.context import TID, joined, loop, when
-from mirage_formal.kernels.lowering.pointwise import Operand
 from mirage_formal.kernels.program.index import Indices
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (

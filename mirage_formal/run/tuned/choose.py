@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.run.tuned.plans import At, TuningPlan
+from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
 #: What one place further back in the order of schedules counts, beside the ratio of two estimates.
 _PLACE: Final = 0.06
@@ -17,6 +17,12 @@ _BEHIND: Final = 1.5
 #: Microseconds below which no estimate counts.
 _LEAST: Final = 1e-3
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
+#: Candidates of which the best is always measured as a whole, whatever is estimated of others.
+_KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
+    lambda one: True,
+    lambda one: one.library,
+    lambda one: one.unfused,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +41,12 @@ class Composed:
 
 
 def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
-    """Kernels in the order in which they are worth trying, as positions of piece and schedule; at most so many.
+    """Kernels in the order in which they are worth trying, as positions of piece and schedule; about so many.
 
-    Those that were tried come first, as they count among them. A further kernel is as good as the best candidate that
+    Those that were tried come first, as they count among them, then those of the best candidate, of which there may be
+    more than ``most``. What other whole candidates need comes last, and does not count, see ``needed``.
+
+    A further kernel is as good as the best candidate that
     has it: by the ratio of this one's time to the least of as many kernels, then by the place of the schedule. The cost
     model tells candidates of different numbers of kernels apart less well, so the best of each number count as good,
     unless they are behind by more than half. A candidate's time is the sum of its kernels' where all have one, and the
@@ -70,7 +79,47 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
         for piece, ratio in ratios.items()
         for variant, one in enumerate(plan.pieces[piece].variants)
     ]
-    return [(piece, variant) for _, _, piece, variant in sorted(keyed)[:most]]
+    ordered = [(piece, variant) for _, _, piece, variant in sorted(keyed)]
+    whole, *plains = (_whole(plan, kind, tried) for kind in _KINDS)
+    beside = [at for at in dict.fromkeys(at for own in plains for at in own) if at not in whole]
+    done = [at for at in ordered if _key(plan, at) in tried and at not in beside][:most]
+    first = [*done, *(at for at in whole if at not in done)]
+    rest = [at for at in ordered if at not in {*first, *beside}]
+    return [*first, *rest[: max(0, most - len(first))], *beside]
+
+
+def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
+    """Kernels that were not tried, and without which there is no whole candidate, or none of a kind.
+
+    Of the best candidate by the model, of the best whose products are all a library's, and of the operators one by one:
+    estimates misjudge generated products, so that times decide between these. A candidate with a kernel that may not
+    run gives way to the next.
+
+    Args:
+        plan: The plan.
+        tried: See ``in_order``.
+    """
+    found = dict.fromkeys(at for kind in _KINDS for at in _whole(plan, kind, tried))
+    return [at for at in found if _key(plan, at) not in tried]
+
+
+def _key(plan: TuningPlan, at: At) -> str:
+    return plan.pieces[at[0]].variants[at[1]].key
+
+
+def _whole(
+    plan: TuningPlan, kind: Callable[[CandidatePlan], bool], tried: Mapping[str, float | None]
+) -> dict[At, None]:
+    """A schedule for each kernel of the best candidate of a kind that may run: one with a time, or an untried one."""
+    for one in filter(kind, plan.candidates):
+        chosen: list[At] = []
+        for piece in dict.fromkeys(one.pieces):
+            keys = [variant.key for variant in plan.pieces[piece].variants]
+            order = sorted(range(len(keys)), key=lambda at: tried.get(keys[at]) is None)
+            chosen += [(piece, at) for at in order if keys[at] not in tried or tried[keys[at]] is not None][:1]
+        if len(chosen) == len(set(one.pieces)):
+            return dict.fromkeys(chosen)
+    return {}
 
 
 def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
@@ -113,7 +162,10 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
 
 
 def batches(plan: TuningPlan, found: Sequence[Composed], size: int) -> Iterator[list[Composed]]:
-    """The best forms of candidates, each candidate once, fastest first, so many at a time."""
+    """The best forms of candidates, fastest first, so many candidates at a time.
+
+    Each candidate is there once, but the first time with those of ``plain``, which are never left out.
+    """
     names: set[str] = set()
     chosen: list[Composed] = []
     for one in found:
@@ -121,8 +173,21 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int) -> Iterator[
         if name not in names:
             names.add(name)
             chosen.append(one)
-    for start in range(0, len(chosen), size):
-        yield chosen[start : start + size]
+    first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
+    rest = [one for one in chosen[size:] if one not in first]
+    if first:
+        yield first
+    for start in range(0, len(rest), size):
+        yield rest[start : start + size]
 
 
-__all__ = ["Composed", "batches", "close", "composed", "in_order"]
+def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
+    """The best candidate whose products are all a library's, and the operators one by one, if they were timed.
+
+    The sum of the times of kernels that were timed alone says little about how these take turns.
+    """
+    best = (next((one for one in found if kind(plan.candidates[one.candidate])), None) for kind in _KINDS[1:])
+    return list(dict.fromkeys(one for one in best if one is not None))
+
+
+__all__ = ["Composed", "batches", "close", "composed", "in_order", "needed", "plain"]

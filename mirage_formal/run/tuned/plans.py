@@ -77,6 +77,8 @@ class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         us: The cost model's estimate.
         pieces: Its kernels in order, as positions in ``TuningPlan.pieces``.
         operators: For each piece the operator of the form's µGraph.
+        library: Whether no kernel of it but those of predefined products computes a product.
+        unfused: Whether every kernel of it is that of one predefined operator.
     """
 
     name: str
@@ -84,6 +86,8 @@ class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     us: float
     pieces: tuple[int, ...]
     operators: tuple[int, ...]
+    library: bool = False
+    unfused: bool = False
 
 
 class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

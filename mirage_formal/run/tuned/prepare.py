@@ -86,12 +86,16 @@ class _Described:
         us: The cost model's estimate.
         stable: Whether every sum of exponentials that is divided by has its running maximum.
         kernels: The kernels.
+        library: See ``CandidatePlan.library``.
+        unfused: See ``CandidatePlan.unfused``.
     """
 
     form: str
     us: float
     stable: bool
     kernels: tuple[tuple[bytes, int, int, tuple[bool, ...], tuple[ScheduleRecord | None, ...]], ...]
+    library: bool = False
+    unfused: bool = False
 
 
 def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
@@ -108,6 +112,7 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
 def described(task: _Named) -> list[_Described]:
     """The kernels of all forms of a candidate; none where it has no form that may run."""
     from mirage_formal.kernels.cost import estimate
+    from mirage_formal.run.ranking import library_products
     from mirage_formal.run.tuned.pieces import pieces
 
     target = load_target(task.target)
@@ -123,7 +128,9 @@ def described(task: _Named) -> list[_Described]:
             if isinstance(piece.graph.ops[piece.position], GraphDefined):
                 schedules = _schedules(piece, target)
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
-        found.append(_Described(name, estimate(form.graph, target).us, not form.note, tuple(kernels)))
+        us, library = estimate(form.graph, target).us, library_products(form.graph)
+        unfused = not any(isinstance(op, GraphDefined) for op in form.graph.ops)
+        found.append(_Described(name, us, not form.note, tuple(kernels), library, unfused))
     return found
 
 
@@ -178,7 +185,8 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
                     plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
                 own.append(pieces[graph, position, warm])
             operators = tuple(operator for _, _, operator, _, _ in one.kernels)
-            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators))
+            plain = one.library, one.unfused
+            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators, *plain))
     candidates.sort(key=lambda one: one.us)
     return TuningPlan(source.digest, arch, tuple(candidates), tuple(plans))
 

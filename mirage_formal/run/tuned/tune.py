@@ -6,8 +6,9 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.child import Answer, Job
-from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order
+from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, needed
 from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Executor
@@ -79,6 +80,7 @@ class Tuned:
         ready: Of these, how many may run.
         timed: Of these, how many have a time.
         rows: The finalists, fastest first; empty before kernels were timed.
+        added: Kernels that were considered beyond the limit, so that whole candidates can be put together.
         left: What is to be done on another machine, or empty.
         built: The finalists' kernels by name.
     """
@@ -89,6 +91,7 @@ class Tuned:
     rows: tuple[Row, ...]
     left: str = ""
     built: Mapping[str, Built] = field(default_factory=dict)
+    added: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,38 +159,44 @@ def tune(root: Path, bench: Bench) -> Tuned:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
     tried = _tried(plan, place, device)
-    rounds = _rounds(limits.kernels, len(tried), device)
-    for most, by, timed_by in zip(rounds, _MADE[-len(rounds) :], _TIMED[-len(rounds) :], strict=True):
+    for most in _rounds(plan, limits.kernels, tried, device):
         wanted = in_order(plan, most, tried)
+        late = most >= limits.kernels
         if isinstance(device, str):
             # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
             keyed = {at: plan.pieces[at[0]].variants[at[1]].key for at in wanted}
             ready = [at for at, key in keyed.items() if tried.get(key) is not None]
             refused = sum(key in tried for key in keyed.values()) - len(ready)
         else:
-            made = maker.prepare(plan, source.target, wanted, until(by))
+            made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
             ready = [at for at, one in made.items() if not one.refused]
             refused = len(made) - len(ready)
-        if not ready:
-            raise NoTimes("expected candidates with kernels that may run, got none", where=str(root))
         if device is not None and not isinstance(device, str):
-            time_kernels(plan, ready, place, device, watch=watch, deadline=until(timed_by))
-            tried = _tried(plan, place, device)
+            time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
+        tried |= _tried(plan, place, device)
+    if not ready:
+        raise NoTimes("expected candidates with kernels that may run, got none", where=str(root))
+    added = max(0, len(wanted) - limits.kernels)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
         left = "time the kernels on the machine with the GPU"
-        return Tuned(len(wanted), len(ready), len(times), (), left)
+        return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = _Facts(plan, len(wanted), refused, len(times))
-    tuned = Tuned(len(wanted), len(ready), len(times), ())
+    facts = _Facts(source, plan, len(wanted), refused, len(times))
+    tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
     with writing(root):
         for chosen in batches(plan, found, limits.finalists):
-            rows, built = _build(root, source, chosen, facts, bench, until(_BUILT))
+            names = [plan.candidates[one.candidate].name for one in chosen]
+            first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
+            rows, built = _build(root, first, facts, bench, until(_BUILT))
             if not isinstance(device, str):
-                rows = _measured(root, rows, device, bench, max(deadline, time.monotonic() + _JUDGED_S))
+                judged_by = max(deadline, time.monotonic() + _JUDGED_S)
+                rows = _measured(root, rows, device, bench, judged_by)
+                for one in (one for one in chosen if one not in first):
+                    rows, built = _instead(root, one, facts, bench, (rows, built), judged_by)
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
             if isinstance(device, str):
@@ -197,10 +206,28 @@ def tune(root: Path, bench: Bench) -> Tuned:
     return tuned
 
 
-def _rounds(kernels: int, tried: int, device: Device | str | None) -> tuple[int, ...]:
-    """How many kernels there are after each round: on a GPU the first half's times say which are in the second."""
+def _rounds(
+    plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
+) -> Iterator[int]:
+    """How many kernels there are after each round: on a GPU the first half's times say which are in the second.
+
+    Further rounds try what is still needed, as long as they bring something: where kernels are refused or fail, those
+    of the next candidate are.
+
+    Args:
+        plan: The plan.
+        kernels: How many are asked for.
+        tried: What is known, which grows from round to round.
+        device: What times kernels, if there is something.
+    """
     half = max(1, kernels // 2)
-    return (kernels,) if device is None or isinstance(device, str) or tried >= half else (half, kernels)
+    if device is not None and not isinstance(device, str) and len(tried) < half:
+        yield half
+    yield kernels
+    known = -1
+    while not isinstance(device, str) and len(tried) > known and needed(plan, tried):
+        known = len(tried)
+        yield kernels
 
 
 def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[str, float | None]:
@@ -238,6 +265,7 @@ def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[
 class _Facts:
     """What a measurement says about tuning."""
 
+    source: Source
     plan: TuningPlan
     kernels: int
     refused: int
@@ -263,9 +291,7 @@ class _Facts:
 _Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
 
 
-def _build(
-    root: Path, source: Source, chosen: Sequence[Composed], facts: _Facts, bench: Bench, deadline: float
-) -> _Finalists:
+def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, deadline: float) -> _Finalists:
     """Kernels of the finalists in the run's directory; of the first one at least, of others until the deadline."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.formats.json import decode
@@ -276,6 +302,7 @@ def _build(
     from mirage_formal.run.built.values import KernelRefused
     from mirage_formal.run.tuned.prepare import forms_of
 
+    source = facts.source
     graphs = dict(source.candidates)
     program, target = decode(source.program), load_target(source.target)
     plan = facts.plan
@@ -305,6 +332,30 @@ def _build(
         rows.append(Row(candidate.name, candidate.form, None, one.us, candidate.us, one.candidate + 1, said))
         bench.watch("built", number, len(chosen))
     return tuple(rows), built
+
+
+def _instead(root: Path, one: Composed, facts: _Facts, bench: Bench, known: _Finalists, deadline: float) -> _Finalists:
+    """The finalists with another form of one of them in its place, if that is measured to be faster.
+
+    It is built and measured beside the run, for a candidate has one directory there.
+    """
+    from mirage_formal.run.built.save import save_built
+
+    rows, built = known
+    device = bench.device
+    assert device is not None
+    assert not isinstance(device, str)
+    with tempfile.TemporaryDirectory(dir=bench.place.root) as aside:
+        other, found = _build(Path(aside), [one], facts, bench, deadline)
+        (row,) = _measured(Path(aside), other, device, bench, deadline)
+    before = next((mine for mine in rows if mine.name == row.name), None)
+    if before is None:  # there was no time for it
+        return known
+    if row.us is None or (before.us is not None and before.us <= row.us):
+        return known
+    save_built(found[row.name], root / KERNELS / row.name)
+    (row,) = _measured(root, other, device, bench, deadline)
+    return tuple(row if mine.name == row.name else mine for mine in rows), {**built, **found}
 
 
 def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:

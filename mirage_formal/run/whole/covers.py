@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import embedded
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.records import CANDIDATES
 from mirage_formal.records.whole import CoverRecord, PartRecord
+from mirage_formal.run.ranking import library_products
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.whole.partition import Offers, Part
@@ -115,7 +116,8 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
     """The covers that are worth reporting, cheapest first; none that is estimated above the operators one by one.
 
     For each number of kernels the cheapest, if those with fewer kernels cost more; if these are few, the cheapest of
-    the others as well. Estimates are estimates: launches may cost more than they say, or a fused kernel may.
+    the others as well. Estimates are estimates: launches may cost more than they say, or a fused kernel may. So the
+    cheapest cover that leaves all products to a library is always there, and so are the operators one by one.
 
     Sound: it chooses among covers that all are equivalent.
 
@@ -133,8 +135,20 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
         if not front or one.kernels < front[-1].kernels:
             front.append(one)
     taken = front if len(front) <= _MOST else [*front[: _MOST - 1], front[-1]]
+    kinds: tuple[Callable[[Cover], bool], ...] = (
+        lambda one: library_products(one.graph),
+        lambda one: not _generated(one.graph),
+    )
+    for kind in kinds:
+        plain = next(filter(kind, ranked), None)
+        taken += [] if plain is None or plain in taken else [plain]
     others = [one for one in ranked if one not in taken][: max(0, _FEW - len(taken))]
     return tuple(sorted([*taken, *others], key=lambda one: (one.us, one.kernels)))
+
+
+def _generated(graph: KernelGraph) -> bool:
+    """Whether a µGraph has a graph-defined kernel."""
+    return any(isinstance(op, GraphDefined) for op in graph.ops)
 
 
 def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:

@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Unpack
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embedded, encode
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
@@ -206,6 +207,8 @@ class _Whole:
         stopped = self._explore(lambda: self._cut(self._expected))
         if self.job.engine != "guided":
             return stopped
+        if stopped is None:
+            stopped = self._explore(lambda: self._cut(self._beside_products))
         self.single = True
         for us in _KERNEL_US:
             if stopped is None:
@@ -257,6 +260,7 @@ class _Whole:
         for cut in (self._cut(self._least), *front, *single):
             for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
                 yield self._filled(merged)
+        yield self._filled(self._cut(self._library))
         yield self._filled(self._cut(_no_search))
 
     def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
@@ -276,6 +280,14 @@ class _Whole:
     def _expected(self, part: KernelGraph) -> float | None:
         """What a part costs: what its search has found, or the least that it could find."""
         return self._least(part) if part in self.known else self._floor(part, cuts=True)
+
+    def _beside_products(self, part: KernelGraph) -> float | None:
+        """See ``_expected``; None for a part that computes a product, which stays one of a library's."""
+        return None if _multiplies(part) else self._expected(part)
+
+    def _library(self, part: KernelGraph) -> float | None:
+        """See ``_least`` and ``_beside_products``."""
+        return None if _multiplies(part) else self._least(part)
 
     def _few(self, part: KernelGraph) -> float | None:
         """What a part costs, as if each kernel but its first took longer than the estimate says; see ``_expected``."""
@@ -418,6 +430,11 @@ class _Whole:
             )
             for i, one in enumerate(covers)
         )
+
+
+def _multiplies(part: KernelGraph) -> bool:
+    """Whether a part computes a product."""
+    return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
 
 
 def _no_search(part: KernelGraph) -> None:

@@ -18,7 +18,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.choose import batches, close, composed, in_order
+from mirage_formal.run.tuned.choose import batches, close, composed, in_order, needed
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
@@ -29,6 +29,11 @@ from tests.kit.runs import small_run, tampering
 from tests.kit.runs.known_engine import PROGRAMS
 
 KERNELS = 10
+
+
+def every(place: Path, most: int = KERNELS) -> int:
+    """How many kernels are tried, if so many are asked for: those of the operators one by one are beside them."""
+    return len(in_order(plan_in(place), most))
 
 
 class Table:
@@ -85,10 +90,10 @@ def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Pa
     place = Place(made[1])
     plan = plan_in(made[1])
     wanted = in_order(plan, KERNELS)
-    assert len(wanted) == len(set(wanted)) == KERNELS
+    assert KERNELS < len(wanted) == len(set(wanted)) <= KERNELS + len(plan.candidates[-1].pieces)
     assert place.usable(plan, wanted) == wanted
     before = {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()}
-    assert len(before) == KERNELS
+    assert len(before) == len(wanted)
     tuned(made[0], place, None)
     assert {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()} == before
 
@@ -98,11 +103,12 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     shutil.copytree(made[1], tmp_path / "place")  # the times choose further kernels
     place = Place(tmp_path / "place")
     found = tuned(made[0], place, device)
-    assert found.timed == found.ready == KERNELS
+    assert found.timed == found.ready == every(place.root)
+    assert found.added == every(place.root) - KERNELS
     plan = plan_in(place.root)
     times = {name: one.us for name, one in place.times("Test").items()}
     best = next(batches(plan, composed(plan, times), 2))
-    assert [row.name for row in found.rows] == [plan.candidates[one.candidate].name for one in best]
+    assert [row.name for row in found.rows] == list(dict.fromkeys(plan.candidates[one.candidate].name for one in best))
     directory = made[0] / "kernels" / found.rows[0].name
     kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
     asked = [one.schedule for one in kernels if one.schedule is not None]
@@ -112,7 +118,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     derive_kernels(directory)
     tuning = place.final(manifest_digest(directory))
     assert isinstance(tuning, TuningRecord)
-    assert (tuning.kernels, tuning.refused, tuning.timed) == (KERNELS, 0, KERNELS)
+    assert (tuning.kernels, tuning.refused, tuning.timed) == (every(place.root), 0, every(place.root))
     assert max(tuning.schedule_ranks) > 1
 
 
@@ -167,7 +173,7 @@ def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path
     device.stop_after = 10**9
     on_device(place, [], device, lambda *said: None)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == min(j.replays for j in device.jobs)]
-    assert len(short) == len(set(short)) == KERNELS
+    assert len(short) == len(set(short)) == every(place.root)
     count = len(device.jobs)
     on_device(place, [], device, lambda *said: None)
     assert len(device.jobs) == count
@@ -198,7 +204,7 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
     other = Table(last_is_best)
     other.machine = Machine("Test", "sm_80", 2)
     on_device(place, [], other, lambda *said: None)
-    assert len({(job.piece, job.variant) for job in other.jobs}) == KERNELS
+    assert len({(job.piece, job.variant) for job in other.jobs}) == every(place.root)
 
 
 def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -258,13 +264,14 @@ def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, P
     every = Limits(2 * KERNELS, 2)
     tuned(made[0], place, device, every)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
-    assert len(short) == len(set(short)) == 2 * KERNELS
-    assert sorted(short[:KERNELS]) == sorted(in_order(plan, KERNELS)), "the first half by the model"
+    half = len(in_order(plan, KERNELS))
+    assert sorted(short[:half]) == sorted(in_order(plan, KERNELS)), "the first half by the model"
     tried = {
         plan.pieces[piece].variants[variant].key: surprising(plan, Job(piece, variant))
-        for piece, variant in short[:KERNELS]
+        for piece, variant in short[:half]
     }
     assert sorted(short) == sorted(in_order(plan, 2 * KERNELS, tried)), "the second half by times"
+    assert len(short) == len(set(short)) == 2 * KERNELS + half - KERNELS
     assert sorted(short) != sorted(in_order(plan, 2 * KERNELS))
     count = len(device.jobs)
     tuned(made[0], place, device, every)
@@ -350,3 +357,99 @@ def test_the_order_of_kernels_and_what_is_close() -> None:
     )
     assert close(plan, times, 1, 1.08) == [(1, 0), (1, 1), (2, 0)]
     assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
+
+
+def kinds_of_candidates() -> TuningPlan:
+    """Five fused kernels by estimate the best; then one kernel and a library's product; then all one by one."""
+    pieces = tuple(
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(3 if n < 6 else 1)))
+        for n in range(12)
+    )
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)),
+        CandidatePlan("one", "products", 11.0, (0, 1, 2, 3, 3), (0, 1, 2, 3, 4)),
+        CandidatePlan("two", "", 20.0, (5, 6), (0, 1), library=True),
+        CandidatePlan("three", "", 30.0, (7, 8), (0, 1), library=True, unfused=True),
+    )
+    return TuningPlan("run", "sm_80", candidates, pieces)
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 8, 40])
+def test_whole_candidates_can_always_be_put_together(most: int) -> None:
+    plan = kinds_of_candidates()
+    wanted = in_order(plan, most)
+    assert len(wanted) == len(set(wanted))
+    assert {(piece, 0) for piece in range(9)} <= set(wanted)
+    assert wanted[:5] == [(piece, 0) for piece in range(5)], "the best estimated whole comes first"
+    beside = {(5, 0), (6, 0), (7, 0), (8, 0)}
+    assert len([at for at in wanted if at not in beside]) == min(max(most, 5), 17)
+    assert not needed(plan, {plan.pieces[piece].variants[at].key: 1.0 for piece, at in wanted})
+
+
+def test_a_kernel_that_may_not_run_gives_way_to_its_next_schedule_and_then_to_the_next_candidate() -> None:
+    plan = kinds_of_candidates()
+    tried: dict[str, float | None] = {f"p{piece}.0": 1.0 for piece in range(9)}
+    assert needed(plan, tried) == []
+    assert needed(plan, tried | {"p4.0": None}) == [(4, 1)]
+    assert needed(plan, tried | {"p4.0": None, "p4.1": None, "p4.2": None}) == [], "the products' form has none of it"
+    assert needed(plan, tried | {"p6.0": None}) == [], "its product fails; the operators one by one are a library's too"
+    assert in_order(plan, 9, tried | {"p4.0": None})[-1] != (4, 1)
+    assert (4, 1) in in_order(plan, 1, tried | {"p4.0": None})
+
+
+def test_what_leaves_products_to_a_library_is_measured_as_a_whole() -> None:
+    plan = kinds_of_candidates()
+    times = {f"p{piece}.0": (1.0 if piece < 5 else 20.0) for piece in range(9)}
+    first, *rest = batches(plan, composed(plan, times), 1)
+    assert [one.candidate for one in first] == [0, 2, 3]
+    assert rest == []
+    del times["p6.0"]
+    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [0, 3]
+    times["p6.0"] = 0.1
+    times["p5.0"] = 0.1
+    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [2, 0, 3]
+
+
+def test_one_kernel_asked_for_is_enough_for_an_answer(made: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+    found = tuned(made[0], place, Table(last_is_best), Limits(1, 1))
+    assert found.rows
+    assert found.rows[0].us is not None
+    assert found.added == found.kernels - 1 > 0
+    plan = plan_in(place.root)
+    plain = next(one.name for one in plan.candidates if one.unfused)
+    assert plain in [row.name for row in found.rows]
+
+
+def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Both are measured as wholes; the one that is slower by its sum is, and stays, in the candidate's directory."""
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place = Place(tmp_path / "place")
+    plan = plan_in(place.root)
+    forms = [one for one in plan.candidates if one.name == plan.candidates[0].name]
+    marked = msgspec.structs.replace(forms[-1], library=True)
+    others = tuple(msgspec.structs.replace(one, library=one is forms[-1]) for one in plan.candidates)
+    place.keep_plan(msgspec.structs.replace(plan, candidates=others))
+    whole: list[str] = []
+
+    class Wholes(Table):
+        def run(
+            self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float
+        ) -> Iterator[tuple[Job, Answer]]:
+            if plan is not None:
+                yield from super().run(plan, place, jobs, deadline)
+                return
+            for job in jobs:
+                whole.append(job.directory)
+                us = 3.0 if len(whole) > 1 and Path(job.directory).name == marked.name else 9.0
+                yield job, Answer(us, us, answer="within")
+
+    if len(forms) == 1:
+        pytest.skip("the candidate has one form")
+    found = tuned(made[0], place, Wholes(last_is_best), Limits(99, 1))
+    row = next(row for row in found.rows if row.name == marked.name)
+    assert (row.form, row.us) == (marked.form, 3.0)
+    assert [Path(one).parent.parent == made[0] for one in whole if Path(one).name == marked.name] == [True, False, True]

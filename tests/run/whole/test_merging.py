@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.built.build import build
+from mirage_formal.run.ranking import library_products
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.whole.covers import Cover, reported
 from mirage_formal.run.whole.merging import Merger
@@ -172,6 +174,22 @@ def test_which_covers_are_reported() -> None:
     assert listed((5, 1.0), (4, 2.0), (3, 3.0), (2, 4.0), (1, 5.0)) == [(5, 1.0), (4, 2.0), (3, 3.0), (1, 5.0)]
     assert listed((2, 1.0), (3, 2.0), (4, 3.0), (5, 4.0)) == [(2, 1.0), (3, 2.0), (4, 3.0)]  # none has fewer: the next
     assert listed((3, 10.0), (3, 10.0)) == [(3, 10.0)]
+
+
+def test_what_leaves_products_to_a_library_is_reported() -> None:
+    """However many fused covers cost less, and although it is not the one of fewest kernels."""
+    kernel = w.kernel(
+        (2,), (96, 1, 1), 1, [w.load((1, None, None))], [w.op(OpKind.ACCUM_SUM, 0)], [(1, (1, None, None))]
+    )
+    product = w.op(OpKind.MATMUL, 0, 1)
+    library = replace(w.rmsnorm(), ops=(product, kernel))
+    unfused = replace(w.rmsnorm(), ops=(product, w.op(OpKind.EXP, 2)))
+    fused = [Cover((), w.rmsnorm_fused(grid=48 * 2**n), 1.0 + n, 5 - n) for n in range(4)]
+    assert [library_products(graph) for graph in (library, unfused, *(one.graph for one in fused))] == [True] * 2 + [
+        False
+    ] * 4
+    found = reported([*fused, Cover((), library, 8.0, 2), Cover((), unfused, 9.0, 2)], 9.0)
+    assert [one.us for one in found] == [1.0, 2.0, 3.0, 4.0, 8.0, 9.0]
 
 
 def test_covers_that_differ_in_the_order_of_operators_are_one() -> None:

@@ -1,0 +1,225 @@
+"""What operators that map or move elements read: for each operand a box of the result, at fixed strides.
+
+Dims of the result that lie one behind another for all operands are one dim, so that a place costs few divisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+from mirage_formal.graph.graph import Op
+from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, OpKind
+from mirage_formal.graph.types import DTensor, Shape, row_major
+from mirage_formal.kernels.lowering.context import loop
+from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.integers import ONE, ZERO, negated
+from mirage_formal.kernels.program.program import (
+    Apply,
+    BinaryFn,
+    Combine,
+    GlobalRead,
+    GlobalVector,
+    Int,
+    IntExpr,
+    Real,
+    SetReg,
+    Stmt,
+    UnaryFn,
+    Value,
+    binary_fn,
+)
+
+#: Bytes of the widest access.
+VECTOR_BYTES = 16
+
+#: An operand: its type, its strides and where its first element lies, both in elements.
+Operand = tuple[DTensor, tuple[int, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What is read of an operand: element (i, j, ...) of the result at offset + i * strides[0] + j * strides[1] ...
+
+    Attributes:
+        operand: Its number.
+        slot: The registers that it is read into; operands that fill different parts of a result share theirs.
+        strides: In elements; 0 where the operand is repeated.
+        offset: In elements; of the first element of the part that is read.
+        low, high: Bounds of that part along the dim that is split.
+    """
+
+    operand: int
+    slot: int
+    strides: tuple[int, ...]
+    offset: int
+    low: int = 0
+    high: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A result and what it is made of.
+
+    Attributes:
+        shape: The result's extents, those of dims that follow one another multiplied.
+        steps: Its strides.
+        split: The dim along which boxes fill parts of it, if they do.
+        boxes: What is read.
+    """
+
+    shape: Shape
+    steps: tuple[int, ...]
+    split: int | None
+    boxes: tuple[Box, ...]
+
+    def joined(self) -> Layout:
+        """The same with as few dims as possible; the row-major order of elements stays."""
+        dims = [d for d, n in enumerate(self.shape) if n > 1]
+        runs: list[list[int]] = []
+        for d in dims:
+            if runs and d != self.split and all(self._follows(runs[-1][-1], d, b.strides) for b in self.boxes):
+                runs[-1].append(d)
+            else:
+                runs.append([d])
+        last = [run[-1] for run in runs]
+        shape = tuple(prod(self.shape[d] for d in run) for run in runs)
+        split = next((i for i, run in enumerate(runs) if run[0] == self.split), None)
+        unit = 1 if split is None else prod(self.shape[d] for d in runs[split][1:])
+        boxes = tuple(
+            replace(b, strides=tuple(b.strides[d] for d in last), low=b.low * unit, high=b.high * unit)
+            for b in self.boxes
+        )
+        return Layout(shape, tuple(self.steps[d] for d in last), split, boxes)
+
+    def _follows(self, outer: int, inner: int, strides: tuple[int, ...]) -> bool:
+        return strides[outer] == strides[inner] * self.shape[inner]
+
+    def cut(self, dim: int, inner: int) -> Layout:
+        """The same with one dim as two, the inner one of this extent; bounds along it are multiples of that."""
+
+        def two(values: tuple[int, ...]) -> tuple[int, ...]:
+            return (*values[:dim], values[dim] * inner, *values[dim:])
+
+        shape = (*self.shape[:dim], self.shape[dim] // inner, inner, *self.shape[dim + 1 :])
+        split = self.split if self.split is None or self.split <= dim else self.split + 1
+        unit = inner if self.split == dim else 1
+        boxes = tuple(replace(b, strides=two(b.strides), low=b.low // unit, high=b.high // unit) for b in self.boxes)
+        return Layout(shape, two(self.steps), split, boxes)
+
+
+def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
+    """The result of an operator, and the boxes that it is made of."""
+    attrs, (tensor, strides, offset) = op.attrs, operands[0]
+    shape, split = result.shape, None
+    boxes = [
+        Box(i, i, tuple(0 if n == 1 else s for n, s in zip(given.shape, steps, strict=True)), first)
+        for i, (given, steps, first) in enumerate(operands)
+    ]
+    match op.kind:
+        case OpKind.RESHAPE:
+            shape = tensor.shape  # the order of the elements is the same, and the result has no other
+        case OpKind.TRANSPOSE:
+            assert attrs.perm is not None
+            boxes = [replace(boxes[0], strides=tuple(boxes[0].strides[i] for i in attrs.perm))]
+        case OpKind.SLICE:
+            assert attrs.dim is not None
+            assert attrs.start is not None
+            boxes = [replace(boxes[0], offset=offset + attrs.start * strides[attrs.dim])]
+        case OpKind.PAD:
+            assert attrs.dim is not None
+            assert attrs.before is not None
+            split = attrs.dim
+            boxes = [replace(boxes[0], low=attrs.before, high=attrs.before + tensor.shape[split])]
+        case OpKind.CONCAT:
+            split = attrs.dim
+            assert split is not None
+            middle = tensor.shape[split]
+            boxes = [replace(boxes[0], high=middle), replace(boxes[1], slot=0, low=middle, high=shape[split])]
+    if split is not None:  # a part of extent 1 has any step there, so the one that follows the dims behind
+        behind = next((d for d in range(split + 1, len(shape)) if shape[d] > 1), None)
+        for i, b in enumerate(boxes):
+            if b.high - b.low == 1:
+                step = 1 if behind is None else b.strides[behind] * shape[behind]
+                boxes[i] = replace(b, strides=(*b.strides[:split], step, *b.strides[split + 1 :]))
+    return Layout(shape, row_major(shape), split, tuple(boxes))
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
+    """(whether a box has an element of the result, where it lies in the operand).
+
+    Args:
+        ix: Builds the expressions.
+        layout: The layout.
+        box: One of its boxes.
+        at: Coordinates of the element.
+    """
+    condition: IntExpr = ONE
+    if layout.split is not None:
+        dim = layout.split
+        after = ONE if box.low == 0 else negated(ix.less(at[dim], box.low))
+        condition = ix.both((after, ix.less(at[dim], box.high)))
+        at = (*at[:dim], ix.sub(at[dim], Int(box.low)), *at[dim + 1 :])
+    return condition, ix.add(ix.ravel(at, box.strides), Int(box.offset))
+
+
+def widest(layout: Layout, box: Box, dim: int, most: int) -> int:
+    """Elements of one load of an operand along a dim of the result, at most so many and a power of two.
+
+    All of its other strides, its offset and its bounds are multiples of the width, and so is the extent of the dim.
+    """
+    if box.strides[dim] != 1:
+        return 1
+    others = [s for d, (s, n) in enumerate(zip(box.strides, layout.shape, strict=True)) if d != dim and n > 1]
+    ends = (box.low, box.high) if layout.split == dim else ()
+    while any(step % most for step in (*others, *ends, box.offset, layout.shape[dim])):
+        most //= 2
+    return most
+
+
+class Run(NamedTuple):
+    """Elements of an operand that one thread reads: how many, how far apart they lie, and how many a load has."""
+
+    lanes: int
+    step: int
+    wide: int
+
+
+def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[Stmt, ...]:
+    """Reads elements of an operand into the registers of its slot.
+
+    Args:
+        ix: Builds the expressions.
+        box: What is read.
+        to: The first register.
+        first: Where the first element lies.
+        run: The elements.
+    """
+    array, param = f"v{box.slot}", f"In{box.operand}"
+    if run.wide > 1:
+        parts = range(0, run.lanes, run.wide)
+        return tuple(GlobalVector(array, ix.add(to, Int(k)), param, ix.add(first, Int(k)), run.wide) for k in parts)
+    k = ZERO if run.lanes == 1 else ix.variable(run.lanes, "k")
+    item = SetReg(array, ix.add(to, k), GlobalRead(param, ix.add(first, ix.mul(k, run.step))))
+    return loop(k, run.lanes, (item,), unroll=True)
+
+
+def mapped(op: Op, given: Sequence[Value]) -> Value:
+    """An element of the result of an operator, from those of its operands."""
+    kind, attrs = op.kind, op.attrs
+    if kind in FUNCTIONS:
+        return Apply(UnaryFn(kind.value), given[0])
+    if kind in ARITHMETIC:
+        return Combine(binary_fn(kind), *given)
+    if kind is OpKind.SCALE:
+        assert attrs.factor is not None
+        return Combine(BinaryFn.MUL, given[0], Real(float(attrs.factor)))
+    if kind is OpKind.SHIFT:
+        assert attrs.shift is not None
+        return Combine(BinaryFn.ADD, given[0], Real(float(attrs.shift)))
+    return given[0]
