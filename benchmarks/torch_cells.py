@@ -8,17 +8,16 @@ with an adapter of rank 16. All weights are random.
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.torch_store import migrated, store_in
 from tests.kit.torch.taken import taken
 
 #: Options of the examples at real sizes, and at sizes that a CPU computes at once.
@@ -78,47 +77,6 @@ class Cell:
 def cells(only: Sequence[str], dtype: str, *, tiny: bool) -> list[Cell]:
     """All cells, or those of some examples."""
     return [Cell(name, batch, dtype, tiny) for name in REAL for batch in BATCHES if not only or name in only]
-
-
-@contextmanager
-def store_in(place: Path) -> Iterator[None]:
-    """The store, in a directory."""
-    before = os.environ.get("MIRAGE_FORMAL_STORE"), os.environ.pop("MIRAGE_FORMAL_NO_CACHE", None)
-    os.environ["MIRAGE_FORMAL_STORE"] = str(place.resolve())
-    try:
-        yield
-    finally:
-        for name, value in zip(("MIRAGE_FORMAL_STORE", "MIRAGE_FORMAL_NO_CACHE"), before, strict=True):
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def migrated(place: Path) -> tuple[int, int]:
-    """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
-    from mirage_formal.errors import MirageError
-    from mirage_formal.run.kept.judged import listed, taken_in
-    from mirage_formal.store.archive import export
-    from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.place import Place
-
-    store, done, others = Place(place), 0, 0
-    for path in store.entries():
-        if not listed(path).why:
-            continue
-        others += 1
-        file = place / f"{path.name}.zip"
-        try:
-            export(read_entry(path), file)
-            taken_in(store, file, migrate=True)
-            done += 1
-        except MirageError as error:
-            print(f"  {path.name[:12]}: {error.what}", flush=True)
-        finally:
-            file.unlink(missing_ok=True)
-        store.drop(path)
-    return done, others
 
 
 def searched(cell: Cell, limit: float) -> str:

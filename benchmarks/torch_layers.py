@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.torch_store import unpacked
 
 #: The only argument of a child.
 WORKER = "--worker"
@@ -64,10 +65,13 @@ def answer(job: Job) -> Result:
     import torch
 
     from benchmarks.gpu_turn import Turn, everything_takes
-    from benchmarks.torch_cells import Cell, store_in
+    from benchmarks.torch_cells import Cell
+    from benchmarks.torch_store import store_in
     from mirage_formal.torch.modules import backend
 
     torch.set_grad_enabled(False)
+    if job["cores"]:  # each pool of workers has as many as there are processors for it
+        os.sched_setaffinity(0, job["cores"])
     turn = Turn(Path(job["lock"]))
     everything_takes(turn)
     cell = Cell(job["example"], job["batch"], job["dtype"], job["cpu"])
@@ -222,7 +226,7 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
         layers = [base] + [like(base, args, seed)[0] for seed in range(1, count)]
         found: dict[str, float] = {}
         stacks: dict[str, Any] = {}
-        for name in [name for name in ("ours", "autotune", "eager") if name in calls]:
+        for name in calls:
             own = [calls[name](layer) for layer in layers]
 
             def token(own: Any = own) -> Any:
@@ -249,6 +253,16 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
     finally:
         if device != "cpu":
             torch.cuda.empty_cache()
+
+
+def _cores(number: int, jobs: int) -> list[int]:
+    """Processors of one of so many jobs: its own, and as many of its neighbours' twice over; all, if there are few."""
+    every = sorted(os.sched_getaffinity(0))
+    own = len(every) // jobs
+    if own < 2:
+        return []
+    start = number % jobs * own
+    return sorted({every[(start + i) % len(every)] for i in range(min(3 * own, len(every)))})
 
 
 def healthy() -> bool:
@@ -316,7 +330,7 @@ def main() -> int:
     add("--only", nargs="*", default=[], metavar="NAME", help="examples [default: all four]")
     add("--dtype", default="float16", choices=("float16", "bfloat16"))
     add("--search", type=float, default=300.0, help="with --prepare, seconds for each graph [default: 300]")
-    add("--tune", type=float, default=90.0, help="seconds to measure candidates of a cell [default: 90]")
+    add("--tune", type=float, default=60.0, help="seconds to measure candidates of a cell [default: 60]")
     add("--measure", type=int, default=8, help="candidates that are measured; 0 takes the estimates [default: 8]")
     add("--layers", type=int, default=LAYERS, help="layers of the stack; 0 leaves it out [default: 32]")
     add("--limit", type=float, default=280.0, help="seconds for everything [default: 280]")
@@ -334,7 +348,7 @@ def main() -> int:
     notes = (given.out / "torch_layers.jsonl").resolve()
     notes.unlink(missing_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-layers-"))
-    common = {"notes": str(notes), "store": str(given.store.resolve()), "lock": str(scratch / "lock")}
+    common = {"notes": str(notes), "store": str(unpacked(given.store)), "lock": str(scratch / "lock")}
     common |= {"tune_s": given.tune, "measure": given.measure, "cpu": given.cpu}
     jobs: list[Job] = [
         {
@@ -343,8 +357,9 @@ def main() -> int:
             "batch": cell.batch,
             "dtype": cell.dtype,
             "layers": given.layers if cell.example == "llama_layer" and cell.batch == 1 else 0,
+            "cores": _cores(number, min(given.jobs, len(every))),
         }
-        for cell in sorted(every, key=lambda cell: (cell.example == "lora_linear", cell.batch))
+        for number, cell in enumerate(sorted(every, key=lambda cell: (cell.example == "lora_linear", cell.batch)))
     ]
     threads = str(max(1, (os.cpu_count() or 1) // max(1, given.jobs)))
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": threads, "MIRAGE_FORMAL_CACHE": str(scratch / "cache")}

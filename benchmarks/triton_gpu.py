@@ -90,8 +90,8 @@ def _row(job: Job, turn: Any) -> Result:
             optimized = Optimized.of(executable)
             try:
                 us = _time(lambda given, own=optimized: own(*given), executable.program)().us
-            except Exception as error:
-                found["notes"][Path(directory).name] = _short(error)
+            except Exception as wrong:
+                found["notes"][Path(directory).name] = _short(wrong)
                 continue
             timed.append((us, directory, executable, optimized))
         for us, directory, executable, optimized in sorted(timed, key=lambda one: one[0]):
@@ -119,8 +119,8 @@ def _row(job: Job, turn: Any) -> Result:
                 right.append((us, name, module.run, error))
             else:
                 found["notes"][f"triton {name}"] = f"relative error {error:.3g}"
-        except Exception as error:
-            found["notes"][f"triton {name}"] = _short(error)
+        except Exception as wrong:
+            found["notes"][f"triton {name}"] = _short(wrong)
     if not right:
         return {"error": "no Triton file ran and was right", **found}
     _, name, run, error = min(right, key=lambda one: one[0])
@@ -205,7 +205,8 @@ def _replayed(call: Callable[..., Any], program: Any) -> float:
 
     drawn = {seed: draw(program.inputs, seed, _SCALE) for seed in _SEEDS}
     wanted = {seed: _exact(program, given) for seed, given in drawn.items()}
-    buffers, held = draw(program.inputs, 0, _SCALE), []
+    buffers = draw(program.inputs, 0, _SCALE)
+    held: list[Any] = []
 
     def run() -> None:
         found = call(buffers)

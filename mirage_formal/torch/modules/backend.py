@@ -18,7 +18,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.faster import Compile, as_it_is, faster_regions, whole, without
+from mirage_formal.torch.modules.faster import Compile, as_it_is, decided, faster_regions, on_this_gpu, whole
 from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -103,10 +103,8 @@ def _timing(compile: Compile, mode: str | None) -> Compile:
 
 def _timed(inputs: Sequence[Any]) -> bool:
     """Whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    if not any(x.is_cuda for x in tensors) or not torch.cuda.is_available():
-        return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    return on_this_gpu(inputs) and not recorded
 
 
 def _replaced(
@@ -136,7 +134,7 @@ def _replaced(
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None
     operators, report = choose(found, asked)
-    if timing is not None:
+    if timing is not None and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing)
     made = None
     if operators:
@@ -144,8 +142,8 @@ def _replaced(
         made = _module(found, graph, module, inputs)
     if made is not None and timing is not None:
         times = whole(made, module, inputs, timing)
-        if times is not None and not times.faster:
-            made, report = None, without(report, times)
+        if times is not None:
+            made, report = made if times.faster else None, decided(report, times)
     REPORTS.append(report)
     del REPORTS[:-_MOST_REPORTS]
     return made

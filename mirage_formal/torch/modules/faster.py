@@ -1,8 +1,8 @@
 """Which operators stay in a graph on a GPU: those that were measured to be faster than what else would compute it.
 
-Twice: each different operator beside a compilation of its region alone, and then the whole graph with those that are
-left beside one without any, as a compiler may fuse a region with what is around it. What cannot be timed is decided by
-estimates, as where there is no GPU.
+Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
+with those that are left beside one without any, as a compiler may fuse a region with what is around it. What cannot be
+timed is decided by estimates, as where there is no GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """No compilation: torch, operator by operator."""
     return module.forward  # type: ignore[no-any-return]  # a method of a class without types
+
+
+def on_this_gpu(inputs: Sequence[Any]) -> bool:
+    """Whether some tensors lie on a GPU that is there."""
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
 
 
 def faster_regions(
@@ -86,12 +91,15 @@ def whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile
     return compared(calls[0], calls[1], inputs)
 
 
-def without(report: Report, found: Timed) -> Report:
-    """The report of a graph that is faster without operators."""
+def decided(report: Report, found: Timed) -> Report:
+    """The report of a graph that was timed as a whole: operators of a slower one are left out."""
     why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
-    return dataclasses.replace(
-        report, regions=tuple(row if row.kept else dataclasses.replace(row, kept=why) for row in report.regions)
-    )
+    rows: list[RegionReport] = []
+    for row in report.regions:
+        if not row.kept and row.measured_us is None:  # the graph's only operator, which was not timed by itself
+            row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
+        rows.append(row if row.kept or found.faster else dataclasses.replace(row, kept=why))
+    return dataclasses.replace(report, regions=tuple(rows))
 
 
-__all__ = ["Compile", "as_it_is", "faster_regions", "whole", "without"]
+__all__ = ["Compile", "as_it_is", "decided", "faster_regions", "on_this_gpu", "whole"]

@@ -94,7 +94,7 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
         with torch.no_grad(), alone():
             for _ in range(_ROUNDS):
                 for call in (ours, theirs):
-                    found = measure(lambda given, call=call: call(*given), made, size, TorchRecorder(), outputs=())
+                    found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
                     times[call].append(found.us)
     except (RuntimeError, torch.cuda.OutOfMemoryError):
         return None
@@ -103,6 +103,11 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     return Timed(min(times[ours]), min(times[theirs]))
+
+
+def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
+    """A function of a list of tensors."""
+    return lambda given: call(*given)
 
 
 __all__ = ["CLEARLY", "Timed", "alone", "compared", "drawn"]

@@ -17,12 +17,15 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
+from mirage_formal.run.built.build import KernelWarning
+from mirage_formal.run.results.listing import Results
 from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, close, composed, in_order
+from mirage_formal.run.tuned.fastest import fastest
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST
-from mirage_formal.run.tuned.tune import Bench, Limits, Tuned, on_device, tune
+from mirage_formal.run.tuned.tune import Bench, Limits, NoTimes, Tuned, on_device, tune
 from mirage_formal.workers.dispatch import Done
 from mirage_formal.workers.pool import Pool
 from tests.kit.runs import small_run, tampering
@@ -199,6 +202,39 @@ def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Pa
         tuned(made[0], place, "Test")
     with pytest.raises(MirageError, match="expected a candidate whose kernels were all timed, got none"):
         tuned(made[0], place, Table(lambda plan, job: "it hung"))
+
+
+def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """What takes too long costs kernels and finalists, and there is always one to compare and time."""
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    device, asked = Table(last_is_best), list[float]()
+    run = device.run
+
+    def slow(plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        asked.append(deadline - begin)
+        yield from run(plan, place, jobs, deadline)
+        if plan is not None:
+            time.sleep(max(0.0, deadline - time.monotonic()))
+
+    device.run = slow  # type: ignore[method-assign]
+    begin = time.monotonic()
+    found = tuned(made[0], Place(tmp_path / "place"), device, Limits(KERNELS, 4, 4.0))
+    assert [row.us is not None for row in found.rows] == [True]
+    assert asked[0] < 2.5
+    assert asked[-1] >= 10.0
+
+
+def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+    device = Table(last_is_best)
+    device.run = lambda *given: iter(())  # type: ignore[method-assign]
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place, given = Place(tmp_path / "place"), list(Results())
+    with pytest.warns(KernelWarning, match="nothing was measured within 5 s"):
+        assert fastest(given, made[0], 2, device, place, seconds=5.0) == given
+    with pytest.raises(NoTimes):
+        fastest(given, made[0], 2, device, place)
 
 
 def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, Path], tmp_path: Path) -> None:
