@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
+from mirage_formal.errors import MirageError
 
 #: What a time must be below another one, as a factor, to count as less: repeated measurements are closer than this.
 CLEARLY: Final = 0.99
@@ -96,7 +97,7 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
                 for call in (ours, theirs):
                     found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
                     times[call].append(found.us)
-    except (RuntimeError, torch.cuda.OutOfMemoryError):
+    except (RuntimeError, MirageError):  # of torch and the driver, memory that is short among them; of launches
         return None
     finally:
         sets.clear()
