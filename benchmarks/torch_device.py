@@ -1,12 +1,13 @@
 """The tests of modules on a GPU, side by side in processes, each under a time limit; failures in a few lines each.
 
     python -m benchmarks.torch_device [--limit 110] [--jobs 9] [--out DIR] [--store DIR] [--cpu]
+    python -m benchmarks.torch_device --prepare --store DIR        searches for these tests; no GPU is needed
 
 tests/torch/device is divided by the examples that its tests are about, so that kernels are built once in a process.
 What became of a test is written to DIR/torch_device.jsonl as it is known: a process that is ended by the limit costs
-the tests that it had left, which count as not run. DIR is $OUT, or the current directory. The store is that of
-`python -m benchmarks.torch_layers --prepare DIR`; what it lacks is searched. --cpu runs what needs no GPU. The exit
-status is 0 if every test that ran has passed, and at least one has.
+the tests that it had left, which count as not run. DIR is $OUT, or the current directory. What the store lacks is
+searched; it may be a file of benchmarks/torch_store.py. --cpu runs what needs no GPU. The exit status is 0 if every
+test that ran has passed, and at least one has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_jobs import ROOT
+from benchmarks.torch_store import migrated, unpacked
 
 TESTS = "tests/torch/device"
 EXAMPLES = ("attention", "llama_layer", "lora_linear", "mlp", "ngpt_layer", "norm_qkv", "qwen3_layer", "training_step")
@@ -64,7 +66,7 @@ def run(every: list[Part], given: argparse.Namespace) -> Path:
     if given.cpu:
         environment["MIRAGE_TORCH_DEVICE"] = "cpu"
     if given.store is not None:
-        environment["MIRAGE_GPU_STORE"] = str(given.store.resolve())
+        environment["MIRAGE_GPU_STORE"] = str(unpacked(given.store))
     until, waiting = time.monotonic() + given.limit, list(every)
     running: list[Part] = []
     begun: dict[str, float] = {}
@@ -88,6 +90,30 @@ def run(every: list[Part], given: argparse.Namespace) -> Path:
                 break
             time.sleep(0.1)
     return lines
+
+
+def prepare(store: Path) -> None:
+    """Search what the tests optimize and compile, without memory for tensors."""
+    import torch
+
+    store.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"MIRAGE_TORCH_DEVICE": "meta", "MIRAGE_GPU_STORE": str(store.resolve())}
+    print("{} of {} entries of other code taken over".format(*migrated(store)), flush=True)
+    from mirage_formal.torch.modules import backend
+    from tests.kit.torch import on_device as kit
+
+    for name in kit.EXAMPLES:
+        for dtype in ("float16", "bfloat16") if name in ("llama_layer", "mlp") else ("float16",):
+            begin = time.monotonic()
+            torch._dynamo.reset()
+            module, optimized, args = kit.optimized(name, dtype)
+            used = sum(not one.kept for one in optimized.mirage_report().regions)
+            if dtype == "float16":
+                options = {**kit.OPTIONS, "rest": "eager"}
+                compiled = torch.compile(module, backend=backend.mirage_formal, fullgraph=True, options=options)
+                with torch.no_grad(), kit.stored():
+                    compiled(*args)
+            print(f"{name} {dtype}: {used} operators [{time.monotonic() - begin:.1f} s]", flush=True)
 
 
 def _end(part: Part) -> None:
@@ -126,7 +152,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     parser.add_argument("--store", type=Path, help="a store that was prepared")
     parser.add_argument("--cpu", action="store_true", help="run what needs no GPU, on the CPU")
+    parser.add_argument("--prepare", action="store_true", help="search what the store lacks for these tests")
     given = parser.parse_args()
+    if given.prepare:
+        if given.store is None:
+            parser.error("--prepare needs --store")
+        prepare(given.store)
+        return 0
     every = parts()
     lines = run(every, given)
     rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else []

@@ -180,7 +180,8 @@ def kept_results(program: object, given: Options, bucket: str | None = None) -> 
     with scratch(settings if given.get("out") is None else None) as place:
         if place is None:
             return superoptimize(program, **given)
-        start_workers(given.get("workers"), given.get("cluster"))
+        if not _warm(program, given):
+            start_workers(given.get("workers"), given.get("cluster"))
         results = _searched(program, given, settings, place)
         return in_store(as_program(program), settings, results, place)
 

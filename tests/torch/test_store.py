@@ -14,6 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.run.kept import recall  # noqa: E402
+from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.store.place import ROOT, SWITCH, Place  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
@@ -95,3 +96,38 @@ def test_without_a_store_the_evidence_lies_where_that_of_a_search_does(
     assert region.evidence is not None
     assert region.evidence.parts[0] == "runs"
     assert not store.exists()
+
+
+def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is searched there, and kernels are built before the first call."""
+    model, given = module()
+    mf.optimize(model, given, workers=1, time_limit=60)
+    told: list[Any] = []
+
+    def fastest(results: Any, root: Path, count: int, device: Any, place: Any = None, seconds: Any = None) -> Any:
+        told.append((root.is_dir(), seconds))
+        return list(results)[::-1]
+
+    def none(*_: Any) -> Any:
+        raise AssertionError("a search")
+
+    monkeypatch.setattr("mirage_formal.run.tuned.fastest.fastest", fastest)
+    monkeypatch.setattr("mirage_formal.run.whole.answer._searched_any", none)
+    monkeypatch.setattr("mirage_formal.run.request.start_workers", none)
+    monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
+    monkeypatch.setattr(choose, "device_count", lambda: 1)
+    monkeypatch.setattr(choose, "_device", lambda imported, region: "cuda")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    prepared: list[int] = []
+    monkeypatch.setattr(Result, "prepare", lambda self, device: prepared.append(device))
+    found = mf.optimize(model, given, workers=1, time_limit=60)
+    ((there, seconds),) = told
+    assert there
+    assert 15 <= seconds <= 60
+    assert prepared == [0]
+    (region,) = found.mirage_report().regions
+    assert region.evidence is not None
+    assert region.evidence.is_relative_to(store)
+    assert list((store / "parts").iterdir()) == []

@@ -13,10 +13,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import SpaceError, UnsupportedError
+from mirage_formal.options import switch
 from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.faster import Compile, as_it_is, decided, faster_regions, on_this_gpu, whole
 from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -49,7 +51,9 @@ def mirage_formal(
         options: Those of ``superoptimize``; ``time_limit`` holds for each graph, and for each bucket of a graph with
             extents that are not known, and is 600 seconds if none is given; ``shapes`` are the buckets of such extents,
             (lowest, highest, step); ``rest`` is "inductor" or "eager", who computes what stays with torch. Without a
-            compiler it is eager.
+            compiler it is eager. ``compare`` is whether operators are timed on a GPU beside the rest's kernels, and
+            left out where they are slower: True if it is left out. ``mode`` is the following one: torch.compile takes
+            options or a mode.
         mode: Inductor's mode for the rest, as in "max-autotune".
 
     Returns:
@@ -62,23 +66,63 @@ def mirage_formal(
     rest = asked.pop("rest", "inductor")
     if rest not in _RESTS:
         raise SpaceError(f"expected {' or '.join(_RESTS)}, got {rest!r}", where="rest")
+    compare = switch("compare", asked.pop("compare", True))
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
-    found = _replaced(module, inputs, asked, shapes) or module
-    if rest == "inductor" and _compiles(inputs):
-        from torch._inductor import list_mode_options
-        from torch._inductor.compile_fx import compile_fx
+    mode = asked.pop("mode", mode)
+    compile = _inductor(mode) if rest == "inductor" and _compiles(inputs) else as_it_is
+    found = _replaced(module, inputs, asked, shapes, _timing(compile, mode) if compare and _timed(inputs) else None)
+    return compile(found or module, list(inputs))
 
-        patches = list_mode_options(mode) if mode not in (None, "default") else None
-        compiled: Callable[..., Any] = compile_fx(found, list(inputs), config_patches=patches)
+
+def _inductor(mode: str | None, **more: Any) -> Compile:
+    """Inductor, with the options of a mode and further ones.
+
+    Raises:
+        SpaceError: It has no such mode.
+    """
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+
+    try:
+        patches = {**(list_mode_options(mode) if mode not in (None, "default") else {}), **more}
+    except RuntimeError as error:
+        raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
+
+    def compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
         return compiled
-    return found.forward  # type: ignore[no-any-return]  # a method of a class without types
+
+    return compile
+
+
+def _timing(compile: Compile, mode: str | None) -> Compile:
+    """What is timed: the same without CUDA graphs of Inductor's own, because all of it is captured in one."""
+    return compile if compile is as_it_is else _inductor(mode, **{"triton.cudagraphs": False})
+
+
+def _timed(inputs: Sequence[Any]) -> bool:
+    """Whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
+    recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    return on_this_gpu(inputs) and not recorded
 
 
 def _replaced(
-    module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], shapes: Buckets
+    module: GraphModule,
+    inputs: Sequence[Any],
+    asked: Mapping[str, Any],
+    shapes: Buckets,
+    timing: Compile | None = None,
 ) -> GraphModule | None:
-    """The graph with operators in it; None if there is none, or it cannot be imported."""
+    """The graph with operators in it; None if there is none, it cannot be imported, or it is faster without.
+
+    Args:
+        module: The graph.
+        inputs: A tensor for each placeholder.
+        asked: Options of ``superoptimize``.
+        shapes: Buckets of extents that are not known.
+        timing: What compiles the graph where operators have to be faster than without; None where that is not asked.
+    """
     if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return None
     if varies(module, inputs):
@@ -90,12 +134,19 @@ def _replaced(
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None
     operators, report = choose(found, asked)
+    if timing is not None and len(set(operators.values())) > 1:
+        operators, report = faster_regions(found, operators, report, timing)
+    made = None
+    if operators:
+        graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
+        made = _module(found, graph, module, inputs)
+    if made is not None and timing is not None:
+        times = whole(made, module, inputs, timing)
+        if times is not None:
+            made, report = made if times.faster else None, decided(report, times)
     REPORTS.append(report)
     del REPORTS[:-_MOST_REPORTS]
-    if not operators:
-        return None
-    graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
-    return _module(found, graph, module, inputs)
+    return made
 
 
 def _varying(

@@ -140,12 +140,13 @@ def _searched(
     )
     if best.cost >= report.unfused_us:
         return dataclasses.replace(report, kept="no candidate is estimated below its operators one by one"), None
+    operator = torch_operator(best)
     if on_gpu:
         try:
-            best.prepare(torch.cuda.current_device())  # not in a call, which may be captured
+            operator.result.prepare(torch.cuda.current_device())  # not in a call, which may be captured
         except MirageError as error:
             return dataclasses.replace(report, kept=error.what), None
-    return report, torch_operator(best)
+    return report, operator
 
 
 def _device(imported: Imported, region: Region) -> str:

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
 from mirage_formal.torch.modules.report import FallbackWarning, Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -65,6 +68,8 @@ def _planned(
     traced = trace(module, *given)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     operators, report = choose(traced.imported, asked)
+    if asked.get("measure", options.MEASURED) and on_this_gpu(pytree.tree_leaves(given)):
+        operators, report = faster_regions(traced.imported, operators, report, as_it_is)
     plan = None
     if operators:
         graph = rewrite(traced.imported, {number: found.overload for number, found in operators.items()})

@@ -29,6 +29,8 @@ class RegionReport:
         estimate_us: Its estimated microseconds.
         evidence: The directory of its evidence.
         kept: Why torch keeps the region; empty if the candidate computes it.
+        measured_us: Measured microseconds of the candidate; None where nothing was measured.
+        others_us: Those of torch, or of the compiler that has the rest.
     """
 
     numbers: tuple[int, ...]
@@ -41,6 +43,8 @@ class RegionReport:
     estimate_us: float | None = None
     evidence: Path | None = None
     kept: str = ""
+    measured_us: float | None = None
+    others_us: float | None = None
 
     def __str__(self) -> str:
         several = len(self.numbers) > 1
@@ -51,6 +55,8 @@ class RegionReport:
             kernels = f"{self.kernels} kernel{'s' if self.kernels != 1 else ''}"
             text = f"  candidate {self.candidate[:12]}: {self.verdict}, {kernels}, est. {self.estimate_us:.1f} us"
             lines += [text, f"  evidence: {self.evidence}"]
+        if self.measured_us is not None and self.others_us is not None:
+            lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
         if self.kept:
             lines.append(f"  stays with torch: {self.kept}")
         return "\n".join(lines)

@@ -36,6 +36,17 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any]) -> Graph:
     return _Rewrite(imported, chosen).run()
 
 
+def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
+    """One region as a graph of its own, and a tensor for each of its placeholders, without memory as a rule.
+
+    Args:
+        imported: The import.
+        number: The region's number.
+        chosen: For numbers of regions the operators that compute them; without one for this, torch does.
+    """
+    return _Rewrite(imported, chosen).alone(number)
+
+
 class _Rewrite:
     def __init__(self, imported: Imported, chosen: Mapping[int, Any]) -> None:
         self._imported = imported
@@ -72,6 +83,32 @@ class _Rewrite:
         self._graph.eliminate_dead_code()
         self._graph.lint()
         return self._graph
+
+    def alone(self, number: int) -> tuple[Graph, list[Any]]:
+        """See ``alone``."""
+        region = self._imported.regions[number]
+        inputs: list[Any] = []
+        # What torch reads may be more, as a view of a region's input that is used outside as well.
+        read = {item.node for item in region.inputs}
+        stack, seen = [output.node for output in region.outputs], set()
+        while stack:
+            name = stack.pop()
+            if name in seen or name in read:
+                continue
+            seen.add(name)
+            if self._nodes[name].op == "placeholder":
+                read.add(name)
+            stack += [node.name for node in self._nodes[name].all_input_nodes]
+        places = {self._nodes[name].meta["val"].device for name in read if name in self._nodes}
+        for name in sorted(read):
+            known = name in self._nodes
+            inputs.append(self._nodes[name].meta["val"] if known else self._imported.given[name].to(*places))
+            self._known[name] = self._graph.placeholder(name)
+        for output in region.outputs:
+            self._compute(output.node)
+        self._graph.output([self._known[output.node] for output in region.outputs])
+        self._graph.lint()
+        return self._graph, inputs
 
     def _compute(self, wanted: str) -> None:
         """Everything that a node needs, and the node; without recursion, because graphs are deep."""
@@ -249,4 +286,4 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-__all__ = ["rewrite", "strided", "written_to"]
+__all__ = ["alone", "rewrite", "strided", "written_to"]

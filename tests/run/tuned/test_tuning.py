@@ -17,12 +17,15 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
+from mirage_formal.run.built.build import KernelWarning
+from mirage_formal.run.results.listing import Results
 from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.choose import batches, close, composed, in_order, needed
+from mirage_formal.run.tuned.choose import batches, composed, in_order
+from mirage_formal.run.tuned.fastest import fastest
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.tuned.tune import Bench, Limits, Row, Tuned, on_device, tune
+from mirage_formal.run.tuned.tune import Bench, Limits, NoTimes, Row, Tuned, on_device, tune
 from mirage_formal.workers.dispatch import Done
 from mirage_formal.workers.pool import Pool
 from tests.kit.runs import small_run, tampering
@@ -250,6 +253,39 @@ def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Pa
         tuned(made[0], place, Table(lambda plan, job: "it hung"))
 
 
+def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """What takes too long costs kernels and finalists, and there is always one to compare and time."""
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    device, asked = Table(last_is_best), list[float]()
+    run = device.run
+
+    def slow(plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        asked.append(deadline - begin)
+        yield from run(plan, place, jobs, deadline)
+        if plan is not None:
+            time.sleep(max(0.0, deadline - time.monotonic()))
+
+    device.run = slow  # type: ignore[method-assign]
+    begin = time.monotonic()
+    found = tuned(made[0], Place(tmp_path / "place"), device, Limits(KERNELS, 4, 4.0))
+    assert [row.us is not None for row in found.rows] == [True]
+    assert asked[0] < 2.5
+    assert asked[-1] >= 10.0
+
+
+def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+    device = Table(last_is_best)
+    device.run = lambda *given: iter(())  # type: ignore[method-assign]
+    shutil.copytree(made[1], tmp_path / "place")
+    shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
+    place, given = Place(tmp_path / "place"), list(Results())
+    with pytest.warns(KernelWarning, match="nothing was measured within 5 s"):
+        assert fastest(given, made[0], 2, device, place, seconds=5.0) == given
+    with pytest.raises(NoTimes):
+        fastest(given, made[0], 2, device, place)
+
+
 def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
@@ -276,15 +312,6 @@ def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, P
     count = len(device.jobs)
     tuned(made[0], place, device, every)
     assert sum(job.replays > 0 for job in device.jobs[count:]) == 0, "nothing is timed again"
-
-
-def test_the_best_of_each_number_of_kernels_are_tried() -> None:
-    """The model puts all candidates of two kernels before the one of a single kernel."""
-    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}", None),)) for n in range(21))
-    two = [CandidatePlan(f"{n}", "split", 10.0 + 0.1 * n, (2 * n, 2 * n + 1), (0, 1)) for n in range(10)]
-    for us, first in ((14.0, True), (16.0, False)):
-        plan = TuningPlan("run", "sm_80", (*two, CandidatePlan("one", "", us, (20,), (0,))), pieces)
-        assert ((20, 0) in in_order(plan, 3)) == first
 
 
 def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_path: Path) -> None:
@@ -328,86 +355,6 @@ def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
 def test_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(MirageError, match="expected the directory of a run"):
         tuned(tmp_path, Place(tmp_path / "place"), None)
-
-
-def test_the_order_of_kernels_and_what_is_close() -> None:
-    def piece(name: str, count: int) -> PiecePlan:
-        return PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"{name}{n}", None) for n in range(count)))
-
-    pieces = (piece("a", 3), piece("b", 2), piece("c", 1))
-    candidates = (
-        CandidatePlan("one", "", 10.0, (0,), (0,)),
-        CandidatePlan("two", "", 10.0, (1, 2), (0, 1)),
-        CandidatePlan("two", "split", 30.0, (2, 2), (0, 1)),
-    )
-    plan = TuningPlan("run", "sm_80", candidates, pieces)
-    assert in_order(plan, 4) == [(0, 0), (1, 0), (2, 0), (0, 1)], "first schedules first"
-    assert len(in_order(plan, 99)) == 6
-    tried = {"a0": 5.0, "b0": 30.0, "c0": None, "b1": 8.0}
-    assert in_order(plan, 5, tried) == [(0, 0), (1, 0), (2, 0), (1, 1), (0, 1)], "what was tried, then the fastest's"
-    # By the model both candidates take 10; measured, the first takes twice the second, and counts as behind.
-    tried = {"a0": 20.0, "b0": 5.0, "c0": 5.0}
-    assert in_order(plan, 6, tried)[3:] == [(1, 1), (0, 1), (0, 2)]
-    times = {"a0": 9.0, "a1": 4.0, "b1": 1.0}
-    assert [(one.candidate, one.variants, one.us) for one in composed(plan, times)] == [(0, (1,), 4.0)]
-    times |= {"c0": 1.0, "b0": 1.05}
-    assert [(one.candidate, one.us) for one in composed(plan, times)] == [(1, 2.0), (2, 2.0), (0, 4.0)]
-    assert [[one.candidate for one in some] for some in batches(plan, composed(plan, times), 2)] == [[1, 0]], (
-        "once each"
-    )
-    assert close(plan, times, 1, 1.08) == [(1, 0), (1, 1), (2, 0)]
-    assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
-
-
-def kinds_of_candidates() -> TuningPlan:
-    """Five fused kernels by estimate the best; then one kernel and a library's product; then all one by one."""
-    pieces = tuple(
-        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(3 if n < 6 else 1)))
-        for n in range(12)
-    )
-    candidates = (
-        CandidatePlan("one", "", 10.0, (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)),
-        CandidatePlan("one", "products", 11.0, (0, 1, 2, 3, 3), (0, 1, 2, 3, 4)),
-        CandidatePlan("two", "", 20.0, (5, 6), (0, 1), library=True),
-        CandidatePlan("three", "", 30.0, (7, 8), (0, 1), library=True, unfused=True),
-    )
-    return TuningPlan("run", "sm_80", candidates, pieces)
-
-
-@pytest.mark.parametrize("most", [1, 3, 5, 8, 40])
-def test_whole_candidates_can_always_be_put_together(most: int) -> None:
-    plan = kinds_of_candidates()
-    wanted = in_order(plan, most)
-    assert len(wanted) == len(set(wanted))
-    assert {(piece, 0) for piece in range(9)} <= set(wanted)
-    assert wanted[:5] == [(piece, 0) for piece in range(5)], "the best estimated whole comes first"
-    beside = {(5, 0), (6, 0), (7, 0), (8, 0)}
-    assert len([at for at in wanted if at not in beside]) == min(max(most, 5), 17)
-    assert not needed(plan, {plan.pieces[piece].variants[at].key: 1.0 for piece, at in wanted})
-
-
-def test_a_kernel_that_may_not_run_gives_way_to_its_next_schedule_and_then_to_the_next_candidate() -> None:
-    plan = kinds_of_candidates()
-    tried: dict[str, float | None] = {f"p{piece}.0": 1.0 for piece in range(9)}
-    assert needed(plan, tried) == []
-    assert needed(plan, tried | {"p4.0": None}) == [(4, 1)]
-    assert needed(plan, tried | {"p4.0": None, "p4.1": None, "p4.2": None}) == [], "the products' form has none of it"
-    assert needed(plan, tried | {"p6.0": None}) == [], "its product fails; the operators one by one are a library's too"
-    assert in_order(plan, 9, tried | {"p4.0": None})[-1] != (4, 1)
-    assert (4, 1) in in_order(plan, 1, tried | {"p4.0": None})
-
-
-def test_what_leaves_products_to_a_library_is_measured_as_a_whole() -> None:
-    plan = kinds_of_candidates()
-    times = {f"p{piece}.0": (1.0 if piece < 5 else 20.0) for piece in range(9)}
-    first, *rest = batches(plan, composed(plan, times), 1)
-    assert [one.candidate for one in first] == [0, 2, 3]
-    assert rest == []
-    del times["p6.0"]
-    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [0, 3]
-    times["p6.0"] = 0.1
-    times["p5.0"] = 0.1
-    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [2, 0, 3]
 
 
 def test_one_kernel_asked_for_is_enough_for_an_answer(made: tuple[Path, Path], tmp_path: Path) -> None:

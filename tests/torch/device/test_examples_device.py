@@ -46,14 +46,27 @@ def test_compiled_by_the_backend(name: str) -> None:
     torch._dynamo.reset()
     rest = "inductor" if kit.DEVICE == "cuda" else "eager"
     twin = copy.deepcopy(module)
-    compiled = torch.compile(
-        module, backend=backend.mirage_formal, fullgraph=True, options={**kit.OPTIONS, "rest": rest}
-    )
+    options = {**kit.OPTIONS, "rest": rest, "compare": False}
+    compiled = torch.compile(module, backend=backend.mirage_formal, fullgraph=True, options=options)
     with torch.no_grad(), kit.stored():
         for _ in range(2):
             kit.close(compiled(*args), twin(*args))
-    # What is left in a module may be the backend's decision; what it is, is said.
-    assert getattr(backend.REPORTS[-1], "regions", ())
+    report: Any = backend.REPORTS[-1]
+    assert any(not region.kept for region in report.regions)
+
+
+@on_gpu
+def test_the_backend_times_what_it_replaces() -> None:
+    module, _, args = kit.optimized("mlp")
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend=backend.mirage_formal, fullgraph=True, options=kit.OPTIONS)
+    with torch.no_grad(), kit.stored():
+        kit.close(compiled(*args), module(*args))
+    report: Any = backend.REPORTS[-1]
+    (row,) = report.regions
+    assert row.measured_us is not None
+    assert row.others_us is not None
+    assert bool(row.kept) or row.measured_us < row.others_us
 
 
 @each

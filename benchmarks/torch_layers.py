@@ -1,0 +1,386 @@
+"""Layers of models through torch.compile(backend="mirage_formal") beside torch.compile(mode="max-autotune"), on a GPU.
+
+    python -m benchmarks.torch_layers --prepare --store DIR [--only NAME...]    where there is no GPU: searches
+    python -m benchmarks.torch_layers --store DIR [--only NAME...] [--limit S] [--jobs N] [--out DIR]
+
+The layers are those of benchmarks/torch_cells.py. Nothing is searched on the GPU if the store has it: candidates are
+tuned there, operators are timed beside Inductor's kernels, and what is slower is left to Inductor. Both sides are
+compiled with "max-autotune-no-cudagraphs" and captured in CUDA graphs of ours; weights and inputs rotate through three
+times the L2 cache. Cells are compiled side by side and take turns on the GPU. "us" is the median of three rounds, in
+which ours and the peers are timed in turns. Errors are norms of differences from float64 over norms, the largest of
+inputs of three scales; ours may be twice that of eager and 1e-3. "32 layers" is a token through so many layers with
+weights of their own in one graph, each layer compiled by itself, as models are that share the code of their layers.
+
+What is known is written to DIR/torch_layers.jsonl as it comes. --cpu tries all of it with tiny sizes and without a GPU.
+The exit status is 0 if every cell is within tolerance and has a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.torch_store import unpacked
+
+#: The only argument of a child.
+WORKER = "--worker"
+MODE = "max-autotune-no-cudagraphs"
+SCALES = (0.1, 1.0, 8.0)
+ROUNDS = 3
+LAYERS = 32
+#: Our time over max-autotune's from which on a cell is missed, and its time is split by kernel.
+WANTED = 0.85
+_SEED = 12345
+
+
+class Notes:
+    """What is known of a cell, written as it comes.
+
+    Args:
+        path: A file of JSON lines.
+        cell: The cell's name.
+    """
+
+    def __init__(self, path: Path, cell: str) -> None:
+        self._path, self._cell, self._begin = path, cell, time.perf_counter()
+
+    def add(self, what: str, value: Any) -> None:
+        """Write something down."""
+        line = {"cell": self._cell, "what": what, "value": value, "at_s": round(time.perf_counter() - self._begin, 1)}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def answer(job: Job) -> Result:
+    """One cell, in a process that has the GPU for as long as it holds the lock."""
+    import torch
+
+    from benchmarks.gpu_turn import Turn, everything_takes
+    from benchmarks.torch_cells import Cell
+    from benchmarks.torch_store import store_in
+    from mirage_formal.torch.modules import backend
+
+    torch.set_grad_enabled(False)
+    if job["cores"]:  # each pool of workers has as many as there are processors for it
+        os.sched_setaffinity(0, job["cores"])
+    turn = Turn(Path(job["lock"]))
+    everything_takes(turn)
+    cell = Cell(job["example"], job["batch"], job["dtype"], job["cpu"])
+    notes = Notes(Path(job["notes"]), cell.name)
+    device = "cpu" if job["cpu"] else "cuda"
+    module, args = cell.made(device)
+    notes.add("made", None)
+    options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["cpu"] else MODE}
+    calls: dict[str, Any] = {"eager": lambda module: module}
+    calls["ours"] = lambda module: torch.compile(
+        module, backend=backend.mirage_formal, fullgraph=True, dynamic=False, options=options
+    )
+    calls["autotune"] = lambda module: torch.compile(module, fullgraph=True, dynamic=False, mode=options["mode"])
+    errors: dict[str, float] = {}
+    with store_in(Path(job["store"])):
+        for name in list(calls):
+            try:
+                begin = time.perf_counter()
+                errors[name] = _error(calls[name], module, args)
+                notes.add("compiled", {name: round(time.perf_counter() - begin, 1)})
+            except Exception as error:
+                notes.add("failed", {name: _short(error)})
+                del calls[name]
+            if name == "ours" and backend.REPORTS:
+                notes.add("report", str(backend.REPORTS[-1]))
+    notes.add("errors", errors)
+    with turn:
+        found = _rounds(calls, module, args, notes)
+    ratio = found.get("ours", math.nan) / found.get("autotune", math.nan)
+    if not ratio <= WANTED and not job["cpu"]:
+        with turn:
+            _split(calls, module, args, notes)
+    if job["layers"]:
+        with store_in(Path(job["store"])), turn:
+            _stacked(calls, cell, job["layers"], device, notes)
+    return {"ratio": ratio}
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+
+
+def _error(make: Any, module: Any, args: Any) -> float:
+    """The largest error at three scales of the first argument, against float64; the state that is written is reset."""
+    import copy
+
+    import torch
+
+    call, worst = make(module), 0.0
+    state = {name: x.clone() for name, x in module.named_buffers()}
+    wide = copy.deepcopy(module).double()
+    torch.manual_seed(_SEED)
+    try:
+        for scale in SCALES:
+            given = (torch.randn_like(args[0]) * scale, *args[1:])
+            found = call(*given)
+            want = wide(*(x.double() if x.is_floating_point() else x for x in given))
+            error = float((found.double() - want).norm() / want.norm().clamp(min=1e-30))
+            worst = error if not error <= worst else worst
+    finally:
+        for name, x in module.named_buffers():
+            x.copy_(state[name])
+    return worst
+
+
+def _rounds(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> dict[str, float]:
+    """Medians of rounds in which all are timed in turns, on several modules so that weights are not in the cache."""
+    from benchmarks.torch_cells import like, size_of
+
+    kept = [(module, args)]
+
+    def one(seed: int) -> Any:
+        while len(kept) <= seed:
+            kept.append(like(module, args, len(kept)))
+        return kept[seed]
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    compiled: dict[tuple[str, int], Any] = {}
+    size = size_of(module, args)
+    for _ in range(ROUNDS):
+        for name, make in list(calls.items()):
+
+            def given(seed: int, name: str = name, make: Any = make) -> Any:
+                own, inputs = one(seed)
+                if (name, seed) not in compiled:
+                    compiled[name, seed] = make(own)  # the code that is compiled already: modules of one class share it
+                return [compiled[name, seed], inputs]
+
+            try:
+                times[name].append(_us(lambda pair: pair[0](*pair[1]), given, size, args[0].is_cuda))
+            except Exception as error:
+                notes.add("failed", {name: _short(error)})
+                del calls[name]
+    found = {name: median(runs) for name, runs in times.items() if len(runs) == ROUNDS}
+    notes.add("us", {name: {"us": us, "runs": times[name]} for name, us in found.items()})
+    return found
+
+
+def _us(call: Any, given: Any, size: int, on_gpu: bool) -> float:
+    """Microseconds of a call, by the protocol of all benchmarks; on the CPU by the clock."""
+    if on_gpu:
+        from mirage_formal.device.measure import TorchRecorder, measure
+
+        return measure(call, given, size, TorchRecorder()).us
+    pairs = [given(seed) for seed in range(2)]
+    call(pairs[0]), call(pairs[1])
+    begin = time.perf_counter()
+    for i in range(6):
+        call(pairs[i % 2])
+    return (time.perf_counter() - begin) / 6 * 1e6
+
+
+def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
+    """Microseconds of each kernel of a call, ours and theirs."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for name in ("ours", "autotune"):
+        if name not in calls:
+            continue
+        call = calls[name](module)
+        try:
+            call(*args)
+            torch.cuda.synchronize()
+            flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+                for _ in range(10):
+                    flush.zero_()
+                    call(*args)
+                torch.cuda.synchronize()
+        except Exception as error:
+            notes.add("failed", {f"kernels of {name}": _short(error)})
+            continue
+        rows = []
+        for event in seen.key_averages():
+            us = getattr(event, "self_device_time_total", 0.0)
+            if us and str(event.device_type).endswith("CUDA") and "emset" not in event.key and "fill" not in event.key:
+                rows.append([event.key[:90], round(us / 10, 2), round(event.count / 10, 1)])
+        notes.add("kernels", {name: sorted(rows, key=lambda row: -row[1])[:14]})
+
+
+def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: Notes) -> None:
+    """A token through many layers in one graph."""
+    import torch
+
+    from benchmarks.torch_cells import like
+    from mirage_formal.device.measure import TorchRecorder
+
+    try:
+        base, args = cell.made(device)
+        layers = [base] + [like(base, args, seed)[0] for seed in range(1, count)]
+        found: dict[str, float] = {}
+        stacks: dict[str, Any] = {}
+        for name in calls:
+            own = [calls[name](layer) for layer in layers]
+
+            def token(own: Any = own) -> Any:
+                x = args[0]
+                for layer in own:
+                    x = layer(x, *args[1:])
+                return x
+
+            token()
+            stacks[name] = token if device == "cpu" else TorchRecorder().capture([token])[0]
+        runs: dict[str, list[float]] = {name: [] for name in stacks}
+        for _ in range(ROUNDS):
+            for name, replay in stacks.items():
+                if device == "cpu":
+                    begin = time.perf_counter()
+                    replay()
+                    runs[name].append(1e6 * (time.perf_counter() - begin))
+                else:
+                    runs[name].append(median(TorchRecorder().time(replay) for _ in range(12)))
+        found = {name: median(times) for name, times in runs.items()}
+        notes.add("layers", {"count": count, "us": found})
+    except Exception as error:
+        notes.add("failed", {f"{count} layers": _short(error)})
+    finally:
+        if device != "cpu":
+            torch.cuda.empty_cache()
+
+
+def _cores(number: int, jobs: int) -> list[int]:
+    """Processors of one of so many jobs: its own, and as many of its neighbours' twice over; all, if there are few."""
+    every = sorted(os.sched_getaffinity(0))
+    own = len(every) // jobs
+    if own < 2:
+        return []
+    start = number % jobs * own
+    return sorted({every[(start + i) % len(every)] for i in range(min(3 * own, len(every)))})
+
+
+def healthy() -> bool:
+    """Whether the device still answers."""
+    from benchmarks.gpu_cases import healthy
+
+    return healthy()
+
+
+def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> tuple[str, bool]:
+    """The table, and whether every cell is right and timed."""
+    known: dict[str, dict[str, Any]] = {name: {"failed": {}, "kernels": {}, "compiled": {}} for name in names}
+    for line in notes:
+        row = known.setdefault(line["cell"], {"failed": {}, "kernels": {}, "compiled": {}})
+        if line["what"] in ("failed", "kernels", "compiled"):
+            row[line["what"]].update(line["value"])
+        else:
+            row[line["what"]] = line["value"]
+        row["at"] = f"{line['what']} after {line['at_s']:.0f} s"
+    lines, good, ratios = [], True, []
+    lines.append("| cell | ours, us | max-autotune, us | ratio | eager, us | error ours / autotune / eager |")
+    lines.append("|---|--:|--:|--:|--:|---|")
+    for name, row in known.items():
+        us = {key: cell["us"] for key, cell in row.get("us", {}).items()}
+        errors = row.get("errors", {})
+        ours, theirs = us.get("ours"), us.get("autotune")
+        ratio = ours / theirs if ours and theirs else None
+        within = errors.get("ours", math.inf) <= 2 * errors.get("eager", 0.0) + 1e-3
+        good = good and ratio is not None and within
+        if ratio is not None:
+            ratios.append(ratio)
+        cells = [f"{x:.2f}" if x is not None else "-" for x in (ours, theirs, ratio, us.get("eager"))]
+        said = " / ".join(f"{errors[key]:.2g}" if key in errors else "-" for key in ("ours", "autotune", "eager"))
+        lines.append(f"| {name} | {' | '.join(cells)} | {said}{'' if within else ' OUTSIDE'} |")
+    if ratios:
+        lines.append(f"geometric mean of the ratio: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+    for name, row in known.items():
+        if "layers" in row:
+            found = row["layers"]["us"]
+            text = ", ".join(f"{key} {value:.0f} us" for key, value in found.items())
+            less = f": {1 - found['ours'] / found['autotune']:.1%} less" if {"ours", "autotune"} <= set(found) else ""
+            lines.append(f"{name}, {row['layers']['count']} layers, a token: {text}{less}")
+        if row["failed"] or "us" not in row:
+            lines.append(f"{name}: {row['failed']} last: {row.get('at', 'not begun')}, compiled in {row['compiled']} s")
+        if not brief and row["kernels"]:
+            for side, kernels in row["kernels"].items():
+                lines.append(f"{name}, kernels of {side} (us a call, times a call):")
+                lines += [f"  {us:8.2f} {count:4.1f}  {kernel}" for kernel, us, count in kernels]
+        if not brief and "report" in row:
+            lines += [
+                f"{name}, report:",
+                *("  " + text for text in row["report"].splitlines() if "evidence" not in text),
+            ]
+    return "\n".join(lines), good
+
+
+def main() -> int:
+    """The command line."""
+    if sys.argv[1:] == [WORKER]:
+        return serve(answer, healthy)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--store", type=Path, required=True, help="the store that has the searches")
+    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
+    add("--only", nargs="*", default=[], metavar="NAME", help="examples [default: all four]")
+    add("--dtype", default="float16", choices=("float16", "bfloat16"))
+    add("--search", type=float, default=300.0, help="with --prepare, seconds for each graph [default: 300]")
+    add("--tune", type=float, default=60.0, help="seconds to measure candidates of a cell [default: 60]")
+    add("--measure", type=int, default=8, help="candidates that are measured; 0 takes the estimates [default: 8]")
+    add("--layers", type=int, default=LAYERS, help="layers of the stack; 0 leaves it out [default: 32]")
+    add("--limit", type=float, default=280.0, help="seconds for everything [default: 280]")
+    add("--jobs", type=int, default=8, help="cells at a time [default: 8]")
+    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
+    add("--cpu", action="store_true", help="try everything on the CPU with tiny sizes")
+    given = parser.parse_args()
+    from benchmarks.torch_cells import cells, prepare
+
+    every = cells(given.only, given.dtype, tiny=given.cpu)
+    if given.prepare:
+        prepare(given.store, every, given.search)
+        return 0
+    given.out.mkdir(parents=True, exist_ok=True)
+    notes = (given.out / "torch_layers.jsonl").resolve()
+    notes.unlink(missing_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-layers-"))
+    common = {"notes": str(notes), "store": str(unpacked(given.store)), "lock": str(scratch / "lock")}
+    common |= {"tune_s": given.tune, "measure": given.measure, "cpu": given.cpu}
+    jobs: list[Job] = [
+        {
+            **common,
+            "example": cell.example,
+            "batch": cell.batch,
+            "dtype": cell.dtype,
+            "layers": given.layers if cell.example == "llama_layer" and cell.batch == 1 else 0,
+            "cores": _cores(number, min(given.jobs, len(every))),
+        }
+        for number, cell in enumerate(sorted(every, key=lambda cell: (cell.example == "lora_linear", cell.batch)))
+    ]
+    threads = str(max(1, (os.cpu_count() or 1) // max(1, given.jobs)))
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": threads, "MIRAGE_FORMAL_CACHE": str(scratch / "cache")}
+    ledger = Ledger(scratch / "ledger.jsonl")
+
+    def told(job: Job, result: Result) -> None:
+        print(f"{job['example']}-b{job['batch']}: {result}", flush=True)
+
+    pool = Pool(
+        (sys.executable, "-m", "benchmarks.torch_layers", WORKER),
+        ledger,
+        environment,
+        given.out / "torch_layers.err",
+        told,
+    )
+    pool.do(jobs, processes=given.jobs, limit_s=given.limit, until=time.monotonic() + given.limit)
+    lines = [json.loads(line) for line in notes.read_text().splitlines()] if notes.is_file() else []
+    text, good = show(lines, [cell.name for cell in every])
+    print(text)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

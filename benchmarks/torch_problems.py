@@ -1,0 +1,294 @@
+"""Problems of the kind of KernelBench's on a GPU: right, and how fast beside torch.compile in its default mode.
+
+    python -m benchmarks.torch_problems --prepare --store DIR [--levels 1 2 3] [--search S]   without a GPU: searches
+    python -m benchmarks.torch_problems --store DIR [--levels 1 2 3] [--limit S] [--jobs N] [--out DIR]
+
+The problems are the project's own (tests/kit/kernelbench), at their own sizes. Each Model is compiled by
+torch.compile(backend="mirage_formal") and by torch.compile; searches come from the store, kernels are the cost model's
+best, and what is measured to be slower than Inductor's is left to Inductor. Right is what `mirage-formal kernelbench`
+calls so: five trials. Both are timed in turns, captured in CUDA graphs, with inputs that rotate through the L2 cache;
+medians of three rounds. fast_1 is the share of problems that are right and faster than torch.compile.
+
+Answers are kept in DIR/torch_problems.jsonl as they come, and a call that was cut is continued by the same call. --cpu
+tries it without a GPU, at sizes of at most 64. The exit status is 0 if no problem failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.torch_store import unpacked
+
+WORKER = "--worker"
+TRIALS, ROUNDS = 5, 3
+SEARCH_S = 25.0
+
+
+def problems(levels: list[int]) -> Iterator[tuple[str, str]]:
+    """Names and texts of problems that can be imported whole."""
+    from tests.kit.kernelbench import level1, level2, level3
+
+    for level in levels:
+        for problem in {1: level1, 2: level2, 3: level3}[level].PROBLEMS:
+            if not problem.refused:
+                title = re.sub(r"\W+", "_", problem.title).strip("_")
+                yield f"level{level}/{title}", problem.text()
+
+
+def names_of(name: str, text: str, *, small: bool) -> dict[str, Any]:
+    """What a problem's file defines."""
+    from mirage_formal.torch.bridges.kernelbench.sizes import reduced
+
+    names: dict[str, Any] = {"__name__": f"problem_{re.sub(r'[^0-9a-zA-Z]', '_', name)}"}
+    source = reduced(text, 64)[0] if small else text
+    exec(compile(source, name, "exec"), names)
+    return names
+
+
+def options(search: float, **more: Any) -> dict[str, Any]:
+    """Of the backend."""
+    return {"time_limit": search, "measure": 0, **more}
+
+
+def prepare(store: Path, levels: list[int], search: float) -> None:
+    """Search what the backend would find, without memory for tensors."""
+    import torch
+
+    from benchmarks.torch_store import migrated, store_in
+    from mirage_formal.torch.modules import backend
+
+    store.mkdir(parents=True, exist_ok=True)
+    with store_in(store), torch.no_grad():
+        print("{} of {} entries of other code taken over".format(*migrated(store)), flush=True)
+        for name, text in problems(levels):
+            begin = time.monotonic()
+            torch._dynamo.reset()
+            backend.REPORTS.clear()
+            try:
+                names = names_of(name, text, small=False)
+                with torch.device("meta"):
+                    module, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
+                own = options(search, rest="eager")
+                torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=own)(*inputs)
+                rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
+                said = "; ".join(
+                    one.kept or f"{one.kernels} kernels {one.unfused_us:.0f} -> {one.estimate_us:.0f} us"
+                    for one in rows
+                )
+            except Exception as error:  # the next problem is another matter
+                said = f"{type(error).__name__}: {str(error).strip()[:200]}"
+            print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
+
+
+def answer(job: Job) -> Result:
+    """One problem."""
+    import torch
+
+    from benchmarks.gpu_turn import Turn, everything_takes
+    from benchmarks.torch_store import store_in
+    from mirage_formal.torch.bridges.kernelbench.trials import compared
+    from mirage_formal.torch.modules import backend
+
+    torch.set_grad_enabled(False)
+    turn = Turn(Path(job["lock"]))
+    if not getattr(backend, "_takes_turns", False):
+        everything_takes(turn)
+        vars(backend)["_takes_turns"] = True
+    torch._dynamo.reset()
+    backend.REPORTS.clear()
+    device = "cpu" if job["cpu"] else "cuda"
+    names = _placed(names_of(job["name"], job["text"], small=job["cpu"]), device)
+    asked = options(job["search"], rest="inductor")
+    made: list[Any] = []
+
+    def model_new(*given: Any) -> Any:
+        made.append(names["Model"](*given).eval())
+        return torch.compile(made[-1], backend=backend.mirage_formal, dynamic=False, options=asked)
+
+    try:
+        with store_in(Path(job["store"])):
+            module = names["Model"](*names["get_init_inputs"]())
+            training = module.training
+            trials = compared(
+                {**names, "Model": lambda *given: _evaluated(names, given)}, {"ModelNew": model_new}, TRIALS
+            )
+            found: Result = {"correct": trials.answer, "max_error": trials.max_error, "training": training}
+            rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
+            found["regions"] = len(rows)
+            found["kept"] = [row.kept[:80] for row in rows if row.kept]
+            found["ours_of"] = sum(not row.kept for row in rows)
+            found["regions_us"] = [[row.measured_us, row.others_us] for row in rows if row.measured_us is not None]
+            if trials.answer != "passed":
+                return {**found, "error": trials.reason[:200]}
+            ours = torch.compile(made[-1], backend=backend.mirage_formal, dynamic=False, options=asked)
+            theirs = torch.compile(made[-1], dynamic=False)
+            us = _timed({"ours": ours, "compile": theirs}, names["get_inputs"], device, turn)
+            return {**found, "us": us, "speedup": us["compile"] / us["ours"]}
+    finally:
+        made.clear()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _evaluated(names: Mapping[str, Any], given: Any) -> Any:
+    return names["Model"](*given).eval()
+
+
+def _placed(names: dict[str, Any], device: str) -> dict[str, Any]:
+    """A problem whose module and inputs are made on a device."""
+    import torch
+
+    own_model, own_inputs = names["Model"], names["get_inputs"]
+
+    def model(*given: Any) -> Any:
+        with torch.device(device):
+            return own_model(*given)
+
+    def inputs() -> Any:
+        with torch.device(device):
+            found = own_inputs()
+        return [x.to(device) if isinstance(x, torch.Tensor) else x for x in found]
+
+    return {**names, "Model": model, "get_inputs": inputs}
+
+
+def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[str, float]:
+    """Medians of rounds in which both are timed in turns."""
+    import torch
+
+    from mirage_formal.device.measure import TorchRecorder, measure
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    sets: dict[int, Any] = {}
+
+    def given(seed: int) -> Any:
+        if seed not in sets:
+            torch.manual_seed(seed)
+            sets[seed] = inputs()
+        return sets[seed]
+
+    for call in calls.values():
+        call(*given(0))
+    size = sum(x.numel() * x.element_size() for x in given(0) if isinstance(x, torch.Tensor))
+    with turn:
+        for _ in range(ROUNDS):
+            for name, call in calls.items():
+                if device == "cuda":
+                    found = measure(_spread(call), given, size, TorchRecorder(), outputs=())
+                    times[name].append(found.us)
+                else:
+                    begin = time.perf_counter()
+                    call(*given(0))
+                    times[name].append(1e6 * (time.perf_counter() - begin))
+    return {name: median(runs) for name, runs in times.items()}
+
+
+def _spread(call: Any) -> Any:
+    """A call of a list of inputs."""
+    return lambda given: call(*given)
+
+
+def show(results: Mapping[str, Result | None]) -> str:
+    """The figures of each level, and the problems that stand out."""
+    lines = ["| level | problems | done | right | ours used | fast_1 | geometric mean | least | below 0.95 |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    levels = sorted({name.partition("/")[0] for name in results})
+    for level in [*levels, "all"]:
+        own = {name: one for name, one in results.items() if level in (name.partition("/")[0], "all")}
+        done = {name: one for name, one in own.items() if one is not None}
+        right = {name: one for name, one in done.items() if one.get("correct") == "passed"}
+        ratios = [one["speedup"] for one in right.values() if "speedup" in one]
+        used = sum(one.get("ours_of", 0) > 0 for one in right.values())
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+        fast, low = sum(ratio > 1 for ratio in ratios), sum(ratio < 0.95 for ratio in ratios)
+        cells = [level, len(own), len(done), len(right), used, f"{fast / max(1, len(done)):.2f}", f"{mean:.2f}"]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{min(ratios, default=math.nan):.2f}", low])) + " |")
+    timed = {name: one for name, one in results.items() if one is not None and "speedup" in one}
+    ordered = sorted(timed, key=lambda name: timed[name]["speedup"])
+    for name in dict.fromkeys([*ordered[:8], *ordered[-8:]]):
+        one = timed[name]
+        us = one["us"]
+        text = (
+            f"{us['ours']:.1f} us, torch.compile {us['compile']:.1f} us, operators {one['ours_of']} of {one['regions']}"
+        )
+        lines.append(f"  {one['speedup']:.3f} {name}: {text} {one['regions_us']}")
+    for name, result in results.items():
+        if result is not None and "error" in result:
+            lines.append(f"  {name}: {result['error'][:200]}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line."""
+    if sys.argv[1:] == [WORKER]:
+        from benchmarks.gpu_cases import healthy
+
+        return serve(answer, healthy)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--store", type=Path, required=True, help="the store that has the searches")
+    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
+    add("--levels", type=int, nargs="*", default=[1, 2, 3], choices=(1, 2, 3))
+    add("--only", default="", help="problems whose names contain this")
+    add("--search", type=float, default=SEARCH_S, help="seconds for the searches of a problem [default: 25]")
+    add("--limit", type=float, default=190.0, help="seconds for everything [default: 190]")
+    add("--problem-limit", type=float, default=90.0, help="seconds for one problem [default: 90]")
+    add("--jobs", type=int, default=14, help="processes [default: 14]")
+    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
+    add("--cpu", action="store_true", help="try it on the CPU, with small sizes")
+    given = parser.parse_args()
+    if given.prepare:
+        prepare(given.store, given.levels, given.search)
+        return 0
+    given.out.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-problems-"))
+    common = {"lock": str(scratch / "lock"), "store": str(unpacked(given.store)), "search": given.search}
+    jobs: dict[str, Job] = {
+        name: {**common, "name": name, "text": text, "cpu": given.cpu}
+        for name, text in problems(given.levels)
+        if given.only in name
+    }
+    ledger = _Ledger(given.out / "torch_problems.jsonl")
+
+    def told(job: Job, result: Result) -> None:
+        if "error" in result:
+            print(f"{job['name']}: {json.dumps(result)[:200]}", flush=True)
+
+    command = (sys.executable, "-m", "benchmarks.torch_problems", WORKER)
+    pool = Pool(command, ledger, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}, given.out / "torch_problems.err", told)
+    pool.do(jobs.values(), processes=given.jobs, limit_s=given.problem_limit, until=time.monotonic() + given.limit)
+    results = {name: ledger.get(job) for name, job in jobs.items()}
+    print(show(results))
+    return 0 if all(one is not None and "error" not in one for one in results.values()) else 1
+
+
+class _Ledger(Ledger):
+    """Answers by problem: where the store and the lock are does not matter."""
+
+    def get(self, job: Job) -> Result | None:
+        """See ``Ledger.get``."""
+        return super().get(_short(job))
+
+    def put(self, job: Job, result: Result) -> None:
+        """See ``Ledger.put``."""
+        super().put(_short(job), result)
+
+
+def _short(job: Job) -> Job:
+    return {key: job[key] for key in ("name", "cpu")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""A store that is prepared where there is time, and carried to where there is a GPU.
+
+python -m benchmarks.torch_store --migrate DIR     take entries of other code over, where all of it holds
+python -m benchmarks.torch_store --pack DIR FILE   its answers as one file (.tar.xz); parts of searches stay behind
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def store_in(place: Path) -> Iterator[None]:
+    """The store, in a directory."""
+    before = os.environ.get("MIRAGE_FORMAL_STORE"), os.environ.pop("MIRAGE_FORMAL_NO_CACHE", None)
+    os.environ["MIRAGE_FORMAL_STORE"] = str(place.resolve())
+    try:
+        yield
+    finally:
+        for name, value in zip(("MIRAGE_FORMAL_STORE", "MIRAGE_FORMAL_NO_CACHE"), before, strict=True):
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def migrated(place: Path) -> tuple[int, int]:
+    """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
+    from mirage_formal.errors import MirageError
+    from mirage_formal.run.kept.judged import listed, taken_in
+    from mirage_formal.store.archive import export
+    from mirage_formal.store.entry import read_entry
+    from mirage_formal.store.place import Place
+
+    store, done, others = Place(place), 0, 0
+    for path in store.entries():
+        if not listed(path).why:
+            continue
+        others += 1
+        file = place / f"{path.name}.zip"
+        try:
+            export(read_entry(path), file)
+            taken_in(store, file, migrate=True)
+            done += 1
+        except MirageError as error:
+            print(f"  {path.name[:12]}: {error.what}", flush=True)
+        finally:
+            file.unlink(missing_ok=True)
+        store.drop(path)
+    return done, others
+
+
+def packed(place: Path, file: Path) -> int:
+    """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
+    from mirage_formal.store.entry import read_record
+    from mirage_formal.store.place import Place
+
+    count = 0
+    with tarfile.open(file, "w:xz", preset=3) as archive:
+        for path in Place(place).entries():
+            if read_record(path).key.kind == "answer":
+                archive.add(path, str(path.relative_to(place)))
+                count += 1
+    return count
+
+
+def unpacked(store: Path) -> Path:
+    """A store's directory; of a file, that of what was in it."""
+    if store.is_dir() or not store.is_file():
+        return store.resolve()
+    place = Path(tempfile.mkdtemp(prefix="mirage_formal-store-"))
+    with tarfile.open(store) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--migrate", type=Path, metavar="DIR")
+    parser.add_argument("--pack", type=Path, nargs=2, metavar=("DIR", "FILE"))
+    given = parser.parse_args()
+    if given.migrate is not None:
+        print("{} of {} entries of other code taken over".format(*migrated(given.migrate)))
+    if given.pack is not None:
+        print(f"{packed(*given.pack)} answers, {given.pack[1].stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Which operators stay in a graph on a GPU: those that were measured to be faster than what else would compute it.
+
+Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
+with those that are left beside one without any, as a compiler may fuse a region with what is around it. What cannot be
+timed is decided by estimates, as where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.modules.operators import TorchOperator
+from mirage_formal.torch.modules.report import RegionReport, Report
+from mirage_formal.torch.modules.rewrite import alone
+from mirage_formal.torch.modules.timed import Timed, compared
+
+#: Makes a function of a graph, for inputs like these.
+Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """No compilation: torch, operator by operator."""
+    return module.forward  # type: ignore[no-any-return]  # a method of a class without types
+
+
+def on_this_gpu(inputs: Sequence[Any]) -> bool:
+    """Whether some tensors lie on a GPU that is there."""
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
+
+
+def faster_regions(
+    imported: Imported, operators: Mapping[int, TorchOperator], report: Report, compile: Compile
+) -> tuple[dict[int, TorchOperator], Report]:
+    """The operators that are faster than what their regions are compiled to, and what is to be said of each.
+
+    Args:
+        imported: The import.
+        operators: Operators by the numbers of regions.
+        report: What became of every region.
+        compile: What computes regions otherwise.
+    """
+    kept = dict(operators)
+    rows: list[RegionReport] = []
+    for row in report.regions:
+        operator = operators.get(row.numbers[0])
+        found = None if operator is None else _timed(imported, row.numbers[0], operator, compile)
+        if found is not None:
+            row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
+            if not found.faster:
+                row = dataclasses.replace(row, kept="it is faster there, as measured")
+                for number in row.numbers:
+                    kept.pop(number, None)
+        rows.append(row)
+    return kept, dataclasses.replace(report, regions=tuple(rows))
+
+
+def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
+    """An operator beside its region; None where one cannot be compiled or timed."""
+    calls = []
+    for chosen in ({number: operator.overload}, {}):
+        graph, inputs = alone(imported, number, chosen)
+        try:
+            calls.append(_apart(compile, graph, inputs))
+        except Exception:  # a compiler's own
+            return None
+    return compared(calls[0], calls[1], inputs)
+
+
+def _apart(compile: Compile, graph: Graph | GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph compiled by itself, as if nothing else was being compiled; the graph stays as it is."""
+    owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
+    copy = Graph()
+    own = graph.graph if isinstance(graph, GraphModule) else graph
+    copy.output(copy.graph_copy(own, {}))
+    with torch.no_grad(), torch._guards.tracing(None):
+        return compile(GraphModule(owner, copy), list(inputs))
+
+
+def whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile: Compile) -> Timed | None:
+    """A graph with operators beside the one without; None where one cannot be compiled or timed."""
+    try:
+        calls = [_apart(compile, graph, inputs) for graph in (ours, theirs)]
+    except Exception:  # a compiler's own
+        return None
+    return compared(calls[0], calls[1], inputs)
+
+
+def decided(report: Report, found: Timed) -> Report:
+    """The report of a graph that was timed as a whole: operators of a slower one are left out."""
+    why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
+    rows: list[RegionReport] = []
+    for row in report.regions:
+        if not row.kept and row.measured_us is None:  # the graph's only operator, which was not timed by itself
+            row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
+        rows.append(row if row.kept or found.faster else dataclasses.replace(row, kept=why))
+    return dataclasses.replace(report, regions=tuple(rows))
+
+
+__all__ = ["Compile", "as_it_is", "decided", "faster_regions", "on_this_gpu", "whole"]

@@ -1,0 +1,114 @@
+"""Is it faster? Times on a GPU of what computes the same, by which a backend decides what to keep.
+
+A time is that of the device: calls are captured in a CUDA graph and replayed by the protocol of
+``mirage_formal.device.measure``. Inputs are drawn, as compilers have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from mirage_formal.device.measure import TorchRecorder, measure
+from mirage_formal.errors import MirageError
+
+#: What a time must be below another one, as a factor, to count as less: repeated measurements are closer than this.
+CLEARLY: Final = 0.99
+_SCALE: Final = 0.1
+_SEED: Final = 12345
+#: Rounds in which all that is compared is timed in turns; the least counts, because disturbances only add time.
+_ROUNDS: Final = 3
+
+#: Held while something is timed. Programs that compile in several processes at once set it to a lock of theirs.
+alone: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Microseconds of two ways to compute the same.
+
+    Attributes:
+        ours: With operators made of candidates.
+        theirs: Without.
+    """
+
+    ours: float
+    theirs: float
+
+    @property
+    def faster(self) -> bool:
+        """Whether ours is, clearly."""
+        return self.ours < CLEARLY * self.theirs
+
+
+def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
+    """Tensors with memory like those that are given, which may be fake: random numbers, ones for booleans, else zeros.
+
+    Whole numbers are mostly indices, of which 0 exists.
+    """
+    made: list[Any] = []
+    for number, x in enumerate(inputs):
+        if not isinstance(x, torch.Tensor):
+            made.append(x)
+            continue
+        place = torch.empty_strided(tuple(x.shape), tuple(x.stride()), dtype=x.dtype, device=x.device)
+        if x.dtype.is_floating_point:
+            made.append(_filled(place, seed + number))
+        else:
+            made.append(place.fill_(x.dtype is torch.bool))
+    return made
+
+
+def _filled(place: Any, seed: int) -> Any:
+    """Normal numbers in a tensor, which may have strides of 0."""
+    generator = torch.Generator(place.device).manual_seed(seed)
+    for dim, (extent, stride) in enumerate(zip(place.shape, place.stride(), strict=True)):
+        if extent > 1 and not stride:
+            _filled(place.narrow(dim, 0, 1), seed)
+            return place
+    values = torch.randn(place.shape, generator=generator, device=place.device, dtype=torch.float32)
+    return place.copy_(values * _SCALE)
+
+
+def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
+    """Time two functions in turns; None where that cannot be done: one cannot be captured, or memory is short.
+
+    Args:
+        ours: A function of tensors.
+        theirs: Another one that computes the same.
+        inputs: Tensors like those that it is called on.
+    """
+    size = sum(x.numel() * x.element_size() for x in inputs if isinstance(x, torch.Tensor))
+    sets: dict[int, list[Any]] = {}
+
+    def made(seed: int) -> list[Any]:
+        if seed not in sets:
+            sets[seed] = drawn(inputs, _SEED + 1000 * seed)
+        return sets[seed]
+
+    times: dict[Callable[..., Any], list[float]] = {ours: [], theirs: []}
+    try:
+        with torch.no_grad(), alone():
+            for _ in range(_ROUNDS):
+                for call in (ours, theirs):
+                    found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
+                    times[call].append(found.us)
+    except (RuntimeError, MirageError):  # of torch and the driver, memory that is short among them; of launches
+        return None
+    finally:
+        sets.clear()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    return Timed(min(times[ours]), min(times[theirs]))
+
+
+def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
+    """A function of a list of tensors."""
+    return lambda given: call(*given)
+
+
+__all__ = ["CLEARLY", "Timed", "alone", "compared", "drawn"]

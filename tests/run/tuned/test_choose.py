@@ -1,0 +1,98 @@
+"""Which kernels are tried and put together: arithmetic over plans and times, without a run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mirage_formal.run.tuned.choose import batches, close, composed, in_order, needed
+from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+
+
+def test_the_best_of_each_number_of_kernels_are_tried() -> None:
+    """The model puts all candidates of two kernels before the one of a single kernel."""
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}", None),)) for n in range(21))
+    two = [CandidatePlan(f"{n}", "split", 10.0 + 0.1 * n, (2 * n, 2 * n + 1), (0, 1)) for n in range(10)]
+    for us, first in ((14.0, True), (16.0, False)):
+        plan = TuningPlan("run", "sm_80", (*two, CandidatePlan("one", "", us, (20,), (0,))), pieces)
+        assert ((20, 0) in in_order(plan, 3)) == first
+
+
+def test_the_order_of_kernels_and_what_is_close() -> None:
+    def piece(name: str, count: int) -> PiecePlan:
+        return PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"{name}{n}", None) for n in range(count)))
+
+    pieces = (piece("a", 3), piece("b", 2), piece("c", 1))
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0,), (0,)),
+        CandidatePlan("two", "", 10.0, (1, 2), (0, 1)),
+        CandidatePlan("two", "split", 30.0, (2, 2), (0, 1)),
+    )
+    plan = TuningPlan("run", "sm_80", candidates, pieces)
+    assert in_order(plan, 4) == [(0, 0), (1, 0), (2, 0), (0, 1)], "first schedules first"
+    assert len(in_order(plan, 99)) == 6
+    tried = {"a0": 5.0, "b0": 30.0, "c0": None, "b1": 8.0}
+    assert in_order(plan, 5, tried) == [(0, 0), (1, 0), (2, 0), (1, 1), (0, 1)], "what was tried, then the fastest's"
+    # By the model both candidates take 10; measured, the first takes twice the second, and counts as behind.
+    tried = {"a0": 20.0, "b0": 5.0, "c0": 5.0}
+    assert in_order(plan, 6, tried)[3:] == [(1, 1), (0, 1), (0, 2)]
+    times = {"a0": 9.0, "a1": 4.0, "b1": 1.0}
+    assert [(one.candidate, one.variants, one.us) for one in composed(plan, times)] == [(0, (1,), 4.0)]
+    times |= {"c0": 1.0, "b0": 1.05}
+    assert [(one.candidate, one.us) for one in composed(plan, times)] == [(1, 2.0), (2, 2.0), (0, 4.0)]
+    assert [[one.candidate for one in some] for some in batches(plan, composed(plan, times), 2)] == [[1, 0]], (
+        "once each"
+    )
+    assert close(plan, times, 1, 1.08) == [(1, 0), (1, 1), (2, 0)]
+    assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
+
+
+def kinds_of_candidates() -> TuningPlan:
+    """Five fused kernels by estimate the best; then one kernel and a library's product; then all one by one."""
+    pieces = tuple(
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(3 if n < 6 else 1)))
+        for n in range(12)
+    )
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)),
+        CandidatePlan("one", "products", 11.0, (0, 1, 2, 3, 3), (0, 1, 2, 3, 4)),
+        CandidatePlan("two", "", 20.0, (5, 6), (0, 1), library=True),
+        CandidatePlan("three", "", 30.0, (7, 8), (0, 1), library=True, unfused=True),
+    )
+    return TuningPlan("run", "sm_80", candidates, pieces)
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 8, 40])
+def test_whole_candidates_can_always_be_put_together(most: int) -> None:
+    plan = kinds_of_candidates()
+    wanted = in_order(plan, most)
+    assert len(wanted) == len(set(wanted))
+    assert {(piece, 0) for piece in range(9)} <= set(wanted)
+    assert wanted[:5] == [(piece, 0) for piece in range(5)], "the best estimated whole comes first"
+    beside = {(5, 0), (6, 0), (7, 0), (8, 0)}
+    assert len([at for at in wanted if at not in beside]) == min(max(most, 5), 17)
+    assert not needed(plan, {plan.pieces[piece].variants[at].key: 1.0 for piece, at in wanted})
+
+
+def test_a_kernel_that_may_not_run_gives_way_to_its_next_schedule_and_then_to_the_next_candidate() -> None:
+    plan = kinds_of_candidates()
+    tried: dict[str, float | None] = {f"p{piece}.0": 1.0 for piece in range(9)}
+    assert needed(plan, tried) == []
+    assert needed(plan, tried | {"p4.0": None}) == [(4, 1)]
+    assert needed(plan, tried | {"p4.0": None, "p4.1": None, "p4.2": None}) == [], "the products' form has none of it"
+    assert needed(plan, tried | {"p6.0": None}) == [], "its product fails; the operators one by one are a library's too"
+    assert in_order(plan, 9, tried | {"p4.0": None})[-1] != (4, 1)
+    assert (4, 1) in in_order(plan, 1, tried | {"p4.0": None})
+
+
+def test_what_leaves_products_to_a_library_is_measured_as_a_whole() -> None:
+    plan = kinds_of_candidates()
+    times = {f"p{piece}.0": (1.0 if piece < 5 else 20.0) for piece in range(9)}
+    first, *rest = batches(plan, composed(plan, times), 1)
+    assert [one.candidate for one in first] == [0, 2, 3]
+    assert rest == []
+    del times["p6.0"]
+    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [0, 3]
+    times["p6.0"] = 0.1
+    times["p5.0"] = 0.1
+    assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [2, 0, 3]

@@ -1,0 +1,145 @@
+"""What the backend of torch.compile keeps where it can time: regions alone, then the whole graph.
+
+There is no GPU here: times are made up, and what is timed is compared, as it has to compute the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
+
+from mirage_formal.torch.modules import backend, choose, faster  # noqa: E402
+from mirage_formal.torch.modules.operators import _laid_out  # noqa: E402
+from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
+from mirage_formal.torch.modules.report import Report  # noqa: E402
+from mirage_formal.torch.modules.timed import Timed, drawn  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
+nn = torch.nn
+
+
+class Two(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types where it is not installed
+    """Two regions with an operator between them that no program has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.RMSNorm(32, eps=1e-6), nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x: Any) -> Any:
+        """The regions."""
+        return torch.relu(self.second(torch.cumsum(self.first(self.norm(x)), -1))) * 2
+
+
+def compiled(
+    monkeypatch: pytest.MonkeyPatch, place: Path, times: list[Timed | None], own: Any = None
+) -> tuple[Report, list[int]]:
+    """Compile with these times, regions first; the report, and the operators in each graph that was timed."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = (own or Two)().requires_grad_(False), torch.randn(4, 32)
+    counts: list[int] = []
+
+    def compared(ours: Any, theirs: Any, inputs: Any) -> Timed | None:
+        given = drawn(inputs)
+        for mine, its in zip(ours(*given), theirs(*given), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
+        nodes = [node for node in ours.__self__.graph.nodes if "mirage_formal" in str(node.target)]
+        assert not [node for node in theirs.__self__.graph.nodes if "mirage_formal" in str(node.target)]
+        counts.append(len(nodes))
+        return times[len(counts) - 1]
+
+    monkeypatch.setattr(backend, "_timed", lambda inputs: True)
+    monkeypatch.setattr(faster, "compared", compared)
+    options = {"rest": "eager", "workers": 1, "time_limit": 60, "out": place}
+    found = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)(x)
+    torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+    report = backend.REPORTS[-1]
+    assert isinstance(report, Report)
+    return report, counts
+
+
+def test_what_is_faster_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report, counts = compiled(monkeypatch, tmp_path, [Timed(1.0, 2.0), Timed(1.0, 2.0), Timed(2.0, 3.0)])
+    assert counts == [1, 1, 2]
+    assert [region.kept for region in report.regions] == ["", ""]
+    assert "measured: 1.0 us, without it 2.0 us" in str(report)
+
+
+def test_a_slower_region_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report, counts = compiled(monkeypatch, tmp_path, [Timed(2.0, 1.0), Timed(1.0, 2.0), Timed(2.0, 3.0)])
+    assert counts == [1, 1, 1]
+    assert [bool(region.kept) for region in report.regions] == [True, False]
+
+
+def test_a_graph_that_is_slower_with_all_that_is_faster_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report, counts = compiled(monkeypatch, tmp_path, [Timed(1.0, 2.0), Timed(1.0, 2.0), Timed(3.0, 3.01)])
+    assert counts == [1, 1, 2]
+    assert all("the whole graph is faster" in region.kept for region in report.regions)
+
+
+class One(Two):
+    """One region."""
+
+    def forward(self, x: Any) -> Any:
+        """The region."""
+        return torch.relu(self.first(self.norm(x))) * 2
+
+
+@pytest.mark.parametrize("theirs", [2.0, 0.5])
+def test_a_graph_of_one_region_is_timed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float) -> None:
+    report, counts = compiled(monkeypatch, tmp_path, [Timed(1.0, theirs)], One)
+    assert counts == [1]
+    (row,) = report.regions
+    assert (row.measured_us, row.others_us) == (1.0, theirs)
+    assert bool(row.kept) == (theirs < 1)
+
+
+def test_what_cannot_be_timed_is_decided_by_estimates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report, _ = compiled(monkeypatch, tmp_path, [None, None, None])
+    assert [region.kept for region in report.regions] == ["", ""]
+    assert all(region.measured_us is None for region in report.regions)
+
+
+def test_a_tensor_whose_strides_are_to_be_0() -> None:
+    row = torch.randn(1, 6)
+    found = _laid_out(row.repeat(4, 1), (0, 1))
+    assert found.stride() == (0, 1)
+    assert torch.equal(found, row.expand(4, 6))
+
+
+def test_constants_lie_where_the_arguments_do() -> None:
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    meta = torch.device("meta")
+    assert constant_on(mask, {meta}).device == meta
+    assert constant_on(mask, {meta, torch.device("cpu")}).device.type == "cpu"
+    assert constant_on(torch.tensor(2.0), {meta}).device.type == "cpu"
+
+
+def test_candidates_of_modules_that_lie_on_no_gpu_are_not_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+    real = vars(choose)["kept_results"]
+
+    def kept(program: Any, given: Any) -> Any:
+        asked.append(given["measure"])
+        return real(program, given)
+
+    monkeypatch.setattr(choose, "kept_results", kept)
+    compiled(monkeypatch, tmp_path, [None, None, None])
+    assert asked
+    assert set(asked) == {0}
+
+
+def test_drawn_inputs_are_like_those_that_are_given() -> None:
+    given = [torch.empty(3, 4)[:, ::2], torch.empty(1, 4).expand(3, 4), torch.zeros(2, dtype=torch.int64), 7]
+    made = drawn([*given, torch.zeros(2, dtype=torch.bool)])
+    assert [x.stride() for x in made[:2]] == [x.stride() for x in given[:2]]
+    assert torch.equal(made[1][0], made[1][2])
+    assert made[2].tolist() == [0, 0]
+    assert made[3] == 7
+    assert made[4].all()
