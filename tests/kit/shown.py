@@ -1,8 +1,8 @@
 """Best candidates of the examples as the search found them: program, µGraph and proof, each in one file.
 
-Made by ``mirage-formal search examples/NAME.py``, from the first candidate's mugraph.json and proof/equivalence.json. An
-example that is answered by parts has a file for each part whose operators sum something, with the part's number in the
-best cover; the names of a part's inputs are x0, x1 and so on.
+Made by ``mirage-formal search examples/NAME.py``, from the first candidate's mugraph.json and proof/equivalence.json.
+An example that is answered by parts has a file for each part whose operators sum something, with the part's number in
+the best cover; the names of a part's inputs are x0, x1 and so on.
 """
 
 from __future__ import annotations
