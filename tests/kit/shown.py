@@ -15,7 +15,8 @@ from mirage_formal.graph.graph import KernelGraph
 from tests.kit.paths import REPOSITORY
 
 PLACE = REPOSITORY / "tests" / "report" / "examples"
-NAMES = sorted(path.stem for path in PLACE.glob("*.json"))
+FILES = {path.stem: path for path in sorted(PLACE.rglob("*.json"))}
+NAMES = sorted(FILES)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,6 @@ class Example:
 
 def example(name: str) -> Example:
     """An example by name."""
-    value = json.loads((PLACE / f"{name}.json").read_text())
+    value = json.loads(FILES[name].read_text(encoding="utf-8"))
     program, candidate = (from_text("\n".join(value[key])) for key in ("program", "candidate"))
     return Example(program, candidate, value["proof"].encode())
