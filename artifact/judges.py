@@ -112,6 +112,21 @@ def proofs(slower: float) -> Judge:
     return judge
 
 
+def known(most: float, least: int) -> Judge:
+    """At most so many percent are unknown, of at least so many candidates: of none, nothing would be shown."""
+
+    def judge(ran: Ran) -> str:
+        row = rows(ran.output).get("**all**")
+        if row is None:
+            return ends_well(ran) or "no row of all runs"
+        count, share = sum(int(cell.replace(",", "")) for cell in row[:-1]), float(row[-1])
+        if count < least:
+            return f"expected at least {least} candidates, got {count}"
+        return ends_well(ran) or (f"expected at most {most:g} % unknown, got {share:g} %" if share > most else "")
+
+    return judge
+
+
 def structures(ran: Ran) -> str:
     """Of RMSNorm at 11 of the paper's operators, the structures that the reference reports: 26."""
     heads = next((line for line in ran.output.splitlines() if line.startswith("| paper's operators | wall")), "")

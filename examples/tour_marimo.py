@@ -44,8 +44,8 @@ def _(mf):
     def tensors():
         graph = mf.new_kernel_graph()
         q = graph.new_input(dims=(2, 64, 64), dtype=mf.float16, name="Q")
-        k = graph.new_input(dims=(2, 64, 2048), dtype=mf.float16, name="K")
-        v = graph.new_input(dims=(2, 2048, 64), dtype=mf.float16, name="V")
+        k = graph.new_input(dims=(2, 64, 4096), dtype=mf.float16, name="K")
+        v = graph.new_input(dims=(2, 4096, 64), dtype=mf.float16, name="V")
         return graph, q, k, v
 
     def softmax_of(comparisons):
@@ -151,8 +151,8 @@ def _(mo):
 @app.cell
 def _(mf, program, softmax_of, tensors):
     wrong, _q, _k, _v = tensors()
-    _first = softmax_of(_q @ _k[:, :, :1024]) @ _v[:, :1024, :]
-    _second = softmax_of(_q @ _k[:, :, 1024:]) @ _v[:, 1024:, :]
+    _first = softmax_of(_q @ _k[:, :, :2048]) @ _v[:, :2048, :]
+    _second = softmax_of(_q @ _k[:, :, 2048:]) @ _v[:, 2048:, :]
     wrong.mark_output((_first + _second) * 0.5)
     verdict = mf.equivalence(program, wrong)
     print(verdict.counterexample)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 
 import pytest
 
 from artifact import runner
 from artifact.claims import CLAIMS, EVERY, Claim, page
-from artifact.judges import Ran, blocks, ends_well, measured, proofs, rows, says, searches, structures
+from artifact.judges import Ran, blocks, ends_well, known, measured, proofs, rows, says, searches, structures
+from benchmarks.corpus import table
+from benchmarks.in_processes import Row
+from benchmarks.unknown import row
 from tests.kit.paths import REPOSITORY
 
 NUMBER = re.compile(r"\d+e-\d+|\d[\d,]*(?:\.\d+)?")
@@ -71,16 +75,36 @@ def test_judges_see_what_is_wrong() -> None:
     # A count that is wrong is named, however late another row is.
     assert "mla: expected states" in searches(0.5)(Ran(0, table.replace("1,184,485", "1,184,486")))
     assert "no row" in searches(4.0)(Ran(0, ""))
-    row = "| **all** | 16 | 0 | 4.0 | 9.0 | 5.1 | 12.0 | 2,500 | 5,800 |\n"
-    assert proofs(4.0)(Ran(0, row)) == ""
-    assert "not proved" in proofs(4.0)(Ran(1, row.replace("| 0 |", "| 1 |")))
-    assert "replay" in proofs(1.01)(Ran(0, row.replace("4.0", "3.9")))
+    line = "| **all** | 16 | 0 | 4.0 | 9.0 | 5.1 | 12.0 | 2,500 | 5,800 |\n"
+    assert proofs(4.0)(Ran(0, line)) == ""
+    assert "not proved" in proofs(4.0)(Ran(1, line.replace("| 0 |", "| 1 |")))
+    assert "replay" in proofs(1.01)(Ran(0, line.replace("4.0", "3.9")))
     heads = "| paper's operators | wall s | structures | reference's | lost units |\n"
     assert structures(Ran(0, f"{heads}| 11 | 0.12 | 48 | 26 | 0 |\n")) == ""
     assert "got 25" in structures(Ran(0, f"{heads}| 11 | 0.12 | 48 | 25 | 0 |\n"))
+    row = "| **all** | 250 | 3 | 0 | 0 | 1 | 0 | 1 | 0.8 |\n"
+    assert known(1.0, 100)(Ran(0, row)) == ""
+    assert "at least 100 candidates, got 0" in known(1.0, 100)(
+        Ran(0, "| **all** | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0.0 |\n")
+    )
+    assert "exit code" in known(1.0, 100)(Ran(1, row))
+    assert "got 0.8 %" in known(0.5, 100)(Ran(0, row))
     assert ends_well(Ran(3, "")) == "exit code 3"
     assert says("a b")(Ran(0, "xa by")) == ""
     assert "expected" in says("a b")(Ran(0, "ab"))
+
+
+def test_rows_look_for_what_their_commands_print() -> None:
+    """What a benchmark writes is judged by its row: a pattern of another version's output could never pass."""
+    rows_of = {claim.name: claim for claim in CLAIMS}
+    found = Row(
+        program="a", stage="search", ok=True, verdict="equivalent",
+        kernels=1, unfused_kernels=2, estimate_us=1.0, unfused_us=2.0,
+    )  # fmt: skip
+    assert rows_of["corpus"].judge(Ran(0, table([found] * 106, []))) == ""
+    assert "106" in rows_of["corpus"].judge(Ran(0, table([found] * 105, [])))
+    assert rows_of["unknown"].judge(Ran(0, row("**all**", Counter(accepted=255)))) == ""
+    assert "got 0" in rows_of["unknown"].judge(Ran(0, row("**all**", Counter())))
 
 
 @pytest.mark.parametrize("tier", ["--kick-tires", "--cpu", "--gpu"])

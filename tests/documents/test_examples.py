@@ -11,8 +11,9 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,6 @@ from tests.kit.documents.pages import RUNNABLE, Fence, fences, pages
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S
 
-#: Pages whose fences have no marks yet; a page that gets them leaves the list.
-UNMARKED: Final = frozenset({"docs/bridges.md", "docs/cli.md", "docs/report.md", "docs/store.md"})
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _SHIM = '#!/bin/sh\nexec "{python}" {module} "$@"\n'
 
@@ -104,10 +103,15 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     text = page.read_text(encoding="utf-8")
+    torch = find_spec("torch") is not None
+    if not torch and all(fence.torch for fence in fences(text) if fence.kind == "run"):
+        pytest.skip("the code of this page needs torch: make test-torch runs it")
     session, printed, wrong = Session(tmp_path), "", []
     try:
         for fence in fences(text):
             got = None
+            if fence.torch and not torch:
+                continue
             if fence.kind == "file":
                 (tmp_path / fence.name).write_text(fence.code, encoding="utf-8")
             elif fence.kind == "output":
@@ -130,7 +134,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     assert [f"{name(page)}:{fence.line}\n{fence.code}--- now:\n{got}" for fence, got in wrong] == []
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if name(page) not in UNMARKED], ids=name)
+@pytest.mark.parametrize("page", pages(), ids=name)
 def test_every_block_of_code_is_run_or_says_why_not(page: Path) -> None:
     found = list(fences(page.read_text(encoding="utf-8")))
     assert [fence.line for fence in found if fence.language in RUNNABLE and not fence.kind] == []
@@ -146,4 +150,6 @@ def test_a_page_that_is_wrong_is_seen() -> None:
     assert (ran.kind, told.kind, ran.code) == ("run", "output", "print(1)\n")
     assert not same(told.code, "1\n")
     assert same("a ... c\n", "a b c\n")
-    assert next(fences("<!-- run slow; before: x = 1 -->\n```python\n```\n")).before == "x = 1"
+    [slow] = fences("<!-- run torch slow; before: x = 1 -->\n```python\n```\n")
+    assert (slow.before, slow.slow, slow.torch) == ("x = 1", True, True)
+    assert (ran.slow, ran.torch) == (False, False)

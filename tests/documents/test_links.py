@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def included(docs: Path) -> set[str]:
         r"^```\{include\} \.\./([\w/-]+)\.md$", "\n".join(p.read_text() for p in docs.rglob("*.md")), re.M
     )
     return {name for name in names if (docs / f"{name}.md").is_file()}
+
+
+def test_links_lead_to_where_a_page_is_on_the_site() -> None:
+    path = REPOSITORY / "tools" / "site" / "conf.py"
+    conf = runpy.run_path(str(path))
+    moved, docs = conf["moved"], REPOSITORY / "docs"
+    text = "[a](../search.md#idea) [b](faq.md) [c](https://x.org/search.md)"
+    there = "[a](../ideas/searching.md#idea) [b](faq.md) [c](https://x.org/search.md)"
+    assert moved(text, docs / "start" / "faq.md") == there
+    # What another page includes has its links from there.
+    inside = moved("[a](proof.md) [b](ideas/mugraph.md)", docs / "search.md", docs / "ideas" / "searching.md")
+    assert inside == "[a](../proof.md) [b](mugraph.md)"
+    assert moved("[a](docs/search.md)", REPOSITORY / "README.md") == "[a](docs/ideas/searching.md)"
 
 
 def test_no_page_has_the_place_of_one_that_sphinx_writes_itself() -> None:

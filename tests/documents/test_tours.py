@@ -25,7 +25,7 @@ outputs, names = runpy.run_path(sys.argv[1], run_name="tour")["app"].run()
 shown = [one._repr_html_() for one in outputs if hasattr(one, "_repr_html_")]
 print("SHOWN", json.dumps(shown))
 """
-SPLIT = "2048 elements each, are split in 32 × 64."
+SPLIT = "4096 elements each, are split in 64 × 2 × 32."
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ def test_the_notebook_runs_and_shows_what_its_text_says(
     assert SPLIT in printed
     assert "Candidates established again: 3, of which proved equivalent: 3." in printed
     assert "__global__" in printed
+    assert "built\n" in printed  # with a running maximum, or there would be a remark
     assert (tmp_path / "runs" / "tour.html").is_file()
 
 

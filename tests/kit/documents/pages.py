@@ -3,6 +3,7 @@
 A comment on a line of its own, directly in front of a fence, says what the fence is:
 
     <!-- run -->                 Python or a console transcript that tests run; ``run slow`` for those that take long
+    <!-- run torch -->           Python that needs torch; ``make test-torch`` runs it, other tests leave it out
     <!-- run; before: CODE -->   the same, after CODE, which readers have in another form (their own arrays)
     <!-- output -->              what the Python before it prints
     <!-- file: NAME -->          a file that lies beside what is run
@@ -53,7 +54,16 @@ class Fence:
     @property
     def slow(self) -> bool:
         """Whether it takes long."""
-        return self.mark.startswith("run slow")
+        return "slow" in self._how
+
+    @property
+    def torch(self) -> bool:
+        """Whether it needs torch."""
+        return "torch" in self._how
+
+    @property
+    def _how(self) -> list[str]:
+        return self.mark.partition(";")[0].split() if self.kind == "run" else []
 
     @property
     def name(self) -> str:
