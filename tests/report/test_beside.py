@@ -7,15 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.gpu_stages import Row as Bench
-from benchmarks.gpu_table import PEERS, table
+from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
 from mirage_formal.errors import MirageError
-from mirage_formal.records.reproduced import Answers, Asked, Comparison, Growth, Host, Row, Source, Table5
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Candidate
 from mirage_formal.report.page.document import page
@@ -24,6 +21,7 @@ from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.beside import BENCH_FILE, triton_of
 from mirage_formal.report.terminal import report_text
 from mirage_formal.run.built.triton_files import default_out, write_run
+from tests.kit.figures import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
 
 
@@ -79,24 +77,11 @@ def test_what_lies_elsewhere_is_not_read(run: Path) -> None:
 # --- peers ----------------------------------------------------------------------------------------------------------
 
 
-def bench(run: Path, **cells: Any) -> dict[str, Any]:
-    """What benchmarks/gpu_bench.py writes of the first candidate."""
-    chosen = run / "kernels" / Path(best(run).directory).name
-    row = Bench(
-        run.name,
-        1,
-        {},
-        {str(chosen): {"answer": "within", "scales": []}},
-        str(chosen),
-        {"cudnn": "not supported"},
-        {name: {"us": us} for name, us in cells.items()},
-    )
-    return {"command": "python -m benchmarks.gpu_bench runs", "device": {"device": "H"}, "rows": table([row], None)}
-
-
 def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
     assert best(run).peers is None
-    values = bench(run, ours=4.0, eager=8.0, compile=6.0, autotune=5.0, flash=4.4, read_plain=2.0)
+    values = bench(
+        run, Path(best(run).directory).name, ours=4.0, eager=8.0, compile=6.0, autotune=5.0, flash=4.4, read_plain=2.0
+    )
     (run.parent / BENCH_FILE).write_text(json.dumps(values))
     peers = best(run).peers
     assert peers is not None
@@ -117,7 +102,7 @@ def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
 
 
 def test_times_of_other_runs_are_not_taken(run: Path) -> None:
-    values = bench(run, ours=4.0, eager=8.0)
+    values = bench(run, Path(best(run).directory).name, ours=4.0, eager=8.0)
     values["rows"][0]["directory"] = values["rows"][0]["directory"].replace("attn-b1/", "attn-b8/")
     (run.parent / BENCH_FILE).write_text(json.dumps(values))
     assert best(run).peers is None
@@ -135,7 +120,7 @@ def test_times_of_other_runs_are_not_taken(run: Path) -> None:
     ],
 )
 def test_a_record_beside_the_run_may_be_anything(run: Path, change: Any) -> None:
-    values = bench(run, ours=4.0, eager=8.0)
+    values = bench(run, Path(best(run).directory).name, ours=4.0, eager=8.0)
     change(values)
     (run.parent / BENCH_FILE).write_text(json.dumps(values))
     report = read_report(run)
@@ -146,44 +131,11 @@ def test_a_record_beside_the_run_may_be_anything(run: Path, change: Any) -> None
 
 # --- reproduce ------------------------------------------------------------------------------------------------------
 
-HOST = Host(processors=2, load=0.5, python="3.11", versions={})
-KEY = "0" * 64
-
-
-def row(arm: str, ops: int, *, complete: bool = True) -> Row:
-    return Row(
-        key=KEY, arm=arm, block_ops=ops - 2, paper_ops=ops, workers=2, complete=complete, wall_s=12.5, cpu_s=20.0,
-        states=123456, pruned={"<b>": 7}, configurations=1, expressions=None, classes=3, oracle_calls=9, cache_hits=1,
-        oracle_unknown=0, complete_graphs=4, fingerprint_tests=4, candidates=4, structures=2, reference=1,
-        extrapolated=None if complete else Growth(states=1e12, seconds=1e7, factor=20.5, measured={5: 10, 6: 200}),
-    )  # fmt: skip
-
 
 @pytest.fixture
 def reproduced(tmp_path: Path) -> Path:
-    """Two of the three files that reproduce writes."""
-    figures = Table5(
-        program="RMSNorm", space="<script>alert(1)</script>", kernel_ops=2, time_limit_s=60, host=HOST,
-        rows=(row("guided", 7), row("unpruned", 7, complete=False)),
-        comparisons=(
-            Comparison(key=KEY, paper_ops=7, both=4, guided_only=0, exhaustive_only={"copies": 3}, unexplained=0),
-        ),
-        published={"8 threads": {7: 22.0}}, published_by="the paper, Table 5",
-    )  # fmt: skip
-    answers = Answers(
-        host=HOST,
-        seed=1,
-        sources=(Source(key=KEY, name="norm", space="norm", queries=50, sampled=5, saturated=True),),
-        rows=(
-            Asked(key=KEY, source="norm", arm="z3", proved=3, refuted=1, unknown=1, pruned=1, valid=3,
-                  wrongly_pruned=0, wrongly_kept=0, us_per_query=12.0),
-        ),
-    )  # fmt: skip
-    root = tmp_path / "all" / "figures"
-    root.mkdir(parents=True)
-    (root / "table5.json").write_bytes(msgspec.json.encode(figures))
-    (root / "oracle.json").write_bytes(msgspec.json.encode(answers))
-    return root
+    write_figures(tmp_path / "all" / "figures")
+    return tmp_path / "all" / "figures"
 
 
 def test_figures_of_reproduce_are_tables(reproduced: Path) -> None:
