@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ def main() -> int:
     measured = stages("benchmarks.gpu_bench", given, peers_of)
     found: list[Row] = measured.run({name: candidates(run, given.top) for name, run in runs.items()})
     device = measured.pool.ledger.get({"do": "bandwidth"}) or {}
-    written: dict[str, Any] = {"device": device, "rows": table(found, device.get("gbs"))}
+    command = shlex.join(["python", "-m", "benchmarks.gpu_bench", *sys.argv[1:]])
+    written: dict[str, Any] = {"command": command, "device": device, "rows": table(found, device.get("gbs"))}
     (given.out / "gpu_bench.json").write_text(json.dumps(written, indent=1))
     print(show(written))
     if given.markdown is not None:

@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Tests write, sync and remove a hundred thousand small files; on a disk that takes a large part of their time.
     """
+    config.addinivalue_line("markers", "no_cover: runs without coverage; it is known where pytest-cov is not installed")
     # What a test builds there it may also load and run.
     if os.access(MEMORY, os.W_OK | os.X_OK) and config.getoption("basetemp") is None:
         found = os.statvfs(MEMORY)

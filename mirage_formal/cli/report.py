@@ -14,7 +14,9 @@ from mirage_formal.terminal import plain
 
 _Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN", help="Directory of a run, a whole, a candidate or verdicts; two are compared."),
+    typer.Argument(
+        metavar="RUN", help="Directory of a run, a whole, a candidate, verdicts or reproduce; two are compared."
+    ),
 ]
 _Out = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Page to write.", show_default="RUN.html beside RUN")

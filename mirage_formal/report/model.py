@@ -140,6 +140,49 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """What a candidate was timed beside: microseconds, or why there are none."""
+
+    name: str
+    us: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Times of one record that lies beside the run; nothing ties it to these kernels but its name.
+
+    Attributes:
+        command: What made the record, as it says itself; empty where it does not.
+        device: What was measured on, where the record says so.
+        ours: Microseconds of this candidate in the same measurement.
+        timed: The others.
+    """
+
+    command: str
+    device: str
+    ours: float | None
+    timed: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Figures that ``reproduce`` has written.
+
+    Attributes:
+        title: What they are.
+        note: How they were measured, in sentences.
+        heads: Of the columns.
+        rows: Cells as they are shown.
+    """
+
+    title: str
+    note: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The abstract expression of a tensor, as the evidence names it."""
 
@@ -164,6 +207,8 @@ class Candidate:
         certificates: Abstract expressions of its tensors.
         conditions, added: As the evidence has them.
         code, measured: Where kernels were built and run.
+        triton: Name and text of a Triton file beside the run, which is tested and not proved.
+        peers: What it was timed beside, where a record beside the run says so.
         remarks: What there is to know beside, in sentences.
         faults: What does not hold.
     """
@@ -188,6 +233,8 @@ class Candidate:
     added: tuple[str, ...] = ()
     code: Code | None = None
     measured: Measured | None = None
+    triton: tuple[str, str] | None = None
+    peers: Peers | None = None
     remarks: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -332,7 +379,7 @@ class Report:
     """All that is shown of one directory.
 
     Attributes:
-        kind: "run", "whole", "candidate" or "verdicts".
+        kind: "run", "whole", "candidate", "verdicts" or "reproduce".
         name: Of the program.
         source: The user's file, as the evidence says.
         place: The directory, as it was given.
@@ -345,6 +392,7 @@ class Report:
         floor: None where the target is not known.
         unfused: Kernels and estimated microseconds of the program's operators one by one, where recorded.
         made: Facts about how it was made: versions and host.
+        tables: Of a directory of ``reproduce``.
         checked: What ``check`` said; None if it was not asked.
         faults: What does not hold, or cannot be read.
         when: When the report was made, in UTC.
@@ -364,6 +412,7 @@ class Report:
     floor: Floor | None = None
     unfused: tuple[int, float] | None = None
     made: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
     checked: Checked | None = None
     faults: tuple[Fault, ...] = ()
     when: str = ""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Final
 
-from mirage_formal.report.model import Candidate, Judged, Report
+from mirage_formal.report.model import Candidate, Judged, Report, Table
 from mirage_formal.report.page.header import conditions, verdict, who
+from mirage_formal.report.page.peers import measured_by, peer_rows
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
@@ -37,6 +38,7 @@ def _lines(report: Report, width: int) -> Iterator[str]:
             yield _row(one)
         if len(report.candidates) > MOST:
             yield f"and {len(report.candidates) - MOST} more"
+    yield from _figures(report, width)
     for graph in report.judged[:MOST]:
         yield from _judged(graph, width)
     for title, proof in _proofs(report):
@@ -52,6 +54,28 @@ def _row(one: Candidate) -> str:
     head = f"{one.rank:4}  {one.digest[:12]:12}  {one.verdict:10}"
     kernels, us = one.kernels or "-", f"{one.estimated_us:.2f}" if one.estimated_us else "-"
     return f"{head}  {kernels:>7}  {us:>8}  {one.basis.short}"
+
+
+def _figures(report: Report, width: int) -> Iterator[str]:
+    """What is no evidence: what the best candidate was timed beside, and tables of ``reproduce``."""
+    if report.best is not None and (found := report.best.peers) is not None:
+        yield from wrap(plain(measured_by(found), 2000), width)
+        for name, us, ratio, why in peer_rows(found):
+            yield from wrap(plain(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
+    for one in report.tables:
+        yield from _table(one, width)
+
+
+def _table(one: Table, width: int) -> Iterator[str]:
+    """A row in as many lines as it needs: its first column, then the others by their heads."""
+    yield from wrap(plain(one.title, 400), width)
+    yield from wrap(plain(one.note, 2000), width)
+    for first, *others in one.rows:
+        said = [f"{head} {cell}" for head, cell in zip(one.heads[1:], others, strict=True) if cell != "-"]
+        yield from wrap(
+            plain(f"{first}: {'; '.join(said)}", 2000), width, initial_indent="  ", subsequent_indent="    "
+        )
+    yield ""
 
 
 def _judged(one: Judged, width: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from mirage_formal.records import write_atomic
 from mirage_formal.report.model import Report
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import index
-from mirage_formal.report.reading import Shown, is_evidence, read_report
+from mirage_formal.report.reading import Shown, is_evidence, is_shown, read_report
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE
 
 INDEX_FILE = "index.html"
@@ -62,9 +62,9 @@ def write_gallery(root: Path, out: Path | None, *, check: bool, shown: Shown) ->
         raise RunError(
             "expected a directory of runs, got none", where=str(root), hint="give the directory that has them"
         )
-    found = [path for path in sorted(root.iterdir()) if path.is_dir() and is_evidence(path)]
-    nested = [below for path in sorted(root.iterdir()) if path.is_dir() and not is_evidence(path)
-              for below in sorted(path.iterdir()) if below.is_dir() and is_evidence(below)]  # fmt: skip
+    found = [path for path in sorted(root.iterdir()) if path.is_dir() and is_shown(path)]
+    nested = [below for path in sorted(root.iterdir()) if path.is_dir() and not is_shown(path)
+              for below in sorted(path.iterdir()) if below.is_dir() and is_shown(below)]  # fmt: skip
     if not found and not nested:
         hint = "give a directory whose directories are runs; for one run leave --all out"
         raise RunError("expected directories of runs, got none", where=str(root), hint=hint)
@@ -72,7 +72,8 @@ def write_gallery(root: Path, out: Path | None, *, check: bool, shown: Shown) ->
     reports: list[tuple[Report, str]] = []
     for path in (*found, *nested):
         name = f"{'-'.join(path.relative_to(root).parts)}.html"
-        one = read_report(path, check=check and not (path / VERDICTS_FILE).is_file(), shown=shown)
+        checked = check and is_evidence(path) and not (path / VERDICTS_FILE).is_file()
+        one = read_report(path, check=checked, shown=shown)
         write_page(page(one), place.parent / name)
         reports.append((one, name))
     write_page(index(f"Reports of {root.resolve().name}", reports), place)

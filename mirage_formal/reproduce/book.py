@@ -11,9 +11,9 @@ import msgspec
 
 from mirage_formal.errors import RunError
 from mirage_formal.files import read
+from mirage_formal.records.reproduced import Host
 from mirage_formal.records.run import Record
 from mirage_formal.records.storage import line, naming, pretty, sha256
-from mirage_formal.reproduce.rows import Host
 from mirage_formal.run.settings import versions
 from mirage_formal.workers.pool import default_workers
 

@@ -14,7 +14,7 @@ from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, Shape, row_major
-from mirage_formal.reproduce.rows import Comparison, Row
+from mirage_formal.records.reproduced import Comparison, Row
 from mirage_formal.search.omissions import Reason, equal, reason
 
 #: Extents that the axes of a scaled candidate may have; 1 stays 1.

@@ -23,11 +23,11 @@ from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr
+from mirage_formal.records.reproduced import Answers, Asked, Source
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.output.render import oracle_markdown
-from mirage_formal.reproduce.rows import Answers, Asked, Source
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine

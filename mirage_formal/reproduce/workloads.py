@@ -12,11 +12,11 @@ from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.records import SEARCH_FILE, UnitRecord
+from mirage_formal.records.reproduced import Workload, Workloads
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
-from mirage_formal.reproduce.rows import Workload, Workloads
 from mirage_formal.reproduce.structures import structure
 from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,9 +16,12 @@ from mirage_formal.cli.user_file import load_programs
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import compared, index
 from mirage_formal.report.reading import read_report
+from mirage_formal.report.reading.beside import BENCH_FILE
+from mirage_formal.run.built.triton_files import write_run
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import judge, written
 from mirage_formal.run.whole.answer import run_any
+from tests.kit.figures import bench, write_figures
 from tests.kit.runs import small_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -127,7 +131,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
     )
     (next((root / "forged" / "candidates").iterdir()) / "proof" / "equivalence.json").write_text("{}")
-    reports = {name: read_report(root / name) for name in ("small", "gated", "layer", "verdicts", "forged")}
+    write_figures(root / "figures")
+    beside = root / "beside-b1"
+    shutil.copytree(root / "small", beside)
+    ((candidate, _), *_) = write_run(beside, 1)
+    (root / BENCH_FILE).write_text(json.dumps(bench(beside, candidate, ours=4.0, eager=8.0, read_plain=2.0)))
+    names = ("small", "gated", "layer", "verdicts", "forged", "figures")
+    reports = {name: read_report(root / name) for name in names} | {"beside": read_report(beside)}
     made = {name: page(one) for name, one in reports.items()}
     made["two"] = compared(reports["small"], reports["gated"])
     made["index"] = index("Reports", [(one, f"{name}.html") for name, one in reports.items() if name != "forged"])

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import Opened
 
 Opening = Callable[..., Opened]
-ALL = ("small", "gated", "layer", "verdicts", "forged", "two", "index")
+ALL = ("small", "gated", "layer", "verdicts", "forged", "figures", "beside", "two", "index")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -18,9 +18,9 @@ from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.progress.display import JsonLines
 from mirage_formal.run.tuned import timing
+from tests.kit.fake_gpu import FakeGpu
 from tests.kit.runs import small_run
 from tests.kit.runs.commands import Command
-from tests.kit.runs.fake_gpu import FakeGpu
 
 TUNE = "tune run --place place --kernels 2 --finalists 1 --arch sm_80 --workers 1"
 GPU_TUNE = "gpu tune run --place place"

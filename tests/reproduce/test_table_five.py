@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from mirage_formal.errors import RunError, SpaceError
+from mirage_formal.records.reproduced import Row, Table5
 from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
 from mirage_formal.reproduce.book import Lines
 from mirage_formal.reproduce.output.render import number, table
-from mirage_formal.reproduce.rows import Row, Table5
 from mirage_formal.reproduce.table5 import Plan, extrapolated, table5
 
 Calls = list[tuple[str, int, int]]

@@ -39,9 +39,12 @@ from tests.kit.runs.differential_kit import (
     tensor,
     tiny,
 )
-from tests.kit.sampled import number
+from tests.kit.sampled import THOROUGH, number
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
+BOTH: dict[str, Any] = {"griddims": [(1, 1, 1), (2, 1, 1)]}
+#: Of the largest comparisons, one grid; empty: those of the space.
+GRIDS: dict[str, Any] = {} if THOROUGH else {"griddims": [(2, 1, 1)]}
 NARROW: dict[str, Any] = {"griddims": [(2, 1, 1)], "imaps": ROWS_AND_COLUMNS, "fmaps": [-1]}
 
 #: Small versions of the examples, each in the tiny space or a part of it: name, program, space, fewest candidates.
@@ -84,7 +87,7 @@ TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace
         lambda: program((tensor("X", 4, 6),), op(K.SUM, 0, dim=1), op(K.EXP, 1), op(K.MUL, 1, 2)),
         lambda: tiny(kernels=2, max_block_ops=2),
     ),
-    "matmul": (lambda: matmul(2, 4, 6), lambda: tiny(kernels=2, defined=2, max_block_ops=3)),
+    "matmul": (lambda: matmul(2, 4, 6), lambda: tiny(kernels=2, defined=2, max_block_ops=3, **GRIDS)),
     "rmsnorm": (
         lambda: rmsnorm(2, 4, 6),
         lambda: tiny(kernels=2, defined=2, reread=0, max_block_ops=4, griddims=[(2, 1, 1)], fmaps=[-1]),
@@ -99,7 +102,7 @@ TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace
     ),
     "exp-chain": (
         lambda: program((tensor("X", 2, 4), tensor("W", 4, 4)), op(K.MATMUL, 0, 1), op(K.EXP, 2), op(K.SUM, 3, dim=1)),
-        lambda: tiny(kernels=2, defined=2, max_block_ops=3, griddims=[(1, 1, 1), (2, 1, 1)], fmaps=[-1, 0]),
+        lambda: tiny(kernels=2, defined=2, max_block_ops=3, fmaps=[-1, 0], **(GRIDS or BOTH)),
     ),
 }
 
@@ -265,9 +268,7 @@ SELF_REFERENCES: dict[str, tuple[KernelGraph, SearchSpace]] = {
     ),
     "rereading-along-a-split-reduction": (
         rmsnorm(2, 4, 6),
-        tiny(
-            kernels=2, defined=2, max_block_ops=4, griddims=[(1, 1, 1), (2, 1, 1)], imaps=ROWS_AND_COLUMNS, fmaps=[-1]
-        ),
+        tiny(kernels=2, defined=2, max_block_ops=4, imaps=ROWS_AND_COLUMNS, fmaps=[-1], **(GRIDS or BOTH)),
     ),
 }
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import Basis, Candidate, Report
 from mirage_formal.report.page.charts import Dot, figure, linear, scatter
-from mirage_formal.report.page.code import code_section
+from mirage_formal.report.page.code import code_section, triton_section
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.peers import peers_section
 from mirage_formal.report.page.proofs import conditions, proof_section
 from mirage_formal.report.shown import count
 
@@ -123,6 +124,8 @@ def candidate_section(one: Candidate, program: KernelGraph | None) -> Markup:
         conditions(one.conditions, one.added) if one.proof is None and one.conditions else None,
         element("h4", None, "Code"),
         code_section(one.code),
+        triton_section(one.triton),
+        peers_section(one.peers),
     ]  # fmt: skip
     return element(
         "article", {"class": "candidate", "data-rank": one.rank, "aria-label": f"candidate {one.rank}"}, *parts

@@ -25,11 +25,25 @@ _LINES: Final = 6000
 _OBLIGATIONS: Final = 400
 
 
-def highlighted(source: str) -> Markup:
-    """CUDA C++ with spans around what it is made of; a line at a time, so that spans never cross lines."""
+_PYTHON: Final = re.compile(
+    r"(?P<c>\#[^\n]*)|(?P<s>\"{3}.*?\"{3}|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|(?P<p>^[ \t]*@[^\n]*)"
+    r"|(?P<k>\b(?:and|as|assert|def|elif|else|for|from|if|import|in|is|not|or|raise|return|while|with|None|True|False)\b)"
+    r"|(?P<m>\b(?:tl|triton|torch)\.[\w.]+)"
+    r"|(?P<n>\b(?:0x[0-9a-fA-F]+|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\b)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def highlighted(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
+    """Code with spans around what it is made of; a line at a time, so that spans never cross lines.
+
+    Args:
+        source: The text.
+        token: What it is made of; CUDA C++ if left out.
+    """
     text = "\n".join(plain(line, 2000) for line in source.split("\n")[:_LINES])
     out, at = [], 0
-    for found in _TOKEN.finditer(text):
+    for found in token.finditer(text):
         out.append(escape(text[at : found.start()]))
         kind = found.lastgroup
         out += [f'<span class="t-{kind}">{escape(line)}</span>\n' for line in found[0].split("\n")]
@@ -38,9 +52,9 @@ def highlighted(source: str) -> Markup:
     return Markup("".join([*out, escape(text[at:])]))
 
 
-def numbered(source: str) -> Markup:
-    """Highlighted code with a number for each line."""
-    shown = highlighted(source).rstrip("\n").split("\n")
+def numbered(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
+    """Highlighted code with a number for each line; see ``highlighted``."""
+    shown = highlighted(source, token).rstrip("\n").split("\n")
     rows = (f'<span class="l" data-line="{n}">{line}</span>' for n, line in enumerate(shown, 1))
     return element("pre", {"class": "code", "tabindex": "0"}, Markup("\n".join(rows)))
 
@@ -55,6 +69,16 @@ def code_section(code: Code | None) -> Markup:
     )
     notes = [] if code.own else [element("p", None, other)]
     return joined([*notes, _launches(code), *(_source(name, text, code) for name, text in code.sources), _safety(code)])
+
+
+def triton_section(found: tuple[str, str] | None) -> Markup | None:
+    """The same candidate as a Triton file, where one lies beside the run."""
+    if found is None:
+        return None
+    name, text = found
+    title = f"{name}: {text.count(chr(10)) + 1} lines of Triton, a file beside the run"
+    note = "It compares itself with the program when it is run. It is not proved, and no manifest lists it."
+    return details(title, element("p", None, note), numbered(text, _PYTHON), attributes={"class": "source"})
 
 
 def _launches(code: Code) -> Markup:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.report.drawing.svg import SHAPES
-from mirage_formal.report.model import Part, Report
+from mirage_formal.report.model import Part, Report, Table
 from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, packed
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.header import head, made
@@ -84,6 +84,8 @@ def page(report: Report) -> str:
 def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     """Id, title and content of each section."""
     out: list[tuple[str, str, Markup]] = []
+    if report.tables:
+        out.append(("figures", "Figures that were measured", joined(map(_figures, report.tables))))
     if report.candidates:
         out.append(("candidates", "Candidates", joined([candidates_table(report), estimates(report)])))
         best = candidate_section(report.candidates[0], report.program)
@@ -102,6 +104,10 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         out.append(("search", "The search", search_section(report)))
     out.append(("evidence", "How it was made, as the evidence says", made(report)))
     return out
+
+
+def _figures(one: Table) -> Markup:
+    return joined([element("p", None, one.note) if one.note else None, table(one.title, one.heads, one.rows)])
 
 
 def _parts(parts: Sequence[Part]) -> Markup:

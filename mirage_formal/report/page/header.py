@@ -24,6 +24,8 @@ def head(report: Report) -> Markup:
 
 
 def _formula(report: Report) -> Markup:
+    if report.kind == "reproduce":
+        return Markup("")
     if report.program is None:
         return element("p", {"class": "bad"}, "The program cannot be read.")
     found = definitions(report.program)
@@ -43,6 +45,8 @@ def verdict(report: Report) -> str:
         kinds = {one.verdict for one in report.judged}
         each = ", ".join(f"{sum(one.verdict == kind for one in report.judged)} {kind}" for kind in sorted(kinds))
         return f"{len(report.judged)} graphs were judged: {each or 'none'}."
+    if report.kind == "reproduce":
+        return f"{len(report.tables)} tables of figures that were measured, beside those that were published."
     if report.best is None:
         return "No candidate is reported."
     proved = sum(one.verdict == "equivalent" for one in report.candidates)
@@ -65,6 +69,8 @@ def verdict(report: Report) -> str:
 def conditions(report: Report) -> str:
     """The conditions of the best candidate in words."""
     best = report.best
+    if report.kind == "reproduce":
+        return "Figures are no claims: nothing here is proved, and no verdict rests on it."
     if best is None:
         return "Equal over the reals is never said of what is refuted, or of what is not known."
     if best.verdict != "equivalent":
@@ -85,6 +91,8 @@ def conditions(report: Report) -> str:
 def who(report: Report) -> str:
     """Who checked it, and when."""
     read = f"Read on {report.when} by mirage_formal {report.version}."
+    if report.kind == "reproduce":
+        return f"As the files of reproduce say; their searches can be made again by the same command. {read}"
     if report.checked is None:
         return (
             f"Everything here is {Basis.RECORDED.words}: proofs that are written out were replayed by the checker's "

@@ -19,19 +19,29 @@ from mirage_formal.records import (
 from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.report.model import Basis, Candidate, Report
 from mirage_formal.report.reading.checked import checked, now
+from mirage_formal.report.reading.reproduced import FILES, read_reproduced
 from mirage_formal.report.reading.runs import Shown, alone, read_run
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.wholes import read_whole
 
 
+def is_shown(path: Path) -> bool:
+    """Whether a directory can be shown: evidence, or what ``reproduce`` wrote."""
+    return is_evidence(path) or _is_reproduced(path)
+
+
+def _is_reproduced(path: Path) -> bool:
+    return any((path / name).is_file() for name in FILES)
+
+
 def is_evidence(path: Path) -> bool:
-    """Whether a directory is one that can be shown."""
+    """Whether a directory is evidence, of which every file is listed somewhere."""
     return any((path / name).is_file() for name in (WHOLE_FILE, RUN_FILE, VERDICTS_FILE, MANIFEST_FILE))
 
 
 def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) -> Report:
-    """All that is shown of a directory: of a run, a whole program, a candidate, or verdicts.
+    """All that is shown of a directory: of a run, a whole program, a candidate, verdicts, or what reproduce wrote.
 
     Args:
         path: The directory.
@@ -43,7 +53,7 @@ def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) 
         these makes it raise.
 
     Raises:
-        RunError: The directory is none of these, or one of verdicts, which ``check`` does not take.
+        RunError: The directory is none of these, or one that ``check`` does not take.
     """
     source = Source(path)
     if (path / WHOLE_FILE).is_file():
@@ -57,9 +67,14 @@ def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) 
         report = read_verdicts(source)
     elif (path / MANIFEST_FILE).is_file() and (path / VERIFICATION_FILE).is_file():
         report = _candidate(source)
+    elif _is_reproduced(path):
+        if check:
+            hint = "leave --check out: figures that were measured are not checked"
+            raise RunError("expected a run, a whole or a candidate to check, got figures", where=str(path), hint=hint)
+        report = read_reproduced(source)
     else:
         got = "no such directory" if not path.is_dir() else "a directory without any of these"
-        hint = "give a directory that search or verify --out has written; --all takes a directory of several"
+        hint = "give a directory that search, verify --out or reproduce has written; --all takes a directory of several"
         what = f"expected {RUN_FILE}, {WHOLE_FILE}, {VERDICTS_FILE} or a candidate, got {got}"
         raise RunError(what, where=str(path), hint=hint)
     report = replace(report, when=now(), version=_version())

@@ -31,6 +31,7 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report, Search, Unit
+from mirage_formal.report.reading.beside import with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
@@ -77,7 +78,7 @@ def read_run(source: Source, shown: Shown) -> Report:
         source=record.source if record else "",
         place=str(source.root),
         program=program,
-        candidates=candidates,
+        candidates=with_beside(source.root, candidates),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
         search=_search(source, record, summary) if record else None,

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal.records.reproduced import Answers, Host, Row, Table5, Workloads
 from mirage_formal.reproduce.arms import ARMS
 from mirage_formal.reproduce.output.published import (
     HARDWARE,
@@ -18,7 +19,6 @@ from mirage_formal.reproduce.output.published import (
     THREADS_1,
     THREADS_8,
 )
-from mirage_formal.reproduce.rows import Answers, Host, Row, Table5, Workloads
 
 _CSV: Final = tuple(name for name in Row.__struct_fields__ if name not in {"graphs", "pruned", "extrapolated", "key"})
 

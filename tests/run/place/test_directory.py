@@ -20,9 +20,9 @@ from mirage_formal import records
 from mirage_formal.errors import MirageError, RunError, SpaceError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RunRecord, SummaryRecord
+from mirage_formal.records.reproduced import Row, Workloads
 from mirage_formal.records.whole import WholeRecord
 from mirage_formal.reproduce.book import Lines, claim
-from mirage_formal.reproduce.rows import Row, Workloads
 from mirage_formal.run.built.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.place.directory import (

@@ -1,4 +1,4 @@
-"""What ``reproduce`` writes: one Struct per JSON object."""
+"""What ``reproduce`` writes: one Struct per JSON object. The report shows it as well."""
 
 from __future__ import annotations
 

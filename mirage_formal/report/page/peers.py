@@ -1,0 +1,42 @@
+"""What a candidate was timed beside, and the command that did it."""
+
+from __future__ import annotations
+
+from mirage_formal.report.model import Peers
+from mirage_formal.report.page.markup import Markup, element, joined, table
+
+
+def peers_section(found: Peers | None) -> Markup | None:
+    """A table of peers with the ratio of their times to the candidate's; above 1 the candidate is faster."""
+    if found is None:
+        return None
+    rows = [(name, time, ratio, why or "-") for name, time, ratio, why in peer_rows(found)]
+    heads = ("beside", "µs", "its time over the candidate's", "why there is none")
+    return joined(
+        [
+            element("h4", None, "Beside other implementations"),
+            element("p", None, measured_by(found)),
+            table("Times of the same measurement; above 1 the candidate is faster", heads, rows),
+        ]
+    )
+
+
+def measured_by(found: Peers) -> str:
+    """What was measured by which command, in sentences."""
+    ours = "was not timed" if found.ours is None else f"took {found.ours:.2f} µs"
+    on = f" on {found.device}" if found.device else ""
+    how = f"The command: {found.command}" if found.command else "The record does not say by which command"
+    return f"The candidate {ours}{on}, as a record beside the run says (not checked). {how}."
+
+
+def peer_rows(found: Peers) -> list[tuple[str, str, str, str]]:
+    """Name, microseconds, ratio, and why there are none, of each peer."""
+    out = []
+    for one in found.timed:
+        us = "-" if one.us is None else f"{one.us:.2f}"
+        ratio = "-" if one.us is None or not found.ours else f"{one.us / found.ours:.2f}"
+        out.append((one.name, us, ratio, one.why))
+    return out
+
+
+__all__ = ["measured_by", "peer_rows", "peers_section"]

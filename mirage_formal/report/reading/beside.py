@@ -1,0 +1,109 @@
+"""What lies beside a run and is no part of its evidence: Triton files of its candidates, and times of their peers.
+
+Nothing lists these files, so they can be of anything: what is shown of them is said to be so, and a file that cannot
+be read is left out with a remark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
+
+from mirage_formal.report.model import Candidate, Peer, Peers
+from mirage_formal.report.reading.source import Source
+from mirage_formal.strict_json import load
+
+#: What benchmarks/gpu_bench.py writes into the directory of its runs.
+BENCH_FILE: Final = "gpu_bench.json"
+#: Names of peers in it, and what they are called.
+_PEERS: Final = {
+    "eager": "torch eager",
+    "compile": "torch.compile, default mode",
+    "autotune": "torch.compile, max-autotune",
+    "flash": "SDPA flash",
+    "cudnn": "SDPA cuDNN",
+    "read_only": "reading the inputs alone",
+}
+#: Bytes of a Triton file that is shown.
+_MOST: Final = 1 << 19
+
+
+class _Row(msgspec.Struct, frozen=True):
+    directory: str | None = None
+    ours: float | None = None
+    eager: float | None = None
+    compile: float | None = None
+    autotune: float | None = None
+    flash: float | None = None
+    cudnn: float | None = None
+    read_only: float | None = None
+    missing: Mapping[str, str] = {}
+
+
+class _Bench(msgspec.Struct, frozen=True):
+    rows: tuple[_Row, ...]
+    device: Mapping[str, Any] = {}
+    command: str = ""
+
+
+def triton_of(root: Path) -> Path:
+    """Where ``mirage-formal build --backend triton`` writes the files of a run."""
+    whole = root.absolute()
+    return whole.with_name(f"{whole.name}-triton")
+
+
+def with_beside(root: Path, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The candidates of a run, each with what lies beside the run and has its name."""
+    folder = triton_of(root)
+    times = _times(root) if found else {}
+    out = []
+    for one in found:
+        name = PurePosixPath(one.directory).name
+        if (folder / f"{name}.py").is_file():
+            one = _with_triton(one, folder, f"{name}.py")
+        out.append(replace(one, peers=times.get(name)))
+    return tuple(out)
+
+
+def _with_triton(one: Candidate, folder: Path, file: str) -> Candidate:
+    source = Source(folder)
+    with source.reading(file):
+        data = source.data(file)
+        if len(data) <= _MOST:
+            return replace(one, triton=(f"{folder.name}/{file}", data.decode("utf-8")))
+    return replace(one, remarks=(*one.remarks, f"{folder.name}/{file} cannot be shown"))
+
+
+def _times(root: Path) -> dict[str, Peers]:
+    """Times of peers, by the name of the candidate that was timed beside them."""
+    folder = root.absolute().parent
+    if not (folder / BENCH_FILE).is_file():
+        return {}
+    source = Source(folder)
+    with source.reading(BENCH_FILE):
+        data = source.data(BENCH_FILE)
+        load(data, BENCH_FILE)
+        bench = msgspec.json.decode(data, type=_Bench)
+        device = str(bench.device.get("device") or bench.device.get("name") or "")
+        return {
+            Path(row.directory).name: _peers(row, bench.command, device)
+            for row in bench.rows
+            if row.directory and Path(row.directory).parent.parent.name == root.absolute().name
+        }
+    return {}
+
+
+def _peers(row: _Row, command: str, device: str) -> Peers:
+    timed = tuple(
+        Peer(title, us, row.missing.get(name, ""))
+        for name, title in _PEERS.items()
+        if (us := getattr(row, name)) is not None or name in row.missing
+    )
+    return Peers(command, device, row.ours, timed)
+
+
+__all__ = ["BENCH_FILE", "triton_of", "with_beside"]
