@@ -3,13 +3,14 @@
     python -m benchmarks.torch_layers --prepare --store DIR [--only NAME...]    where there is no GPU: searches
     python -m benchmarks.torch_layers --store DIR [--only NAME...] [--limit S] [--jobs N] [--out DIR]
 
-The layers are those of benchmarks/torch_cells.py. Nothing is searched on the GPU if the store has it: candidates are
-tuned there, operators are timed beside Inductor's kernels, and what is slower is left to Inductor. Both sides are
-compiled with "max-autotune-no-cudagraphs" and captured in CUDA graphs of ours; weights and inputs rotate through three
-times the L2 cache. Cells are compiled side by side and take turns on the GPU. "us" is the median of three rounds, in
-which ours and the peers are timed in turns. Errors are norms of differences from float64 over norms, the largest of
-inputs of three scales; ours may be twice that of eager and 1e-3. "32 layers" is a token through so many layers with
-weights of their own in one graph, each layer compiled by itself, as models are that share the code of their layers.
+The layers are those of benchmarks/torch_cells.py. Nothing is searched on the GPU, and what the store has not is left to
+Inductor: candidates are tuned there, operators are timed beside Inductor's kernels, and what is slower is left to
+Inductor as well. Both sides are compiled with "max-autotune-no-cudagraphs" and captured in CUDA graphs of ours; weights
+and inputs rotate through three times the L2 cache. Cells are compiled side by side and take turns on the GPU. "us" is
+the median of three rounds, in which ours and the peers are timed in turns. Errors are norms of differences from float64
+over norms, the largest of inputs of three scales; ours may be twice that of eager and 1e-3. "32 layers" is a token
+through so many layers with weights of their own in one graph, each layer compiled by itself, as models are that share
+the code of their layers.
 
 What is known is written to DIR/torch_layers.jsonl as it comes. --cpu tries all of it with tiny sizes and without a GPU.
 The exit status is 0 if every cell is within tolerance and has a time.
@@ -66,12 +67,14 @@ def answer(job: Job) -> Result:
 
     from benchmarks.gpu_turn import Turn, everything_takes
     from benchmarks.torch_cells import Cell
-    from benchmarks.torch_store import store_in
+    from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.modules import backend
 
     torch.set_grad_enabled(False)
     if job["cores"]:  # each pool of workers has as many as there are processors for it
         os.sched_setaffinity(0, job["cores"])
+    if not job["cpu"]:
+        nothing_is_searched()
     turn = Turn(Path(job["lock"]))
     everything_takes(turn)
     cell = Cell(job["example"], job["batch"], job["dtype"], job["cpu"])

@@ -57,6 +57,17 @@ def migrated(place: Path) -> tuple[int, int]:
     return done, others
 
 
+def nothing_is_searched() -> None:
+    """What the store has not stays with torch, for the rest of this process: time on a GPU is not for searches."""
+    from mirage_formal.errors import MirageError
+    from mirage_formal.torch.modules import choose
+
+    def refused(*_: object) -> None:
+        raise MirageError("the store has no search of it")
+
+    vars(choose)["kept_results"] = refused
+
+
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
     from mirage_formal.store.entry import read_record
