@@ -31,8 +31,8 @@ settings.load_profile("ci")
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
 #: Cases of one test that coverage sees; and seconds of its process's own time, within each of these cases.
-TRACED = 2
-TRACED_S = 0.25
+TRACED = 4
+TRACED_S = 0.5
 
 
 def pytest_configure(config: pytest.Config) -> None:
