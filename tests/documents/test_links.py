@@ -77,3 +77,14 @@ def test_a_broken_link_is_seen() -> None:
     page = REPOSITORY / "docs" / "proof.md"
     text = "[a](trust.md) [b](none.md) [c](trust.md#solvers) [d](trust.md#none) `[e](none.md)` [f](https://x.org/y)"
     assert broken(page, text) == ["none.md", "trust.md#none"]
+
+
+def test_pages_are_made_for_everybody_once() -> None:
+    """What axe-core asks for is put in where the theme leaves it out; tests/browser/test_site.py looks at the pages."""
+    reachable = runpy.run_path(str(REPOSITORY / "tools" / "site" / "conf.py"))["reachable"]
+    page = '<article role="main" id="furo-main-content"><pre>a</pre><th class="head text-right"><p></p></th></article>'
+    better = reachable(page)
+    assert '<pre tabindex="0">' in better
+    assert "<h1>Search</h1>" in better
+    assert "<p></p>" not in better
+    assert reachable(better) == better

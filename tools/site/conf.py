@@ -145,9 +145,41 @@ def _included(app: Any, path: Path, parent: str, content: list[str]) -> None:
     content[0] = re.sub(r"\]\(([\w/]+\.md)\)", lambda found: f"]({_PAGES.get(found[1], found[1])})", text)
 
 
+#: What the theme leaves out that a keyboard and a screen reader need, as axe-core finds it.
+_REACHABLE: Final = (
+    (r'(<p class="caption" role="heading")>', r'\1 aria-level="2">'),
+    (r'(<aside class="sidebar-drawer")>', r'\1 aria-label="All pages">'),
+    (r'(<aside class="toc-drawer[^">]*")>', r'\1 aria-label="On this page">'),
+    (r"<pre>", '<pre tabindex="0">'),
+    (r'(<div class="table-wrapper[^">]*")>', r'\1 tabindex="0">'),
+    (r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
+)
+
+
+def reachable(page: str) -> str:
+    """A page of the site for everybody: regions have names, what scrolls has the keyboard's focus, and there is an h1.
+
+    Args:
+        page: HTML as the theme writes it. A page that is given again stays as it is.
+    """
+    for pattern, better in _REACHABLE:
+        page = re.sub(pattern, better, page)
+    if "<h1" not in page:
+        page = re.sub(r'(<article[^>]* id="furo-main-content"[^>]*>)', r"\1<h1>Search</h1>", page, count=1)
+    return page
+
+
+def _finished(app: Any, error: Exception | None) -> None:
+    """After all pages are written."""
+    if error is None and app.builder.format == "html":
+        for path in Path(app.outdir).rglob("*.html"):
+            path.write_text(reachable(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
     connect: Callable[[str, Any], Any] = app.connect
     connect("source-read", _read)
     connect("include-read", _included)
+    connect("build-finished", _finished)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
