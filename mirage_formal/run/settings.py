@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal import options
+from mirage_formal import __version__, options
 from mirage_formal.errors import ProgramError, SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -317,7 +317,8 @@ def versions() -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
+            # A checkout on the module search path has no metadata; it is of the version that it says.
+            found[name] = __version__ if name == "mirage_formal" else "not installed"
     return found
 
 
