@@ -54,8 +54,9 @@ def select(
     near: Callable[[FoundRecord], Hashable] | None = None,
     kinds: Sequence[Callable[[FoundRecord], bool]] = (),
 ) -> list[FoundRecord]:
-    """The ``keep`` best candidates, and the best of every number of kernels and of each kind, in the order of rank.
+    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
 
+    Up to a quarter of the places are for the best of each of the ``kinds``, where it is not among the others.
     With ``near``, of candidates for which it is equal all but the first of their rank come behind all others.
 
     With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
@@ -82,13 +83,13 @@ def select(
     listed = set(first)
     rest = [found.digest for found in ranked if found.digest not in listed]
     rest.sort(key=alike.__contains__)
-    best = set([*first, *rest][:keep])
-    seen: set[int] = set()
+    own = [*first, *rest][:keep]
+    fewest: dict[int, str] = {}
     for found in ranked:
-        if found.kernels not in seen:
-            seen.add(found.kernels)
-            best.add(found.digest)
-    best.update(one.digest for kind in kinds if (one := next(filter(kind, ranked), None)) is not None)
+        fewest.setdefault(found.kernels, found.digest)
+    wanted = [one.digest for kind in kinds if (one := next(filter(kind, ranked), None)) is not None]
+    missing = [name for name in dict.fromkeys(wanted) if name not in own and name not in fewest.values()][: keep // 4]
+    best = {*own[: keep - len(missing)], *fewest.values(), *missing}
     return [found for found in ranked if found.digest in best]
 
 

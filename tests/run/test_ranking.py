@@ -24,8 +24,12 @@ def test_selection_keeps_the_best_of_every_number_of_kernels() -> None:
 def test_selection_keeps_the_best_of_each_kind() -> None:
     ranked = [found(name, cost) for cost, name in enumerate("abcdef")]
     kinds = [lambda f: f.digest[0] in "ce", lambda f: f.digest[0] == "f", lambda f: False]
-    assert [f.digest[0] for f in select(ranked, 1, kinds=kinds)] == ["a", "c", "f"]
-    assert [f.digest[0] for f in select(ranked, 6, kinds=kinds)] == list("abcdef")
+    ranked = [*ranked, *(found(name, cost) for cost, name in enumerate("ghijklmn", 6))]
+    kinds[1] = lambda f: f.digest[0] == "m"
+    assert [f.digest[0] for f in select(ranked, 3, kinds=kinds)] == ["a", "b", "c"], "a quarter of so few is none"
+    assert [f.digest[0] for f in select(ranked, 4, kinds=kinds)] == ["a", "b", "c", "m"], "in the last one's place"
+    assert [f.digest[0] for f in select(ranked, 8, kinds=kinds)] == [*"abcdefg", "m"]
+    assert [f.digest[0] for f in select(ranked, 14, kinds=kinds)] == list("abcdefghijklmn")
 
 
 def test_selection_spreads_over_kernels_that_candidates_share() -> None:
