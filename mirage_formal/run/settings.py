@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal import __version__, options
+from mirage_formal import options
 from mirage_formal.errors import ProgramError, SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -318,7 +319,7 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             # A checkout on the module search path has no metadata; it is of the version that it says.
-            found[name] = __version__ if name == "mirage_formal" else "not installed"
+            found[name] = sys.modules[name].__version__ if name == "mirage_formal" else "not installed"
     return found
 
 
