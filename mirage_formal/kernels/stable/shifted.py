@@ -101,6 +101,7 @@ class Level(Generic[_T]):
         rule: Types of an operator's results.
         context: Loop and reduction_dimx of a block graph, None at kernel level.
         plain: Exponentials without a shift: the operand, and what it is.
+        cancelled: Whether the logarithm of one of these was met.
     """
 
     rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
@@ -111,6 +112,7 @@ class Level(Generic[_T]):
     known: dict[Op, int] = field(default_factory=dict)
     incomplete: set[Origin] = field(default_factory=set)
     plain: dict[int, tuple[int, Hashable]] = field(default_factory=dict)
+    cancelled: bool = False
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
         """The first result of an operator."""
@@ -216,6 +218,10 @@ class Level(Generic[_T]):
             return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
         if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
             return (Value(bounded, moving=moving),)
+        scores, _ = self.plain.get(before[0], (-1, None))
+        if op.kind is OpKind.LOG and scores in self.known.values():  # log(exp(s)) is s, but a result is no input
+            self.cancelled = True
+            return (Value(scores, moving=moving),)
         if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
             moves = moving or whole.moving or whole.factor is not None
             found, wide = self._logarithm(before[0], whole.tensor)

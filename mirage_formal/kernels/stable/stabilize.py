@@ -4,7 +4,7 @@ A sum of exponentials is computed as sum of exp(s - m), m the largest s of its r
 with which every sum so far is rescaled (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
 across kernels as one more result, with which a later kernel weighs partial sums. The factor exp(m) is carried along in
 thought; it cancels in the quotient of two such sums and is + m behind a logarithm. A graph in which it does neither has
-no stable form.
+no stable form. The logarithm of a single exponential, which is a sum of one, is its argument.
 
 Exponentials that nobody sums stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 + exp(-x))
 is 0, which is right to within underflow, so they need no maximum.
@@ -148,8 +148,8 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
         else:
             for kernels in walk.shared():
                 together.join(sources[k] for k in kernels)
-            form = _finished(found, before) if maxima else graph
-            changed = {sources[kernel] for _, kernel, _ in maxima}
+            form = _finished(found, before) if maxima or walk.cancelled else graph
+            changed = {sources[kernel] for kernel in (*walk.cancelled, *(kernel for _, kernel, _ in maxima))}
             return form if isinstance(form, NotStable) else Stabilized(form, runs(graph, together, changed))
         rounds = 0 if walk.settled > settled else rounds + 1
         settled = max(settled, walk.settled)
@@ -212,6 +212,7 @@ class _Walk:
         self._values: list[Value] = []
         #: Kernel operators up to here are done with: no later one reads a tensor with a shift or plain exponentials.
         self.settled = 0
+        self.cancelled: set[int] = set()  # kernel operators in which an exponential and a logarithm cancel
         self._last = {n: index for index, op in enumerate(graph.ops) for n in op.operands}
         self._last |= dict.fromkeys(graph.outputs, len(graph.ops))
 
@@ -231,6 +232,7 @@ class _Walk:
                 results = self._block(index, op)
             else:
                 results = self._op(index, op)
+                self.cancelled |= {index} if level.cancelled else set()
             self._values += results
             if not any(
                 v.shift is not None or v.raw for n, v in enumerate(self._values) if self._last.get(n, 0) > index
@@ -254,6 +256,7 @@ class _Walk:
         """The results of a predefined kernel operator."""
         operands = tuple(self._values[n] for n in op.operands)
         key = self._tensors[op.operands[0]] if self._tensors else ("exp", index)
+        self._level.cancelled = False
         try:
             found = self._level.apply(op, operands, ("exp", index, -1), key)
         except Need as need:
@@ -322,6 +325,7 @@ class _Walk:
         for number, inner in enumerate(block.ops):
             assert isinstance(inner, Op)
             values += self._inner(index, number, inner, values, level, block)
+        self.cancelled |= {index} if level.cancelled else set()
         if level.incomplete:
             self._level.incomplete |= level.incomplete
         return self._saved(index, op, values, level, reads)
