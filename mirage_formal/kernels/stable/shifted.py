@@ -218,10 +218,11 @@ class Level(Generic[_T]):
             return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
         if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
             return (Value(bounded, moving=moving),)
-        scores, _ = self.plain.get(before[0], (-1, None))
-        if op.kind is OpKind.LOG and scores in self.known.values():  # log(exp(s)) is s, but a result is no input
-            self.cancelled = True
-            return (Value(scores, moving=moving),)
+        if op.kind is OpKind.LOG and operands[0].shift is None and before[0] in self.plain:
+            scores, _ = self.plain[before[0]]
+            if scores in self.known.values():  # log(exp(s)) is s, but a result is no input
+                self.cancelled = True
+                return (Value(scores, moving=moving),)
         if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
             moves = moving or whole.moving or whole.factor is not None
             found, wide = self._logarithm(before[0], whole.tensor)

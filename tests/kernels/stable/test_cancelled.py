@@ -62,3 +62,19 @@ def test_a_sum_of_several_has_its_maximum_as_before() -> None:
     found = stable(program({"X": (4, 8)}, lambda g, x: g.log(g.sum(g.exp(x + x), dim=1))))
     assert OpKind.LOG in kinds(found)
     assert OpKind.MAX in kinds(found)
+
+
+def test_an_exponential_with_its_maximum_taken_out_is_none_of_these() -> None:
+    """exp(y - max y) is there for itself, and for exp(y), which is summed; the logarithm of that is y."""
+
+    def body(g: Graph, x: Tensor) -> Tensor:
+        y = x + x
+        below = g.exp(y - g.max(y, dim=1))
+        p = g.exp(y)
+        return below + g.log(p) + p / g.sum(p, dim=1)
+
+    graph = program({"X": (4, 8)}, body)
+    found = stable(graph)
+    assert isinstance(prove(graph, found), Equivalent)
+    (exact,) = run(found, [np.full((4, 8), 700.0)])
+    assert np.allclose(exact, 1.0 + 1400.0 + 1 / 8)
