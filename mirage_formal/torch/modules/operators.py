@@ -216,6 +216,14 @@ def torch_operator(result: Result) -> TorchOperator:
         return _registered[name]
 
 
+def once(tensor: Any, strides: Sequence[int]) -> Any:
+    """The part of a tensor in which elements of these strides lie once: along dims of stride 0, the first."""
+    for dim, (extent, stride) in enumerate(zip(tensor.shape, strides, strict=True)):
+        if extent > 1 and not stride:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
 def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor with these strides at an address that suits all kernels: itself, or a copy."""
     same = value.stride() == strides or same_strides(tuple(value.shape), value.stride(), strides)
@@ -223,12 +231,8 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
         return value
     made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     # Where strides are 0 the program reads one element for many, so all of them are the same in what is given.
-    target, source = made, value
-    for dim, (extent, stride) in enumerate(zip(value.shape, strides, strict=True)):
-        if extent > 1 and not stride:
-            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    target.copy_(source)
+    once(made, strides).copy_(once(value, strides))
     return made
 
 
-__all__ = ["NAMESPACE", "TorchOperator", "torch_operator"]
+__all__ = ["NAMESPACE", "TorchOperator", "once", "torch_operator"]

@@ -15,6 +15,7 @@ import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.errors import MirageError
+from mirage_formal.torch.modules.operators import once
 
 #: What a time must be below another one, as a factor, to count as less: repeated measurements are closer than this.
 CLEARLY: Final = 0.99
@@ -66,12 +67,10 @@ def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
 def _filled(place: Any, seed: int) -> Any:
     """Normal numbers in a tensor, which may have strides of 0."""
     generator = torch.Generator(place.device).manual_seed(seed)
-    for dim, (extent, stride) in enumerate(zip(place.shape, place.stride(), strict=True)):
-        if extent > 1 and not stride:
-            _filled(place.narrow(dim, 0, 1), seed)
-            return place
-    values = torch.randn(place.shape, generator=generator, device=place.device, dtype=torch.float32)
-    return place.copy_(values * _SCALE)
+    part = once(place, place.stride())
+    values = torch.randn(part.shape, generator=generator, device=place.device, dtype=torch.float32)
+    part.copy_(values * _SCALE)
+    return place
 
 
 def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
