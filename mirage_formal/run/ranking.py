@@ -27,6 +27,11 @@ def library_products(graph: KernelGraph) -> bool:
     )
 
 
+def one_by_one(graph: KernelGraph) -> bool:
+    """Whether every kernel of a µGraph is that of one predefined operator."""
+    return not any(isinstance(op, GraphDefined) for op in graph.ops)
+
+
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
     """Every distinct candidate, cheapest first; ties are broken by digest."""
     distinct: dict[str, FoundRecord] = {}

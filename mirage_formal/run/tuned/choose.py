@@ -46,13 +46,13 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     Those that were tried come first, as they count among them, then those of the best candidate, of which there may be
     more than ``most``. What other whole candidates need comes last, and does not count, see ``needed``.
 
-    A further kernel is as good as the best candidate that
-    has it: by the ratio of this one's time to the least of as many kernels, then by the place of the schedule. The cost
-    model tells candidates of different numbers of kernels apart less well, so the best of each number count as good,
-    unless they are behind by more than half. A candidate's time is the sum of its kernels' where all have one, and the
-    cost model's estimate otherwise, scaled by what the model is off by in the median. Without times, the first
-    schedules of the best candidates' kernels come first, so that there is always something to put together; with
-    times, further schedules of the candidates that are the fastest so far.
+    A further kernel is as good as the best candidate that has it: by the ratio of this one's time to the least of as
+    many kernels, then by the place of the schedule. The cost model tells candidates of different numbers of kernels
+    apart less well, so the best of each number count as good, unless they are behind by more than half. A candidate's
+    time is the sum of its kernels' where all have one, and the cost model's estimate otherwise, scaled by what the
+    model is off by in the median. Without times, the first schedules of the best candidates' kernels come first, so
+    that there is always something to put together; with times, further schedules of the candidates that are the fastest
+    so far.
 
     Args:
         plan: The plan.
@@ -82,7 +82,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     ordered = [(piece, variant) for _, _, piece, variant in sorted(keyed)]
     whole, *plains = (_whole(plan, kind, tried) for kind in _KINDS)
     beside = [at for at in dict.fromkeys(at for own in plains for at in own) if at not in whole]
-    done = [at for at in ordered if _key(plan, at) in tried and at not in beside][:most]
+    done = [at for at in ordered if plan.key(at) in tried and at not in beside][:most]
     first = [*done, *(at for at in whole if at not in done)]
     rest = [at for at in ordered if at not in {*first, *beside}]
     return [*first, *rest[: max(0, most - len(first))], *beside]
@@ -100,11 +100,7 @@ def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[
         tried: See ``in_order``.
     """
     found = dict.fromkeys(at for kind in _KINDS for at in _whole(plan, kind, tried))
-    return [at for at in found if _key(plan, at) not in tried]
-
-
-def _key(plan: TuningPlan, at: At) -> str:
-    return plan.pieces[at[0]].variants[at[1]].key
+    return [at for at in found if plan.key(at) not in tried]
 
 
 def _whole(

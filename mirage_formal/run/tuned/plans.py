@@ -105,6 +105,11 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidates: tuple[CandidatePlan, ...]
     pieces: tuple[PiecePlan, ...]
 
+    def key(self, at: At) -> str:
+        """The key of a kernel, by the positions of its piece and schedule."""
+        piece, variant = at
+        return self.pieces[piece].variants[variant].key
+
 
 class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kernel that may run, or why there is none.
@@ -203,10 +208,10 @@ class Place:
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Of these kernels, by positions of piece and schedule, those that were made and may run."""
         found = []
-        for piece, variant in wanted:
-            one = self.prepared(plan.pieces[piece].variants[variant].key)
+        for at in wanted:
+            one = self.prepared(plan.key(at))
             if one is not None and not one.refused:
-                found.append((piece, variant))
+                found.append(at)
         return found
 
     # --- what was chosen

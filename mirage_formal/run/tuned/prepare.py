@@ -112,7 +112,7 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
 def described(task: _Named) -> list[_Described]:
     """The kernels of all forms of a candidate; none where it has no form that may run."""
     from mirage_formal.kernels.cost import estimate
-    from mirage_formal.run.ranking import library_products
+    from mirage_formal.run.ranking import library_products, one_by_one
     from mirage_formal.run.tuned.pieces import pieces
 
     target = load_target(task.target)
@@ -129,8 +129,7 @@ def described(task: _Named) -> list[_Described]:
                 schedules = _schedules(piece, target)
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
         us, library = estimate(form.graph, target).us, library_products(form.graph)
-        unfused = not any(isinstance(op, GraphDefined) for op in form.graph.ops)
-        found.append(_Described(name, us, not form.note, tuple(kernels), library, unfused))
+        found.append(_Described(name, us, not form.note, tuple(kernels), library, one_by_one(form.graph)))
     return found
 
 
@@ -253,7 +252,7 @@ class Maker:
         Returns:
             Those that are there now, those that may not run included; fewer than asked for if the deadline came first.
         """
-        keys = [plan.pieces[piece].variants[variant].key for piece, variant in wanted]
+        keys = [plan.key(at) for at in wanted]
         found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
         known = {at: one for at, one in found if one is not None and (one.refused or one.compiler == compiler())}
         missing = [n for n, at in enumerate(wanted) if at not in known]

@@ -164,24 +164,20 @@ def time_kernels(
         watch: Told of each.
         deadline: Value of time.monotonic() at which to stop.
     """
-
-    def key(at: At) -> str:
-        return plan.pieces[at[0]].variants[at[1]].key
-
     machine = device.machine
-    made = {key(at): place.compiler(key(at)) for at in kernels}
+    made = {plan.key(at): place.compiler(plan.key(at)) for at in kernels}
     times = place.times(machine.device, machine.driver)
     known = {name: one for name, one in times.items() if one.compiler == made.get(name)}
 
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
         # One piece after another: its schedules share inputs. A kernel may stand in several pieces.
-        first = {key(at): at for at in sorted(wanted, reverse=True)}
+        first = {plan.key(at): at for at in sorted(wanted, reverse=True)}
         missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
         jobs = [Job(piece, variant, replays) for piece, variant in missing]
         done = len(first) - len(jobs)
         watch(what, done, len(first))
         for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
-            name = key((job.piece, job.variant))
+            name = plan.key((job.piece, job.variant))
             one = timed(name, job, answer, machine.driver, made[name])
             known[one.key] = one
             place.keep_times(machine.device, [one])

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,9 +165,8 @@ def tune(root: Path, bench: Bench) -> Tuned:
         late = most >= limits.kernels
         if isinstance(device, str):
             # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
-            keyed = {at: plan.pieces[at[0]].variants[at[1]].key for at in wanted}
-            ready = [at for at, key in keyed.items() if tried.get(key) is not None]
-            refused = sum(key in tried for key in keyed.values()) - len(ready)
+            ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
+            refused = sum(plan.key(at) in tried for at in wanted) - len(ready)
         else:
             made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
             ready = [at for at, one in made.items() if not one.refused]
@@ -195,7 +195,8 @@ def tune(root: Path, bench: Bench) -> Tuned:
             if not isinstance(device, str):
                 judged_by = max(deadline, time.monotonic() + _JUDGED_S)
                 rows = _measured(root, rows, device, bench, judged_by)
-                for one in (one for one in chosen if one not in first):
+                others = (one for one in chosen if one not in first)
+                for one in takewhile(lambda _: time.monotonic() < until(_BUILT), others):
                     rows, built = _instead(root, one, facts, bench, (rows, built), judged_by)
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})

@@ -9,14 +9,14 @@ from typing import Final
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import embedded
-from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.records import CANDIDATES
 from mirage_formal.records.whole import CoverRecord, PartRecord
-from mirage_formal.run.ranking import library_products
+from mirage_formal.run.ranking import library_products, one_by_one
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.whole.partition import Offers, Part
@@ -137,18 +137,13 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
     taken = front if len(front) <= _MOST else [*front[: _MOST - 1], front[-1]]
     kinds: tuple[Callable[[Cover], bool], ...] = (
         lambda one: library_products(one.graph),
-        lambda one: not _generated(one.graph),
+        lambda one: one_by_one(one.graph),
     )
     for kind in kinds:
         plain = next(filter(kind, ranked), None)
         taken += [] if plain is None or plain in taken else [plain]
     others = [one for one in ranked if one not in taken][: max(0, _FEW - len(taken))]
     return tuple(sorted([*taken, *others], key=lambda one: (one.us, one.kernels)))
-
-
-def _generated(graph: KernelGraph) -> bool:
-    """Whether a µGraph has a graph-defined kernel."""
-    return any(isinstance(op, GraphDefined) for op in graph.ops)
 
 
 def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
