@@ -6,8 +6,8 @@ part of each value is needed (LAX check), how fast degrees grow (growth) and whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
 from typing import Final, Literal
@@ -173,6 +173,19 @@ def operands(step: Step) -> tuple[int, ...]:
             return step.operands
         case _:
             return (step.a,)
+
+
+def renamed(step: Step, names: Sequence[int]) -> Step:
+    """A step that reads, in place of each of its operands, what ``names`` has for it."""
+    match step:
+        case Load():
+            return step
+        case Binary() | Matmul() | Concat():
+            return replace(step, a=names[step.a], b=names[step.b])
+        case Ordered():
+            return replace(step, operands=tuple(names[operand] for operand in step.operands))
+        case _:
+            return replace(step, a=names[step.a])
 
 
 class TapeDomain(Untiled[int]):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.fields.field import FieldPoint, HashKey
-from mirage_formal.claims.fields.modular import Residues, words
+from mirage_formal.claims.fields.modular import BLOCK, Modulus, Residues, words
 from mirage_formal.claims.fields.primes import FieldPair
 from mirage_formal.graph.ops import OPAQUE, OpKind
 from mirage_formal.graph.types import Shape
@@ -46,12 +46,12 @@ def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
     Returns:
         float64, the form in which matrix products read it.
     """
-    count = prod(shape)
+    count, modulus = prod(shape), Modulus(m)
     out = np.empty(count, dtype=np.float64)
     # Piece by piece, so that the words never leave the cache.
-    for low in range(0, count, _PIECE):
-        high = min(low + _PIECE, count)
-        np.remainder(source.random_raw(high - low), np.uint64(m), out=out[low:high], casting="unsafe")
+    for low in range(0, count, BLOCK):
+        high = min(low + BLOCK, count)
+        out[low:high] = modulus.reduced(source.random_raw(high - low))
     return out.reshape(shape)
 
 

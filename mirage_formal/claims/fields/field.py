@@ -16,6 +16,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.claims.fields.kept import Kept
 from mirage_formal.claims.fields.modular import Modulus, Powers, Residues, Words, words
 from mirage_formal.claims.fields.primes import FieldPair
 from mirage_formal.graph.ops import ZERO_AT_ZERO, OpKind
@@ -113,7 +114,7 @@ class Unrepresentable:
 Outcome = tuple[Words, ...] | Undefined | Unrepresentable
 
 
-def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs) -> Outcome:
+def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept | None = None) -> Outcome:
     """The outputs of a tape in Z_p, or the first step that has no value.
 
     Args:
@@ -121,15 +122,21 @@ def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs) -> Outcome
         wanted: The parts to compute (``tape.needs``).
         point: Fields, omega and keys.
         inputs: The inputs' residues.
+        kept: What tapes that ran with these fields, omega, keys and inputs have computed; steps that only lead to
+            such values are left out. They have values, so the first step without one is the same.
     """
     last = _last_uses(tape, wanted)
-    values: dict[tuple[int, Part], Residues] = {}
+    kept = Kept(0) if kept is None else kept
+    values, todo = kept.begin(tape, wanted)
     for number, step, parts in needed(tape, wanted):
         for part in parts:
+            if (number, part) not in todo:
+                continue
             value = _value(number, step, part, point, values, inputs)
             if isinstance(value, Undefined | Unrepresentable):
                 return value
             values[number, part] = value
+            kept.add(step, todo[number, part], part, value)
         for dead in last.get(number, ()):
             for part in Part:
                 values.pop((dead, part), None)

@@ -7,7 +7,9 @@ below 2^53 and is therefore exact. Everything else is 64-bit integer arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +25,7 @@ _EXACT: Final = 1 << 53
 #: Sums of this many partial products below 2^53 fit a uint64.
 _CHUNKS: Final = 1 << 10
 #: Elements that are reduced at a time: they and their quotients stay in a processor's cache.
-_BLOCK: Final = 1 << 14
+BLOCK: Final = 1 << 14
 #: Below this many elements inverses are taken one by one.
 _SMALL: Final = 64
 
@@ -36,6 +38,30 @@ def words(x: Residues) -> Words:
 def reals(x: Residues) -> NDArray[np.float64]:
     """Residues as float64."""
     return x if x.dtype == np.float64 else x.astype(np.float64)
+
+
+def in_blocks(function: Callable[..., Words], *operands: Residues) -> Words:
+    """A function of elements, applied to a cache's worth of them at a time: what it makes in between stays small.
+
+    Args:
+        function: Takes blocks of the operands, all of one shape or broadcasting, and returns an array of its own.
+        operands: Arrays that broadcast.
+    """
+    shape = np.broadcast_shapes(*[operand.shape for operand in operands])
+    if prod(shape) <= 2 * BLOCK:
+        return function(*operands)
+    whole = [np.broadcast_to(operand, shape) for operand in operands]
+    out = np.empty(shape, dtype=np.uint64)
+    inner, axis = 1, len(shape) - 1
+    while inner * shape[axis] <= BLOCK:
+        inner *= shape[axis]
+        axis -= 1
+    step = BLOCK // inner
+    for outer in np.ndindex(*shape[:axis]):
+        for low in range(0, shape[axis], step):
+            at = (*outer, slice(low, low + step))
+            out[at] = function(*[operand[at] for operand in whole])
+    return out
 
 
 class Modulus:
@@ -56,9 +82,9 @@ class Modulus:
         if not np.shares_memory(flat, x):  # a part of another array
             np.remainder(x, self._m, out=x)
             return x
-        quotients = np.empty(min(_BLOCK, flat.size), dtype=np.uint64)
-        for low in range(0, flat.size, _BLOCK):
-            block = flat[low : low + _BLOCK]
+        quotients = np.empty(min(BLOCK, flat.size), dtype=np.uint64)
+        for low in range(0, flat.size, BLOCK):
+            block = flat[low : low + BLOCK]
             whole = quotients[: block.size]
             np.floor_divide(block, self._m, out=whole)
             whole *= self._m
@@ -73,25 +99,25 @@ class Modulus:
 
     def add(self, a: Residues, b: Residues) -> Words:
         """Sum."""
-        return self.reduced(words(a) + words(b))
+        return in_blocks(lambda x, y: self.reduced(words(x) + words(y)), a, b)
 
     def subtract(self, a: Residues, b: Residues) -> Words:
         """Difference."""
-        return self.reduced(words(a) + (self._m - words(b)))
+        return in_blocks(lambda x, y: self.reduced(words(x) + (self._m - words(y))), a, b)
 
     def multiply(self, a: Residues, b: Residues) -> Words:
         """Product."""
-        return self.reduced(words(a) * words(b))
+        return in_blocks(lambda x, y: self.reduced(words(x) * words(y)), a, b)
 
     def scale(self, a: Residues, factor: int) -> Words:
         """Product with a residue."""
         if factor == self.m - 1:
-            return self.reduced(self._m - words(a))
-        return self.reduced(words(a) * np.uint64(factor))
+            return in_blocks(lambda x: self.reduced(self._m - words(x)), a)
+        return in_blocks(lambda x: self.reduced(words(x) * np.uint64(factor)), a)
 
     def offset(self, a: Residues, constant: int) -> Words:
         """Sum with a residue."""
-        return self.reduced(words(a) + np.uint64(constant))
+        return in_blocks(lambda x: self.reduced(words(x) + np.uint64(constant)), a)
 
     def power(self, a: Residues, exponent: int) -> Words:
         """a^exponent for a non-negative exponent, by squaring."""
@@ -154,6 +180,10 @@ class Modulus:
             columns = b.shape[-1]
             total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
             pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
+        return in_blocks(lambda *each: self._joined(each, width), *pieces)
+
+    def _joined(self, pieces: Sequence[Residues], width: int) -> Words:
+        """Sums of limbs, highest first, put together."""
         out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)
@@ -217,6 +247,9 @@ class Powers:
 
     def __call__(self, x: Residues) -> Words:
         """omega^x elementwise."""
+        return in_blocks(self._each, x)
+
+    def _each(self, x: Residues) -> Words:
         whole = words(x)
         # Signed numbers are what numpy takes elements by; it would convert others one by one.
         fine = self._fine[(whole & self._mask).view(np.int64)]

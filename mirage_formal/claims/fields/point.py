@@ -15,6 +15,7 @@ from mirage_formal.claims.fields.bound import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.cone import Cone, Mask, cone
 from mirage_formal.claims.fields.draw import collapsed, digest, input_name, input_residues, stream
 from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
+from mirage_formal.claims.fields.kept import Kept
 from mirage_formal.claims.fields.modular import Residues, Words
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
@@ -85,6 +86,9 @@ class Point:
     """One round's point: its inputs as far as they were read, and what was drawn anew.
 
     Values are shared between copies and never written in place.
+
+    Attributes:
+        kept: What programs have computed at the point as it is.
     """
 
     seed: int
@@ -96,6 +100,7 @@ class Point:
     digests: dict[tuple[int, Part], str] = field(default_factory=dict)
     redraws: tuple[Redraw, ...] = ()
     attempt: int = 0
+    kept: Kept = field(default_factory=Kept)
 
     def copy(self) -> Point:
         """A point that may be drawn anew without touching this one."""
@@ -109,6 +114,7 @@ class Point:
             dict(self.digests),
             self.redraws,
             self.attempt,
+            self.kept,
         )
 
     def read(self, index: int, part: Part) -> Residues:
@@ -128,6 +134,7 @@ class Point:
     def redraw(self, masks: Cone, cause: str) -> None:
         """Draw the masked elements anew."""
         self.attempt += 1
+        self.kept = Kept()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):
             small = collapsed(mask)
             fresh = self._drawn(index, part, self.attempt)
@@ -190,7 +197,7 @@ def settle(
             if known and current in known:
                 outputs.append(known[current])
                 continue
-            found = run(program.tape, program.wanted, point.place, point.read)
+            found = run(program.tape, program.wanted, point.place, point.read, point.kept)
             if isinstance(found, Unrepresentable):
                 return Unknown(found.reason)
             if isinstance(found, Undefined):
