@@ -254,7 +254,7 @@ class _Builder:
         return found
 
     def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
-        dags = sorted(self._solver.dags(kernel), key=len)
+        fitting_dags = self._assigner.fitting(kernel, sorted(self._solver.dags(kernel), key=len))
         assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
         # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
         out: list[_Choice] = []
@@ -263,10 +263,10 @@ class _Builder:
             group = tuple(prod(assignment.extents[p] for p in made_of) for _, made_of in kernel.origins)
             if self._best is not None and kept.get(group, 0) >= self._best:
                 continue
-            fitting = [dag for dag in dags if self._assigner.fits(kernel, dag, assignment)]
+            fitting = fitting_dags.first(assignment.extents, self._best)
             if fitting:
                 kept[group] = kept.get(group, 0) + 1
-                out += [_Choice(kernel, dag, assignment) for dag in fitting[: self._best]]
+                out += [_Choice(kernel, dag, assignment) for dag in fitting]
         return out
 
     def _emit(self, path: Path, choices: tuple[_Choice | None, ...], assigner: Assigner) -> KernelGraph:

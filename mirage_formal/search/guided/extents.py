@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
 from math import prod
+from operator import itemgetter
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
@@ -65,25 +66,29 @@ class Assigner:
         return self._space.reduction_dimx
 
     def assignments(self, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
-        """All assignments of a kernel, before ``fits``.
+        """All assignments of a kernel, whether DAGs fit them or not.
 
         Args:
             kernel: The kernel.
             outer: The extent of each leaf of its input tensors.
         """
         structure, tensors = kernel.structure, kernel.read
-        leaves = [leaf for leaf, _ in structure.splits]
         loops = self._space.forloop_ranges
         choices = [_options(split, outer[leaf], loops, self._space.reduction_dimx) for leaf, split in structure.splits]
         limits = self._space.limits
+        weight_of = self._weights(kernel)
+        cuts = [
+            [(kind, leaf, [child(twin, kind) for twin in structure.names.twin_parts(leaf)]) for kind in split]
+            for leaf, split in structure.splits
+        ]
         for values in product(*choices):
             extents = dict(outer)
             grid_extents: dict[Part, int] = {}
             ranges = set()
-            for leaf, (_, split), numbers in zip(leaves, structure.splits, values, strict=True):
-                for kind, number in zip(split, numbers, strict=True):
-                    for twin in structure.names.twin_parts(leaf):
-                        extents[child(twin, kind)] = number
+            for cut, numbers in zip(cuts, values, strict=True):
+                for (kind, leaf, parts), number in zip(cut, numbers, strict=True):
+                    for part in parts:
+                        extents[part] = number
                     if kind is G:
                         grid_extents[leaf] = number
                     elif kind is L:
@@ -99,8 +104,7 @@ class Assigner:
             ):
                 continue
             for grid, axis in self._grids(kernel, tensors, outer, grid_extents, loop):
-                weight = self._weight(kernel, tensors, extents, blocks, loop)
-                yield Assignment(extents, grid, axis, loop, weight)
+                yield Assignment(extents, grid, axis, loop, weight_of(extents, blocks, loop))
 
     def _grids(
         self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[Part, int], loop: int
@@ -146,48 +150,103 @@ class Assigner:
             output_map(p, axis) in self._space.omap_candidates(grid, rank) for p in kernel.placements
         )
 
-    def _weight(self, kernel: Kernel, tensors: tuple[KTensor, ...], extents: Extents, blocks: int, loop: int) -> float:
-        """Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency."""
-        structure = kernel.structure
-        traffic = 0.0
-        for tensor in tensors:
-            tile = prod(extents[p] for leaf in tensor.leaves for p in structure.local(leaf))
-            chunks = loop if any(leaf in structure.loops for leaf in tensor.leaves) else 1
-            traffic += self._bytes * tile * chunks * blocks
-        for goal in kernel.goals:
-            _, dims, _ = kernel.solved.closure.classes[goal]
-            traffic += self._bytes * prod(shape_of(dims, extents)) * blocks
-        parallel = min(blocks, 128) / 128 if blocks < 128 else 1.0
-        waves = -(-blocks // 264)
-        return traffic / (4e6 * parallel) + 0.3 * loop * waves + 0.2 * waves
+    def _weights(self, kernel: Kernel) -> Callable[[Extents, int, int], float]:
+        """The weight of a kernel's assignments from their extents, blocks and loop range.
 
-    def shared_bytes(self, kernel: Kernel, dag: Dag, extents: Extents) -> int:
-        """Shared memory of one block: its input tiles and every result that does not take an operand's place.
-
-        Args:
-            kernel: The kernel.
-            dag: One of its DAGs.
-            extents: The extent of each part inside the kernel.
-
-        Returns:
-            The bytes.
+        Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency.
         """
-        closure = kernel.solved.closure
-        total = sum(prod(shape_of(closure.classes[i][1], extents)) for i in range(closure.inputs))
-        for number, producer in dag:
-            if producer.kind not in IN_PLACE:
-                total += prod(shape_of(closure.classes[number][1], extents))
-        return total * self._bytes
+        structure, classes, width = kernel.structure, kernel.solved.closure.classes, self._bytes
+        read = [
+            ([p for leaf in t.leaves for p in structure.local(leaf)], any(leaf in structure.loops for leaf in t.leaves))
+            for t in kernel.read
+        ]
+        written = [_flat(classes[goal][1]) for goal in kernel.goals]
 
-    def fits(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
-        """Whether a DAG fits into shared memory and its folds keep one width that the space lists."""
-        if self.shared_bytes(kernel, dag, assignment.extents) > self._space.shared_bytes:
-            return False
-        return self.folds(kernel, dag, assignment)
+        def weight(extents: Extents, blocks: int, loop: int) -> float:
+            traffic = 0.0
+            for parts, looped in read:
+                traffic += width * prod([extents[p] for p in parts]) * (loop if looped else 1) * blocks
+            for every in written:
+                traffic += width * prod([extents[p] for p in every]) * blocks
+            parallel = min(blocks, 128) / 128 if blocks < 128 else 1.0
+            waves = -(-blocks // 264)
+            return traffic / (4e6 * parallel) + 0.3 * loop * waves + 0.2 * waves
+
+        return weight
+
+    def fitting(self, kernel: Kernel, dags: Sequence[Dag]) -> Fitting:
+        """Which DAGs of a kernel fit into shared memory, with folds that keep one width that the space lists."""
+        return Fitting(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
 
     def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
         """Whether all folds of a DAG keep one width that the space lists."""
         return dimx_of(kernel, dag, assignment.extents, self._space.reduction_dimx) is not None
+
+
+class Fitting:
+    """Which DAGs of one kernel fit, asked about many assignments.
+
+    A block's shared memory holds its input tiles and every result that does not take an operand's place. Many tensors
+    of a kernel have the same parts, so a size is computed once for all of them, and a sum once for all DAGs that store
+    and fold alike.
+
+    Args:
+        kernel: The kernel.
+        dags: DAGs of it.
+        elements: Most elements in shared memory.
+        widths: Widths that a fold may keep.
+    """
+
+    def __init__(self, kernel: Kernel, dags: Sequence[Dag], elements: int, widths: tuple[int, ...]) -> None:
+        self._elements = elements
+        self._widths = widths
+        closure = kernel.solved.closure
+        self._numbers: dict[Parts, int] = {}
+        self._inputs = [self._number(_flat(closure.classes[i][1])) for i in range(closure.inputs)]
+        found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, Dag]]] = {}
+        for place, dag in enumerate(dags):
+            stored = [self._number(_flat(closure.classes[n][1])) for n, made in dag if made.kind not in IN_PLACE]
+            folds = {self._number(parts) for parts in _folded(kernel, dag)}
+            found.setdefault((tuple(sorted(stored)), tuple(sorted(folds))), []).append((place, dag))
+        self._alike = list(found.items())
+
+    def _number(self, parts: Parts) -> int:
+        """A number for tensors and dims of these parts."""
+        return self._numbers.setdefault(tuple(sorted(parts)), len(self._numbers))
+
+    def first(self, extents: Extents, most: int | None) -> list[Dag]:
+        """The first ``most`` DAGs that fit, or all of them, in their order.
+
+        Args:
+            extents: The extent of each part inside the kernel.
+            most: How many; None for all.
+        """
+        sizes = [prod([extents[p] for p in parts]) for parts in self._numbers]
+        left = self._elements - sum([sizes[i] for i in self._inputs])
+        if left < 0:
+            return []
+        fitting: list[tuple[int, Dag]] = []
+        for (stored, folds), dags in self._alike:
+            if sum([sizes[i] for i in stored]) <= left and self._folds({sizes[i] for i in folds}):
+                fitting += dags if most is None else dags[:most]
+        fitting.sort(key=itemgetter(0))
+        return [dag for _, dag in fitting[:most]]
+
+    def _folds(self, widths: set[int]) -> bool:
+        return not widths or (len(widths) == 1 and widths.issubset(self._widths))
+
+
+def _flat(dims: Dims) -> Parts:
+    """All parts of a tensor's dims."""
+    return tuple(part for dim in dims for part in dim)
+
+
+def _folded(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
+    """The parts of each dim that an operator of a DAG folds."""
+    classes = kernel.solved.closure.classes
+    for number, producer in dag:
+        if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
+            yield classes[number][1][-1 if producer.attrs.dim is None else producer.attrs.dim]
 
 
 def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
@@ -202,12 +261,7 @@ def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]
     Returns:
         The width; the first allowed one if nothing folds, None if folds disagree or have a width that is not listed.
     """
-    classes = kernel.solved.closure.classes
-    widths = set()
-    for number, producer in dag:
-        if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
-            dim = -1 if producer.attrs.dim is None else producer.attrs.dim
-            widths.add(shape_of(classes[number][1], extents)[dim])
+    widths = {prod([extents[p] for p in parts]) for parts in _folded(kernel, dag)}
     if not widths:
         return allowed[0]
     width = widths.pop()

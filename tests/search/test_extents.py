@@ -1,0 +1,96 @@
+"""Which DAGs fit an assignment, asked about all at once, is what each of them says by itself; so are weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from mirage_formal.graph.ops import IN_PLACE, OpKind
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting, shape_of
+from mirage_formal.search.guided.extract import Dag
+from mirage_formal.search.guided.problems import Kernel
+from mirage_formal.search.space import load_space
+from tests.search.test_guided import PROGRAMS
+
+
+def _elements(kernel: Kernel, dag: Dag, extents: Extents) -> int:
+    closure = kernel.solved.closure
+    stored = [*range(closure.inputs), *(number for number, producer in dag if producer.kind not in IN_PLACE)]
+    return sum(prod(shape_of(closure.classes[number][1], extents)) for number in stored)
+
+
+def _folds(kernel: Kernel, dag: Dag, extents: Extents, widths: Sequence[int]) -> bool:
+    classes, found = kernel.solved.closure.classes, set()
+    for number, producer in dag:
+        if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
+            shape = shape_of(classes[number][1], extents)
+            found.add(shape[-1 if producer.attrs.dim is None else producer.attrs.dim])
+    return not found or (len(found) == 1 and found <= set(widths))
+
+
+def _weight(kernel: Kernel, found: Assignment, width: int) -> float:
+    structure, classes = kernel.structure, kernel.solved.closure.classes
+    blocks, loop = prod(found.grid), found.loop
+    traffic = 0.0
+    for tensor in kernel.read:
+        tile = prod(found.extents[p] for leaf in tensor.leaves for p in structure.local(leaf))
+        traffic += width * tile * (loop if any(leaf in structure.loops for leaf in tensor.leaves) else 1) * blocks
+    for goal in kernel.goals:
+        traffic += width * prod(shape_of(classes[goal][1], found.extents)) * blocks
+    waves = -(-blocks // 264)
+    return traffic / (4e6 * min(1.0, blocks / 128)) + 0.3 * loop * waves + 0.2 * waves
+
+
+@pytest.mark.parametrize("name", ["attention", "norm"])
+@pytest.mark.parametrize("most", [2, None])
+def test_the_dags_that_fit_are_those_that_fit_one_by_one(
+    name: str, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every kernel and assignment that a search comes to, with little and with much shared memory."""
+    first, assignments = Fitting.first, Assigner.assignments
+    asked: list[tuple[int, int]] = []
+    folds: list[int] = []
+    weighed = 0
+
+    def watched(self: Assigner, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
+        nonlocal weighed
+        for found in assignments(self, kernel, outer):
+            assert found.weight == _weight(kernel, found, 2)
+            weighed += 1
+            yield found
+
+    def fitting(self: Assigner, kernel: Kernel, dags: Sequence[Dag]) -> Fitting:
+        return _Compared(kernel, dags)
+
+    class _Compared(Fitting):
+        def __init__(self, kernel: Kernel, dags: Sequence[Dag]) -> None:
+            super().__init__(kernel, dags, elements, widths)
+            self._kernel, self._dags = kernel, dags
+
+        def first(self, extents: Extents, _: int | None) -> list[Dag]:
+            stored = [dag for dag in self._dags if _elements(self._kernel, dag, extents) <= elements]
+            each = [dag for dag in stored if _folds(self._kernel, dag, extents, widths)]
+            found = first(self, extents, most)
+            assert found == each[:most]
+            asked.append((len(self._dags), len(each)))
+            folds.append(len(each) - len(stored))
+            return found
+
+    monkeypatch.setattr(Assigner, "assignments", watched)
+    monkeypatch.setattr(Assigner, "fitting", fitting)
+    program, space = PROGRAMS[name](), replace(load_space(name), reduction_dimx=(2, 4), fold_tiles=True)
+    widths = (4,)  # fewer than the search folds to
+    unit = GuidedEngine().units(program, space, SearchOptions())[0]
+    for most_elements in (60, 200, 1 << 14):
+        elements = most_elements
+        GuidedEngine().run(program, space, SearchOptions(), unit)
+    assert weighed
+    assert name != "attention" or any(folds)
+    assert any(0 < fit < dags for dags, fit in asked)
+    assert any(fit == 0 for _, fit in asked)
+    assert any(fit == dags > 1 for dags, fit in asked)
