@@ -66,9 +66,9 @@ def digest(graph: KernelGraph) -> str:
     return named(graph)[1]
 
 
-def named(graph: KernelGraph) -> tuple[KernelGraph, str]:
-    """The canonical form of a graph, and its digest; see ``canonical`` and ``digest``."""
-    form = canonical(graph)
+def named(graph: KernelGraph, form: KernelGraph | None = None) -> tuple[KernelGraph, str]:
+    """The canonical form of a graph, unless it is known, and its digest; see ``canonical`` and ``digest``."""
+    form = form or canonical(graph)
     value = msgspec.to_builtins(record_of(form))
     return form, sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -45,7 +45,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import by_numerics, library_products, select
+from mirage_formal.run.ranking import by_numerics, library_products, one_by_one, select
 from mirage_formal.run.settings import Job, TimeLimits
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
@@ -125,7 +125,7 @@ class Evidence:
                     lambda f: _operators(f.graph),
                     lambda f: _kernels(f.graph),
                     lambda f: _shown(f.graph),
-                    (lambda f: _library(f.graph), lambda f: not _kernels(f.graph)),
+                    (lambda f: _kind(f.graph)[0], lambda f: _kind(f.graph)[1]),
                 )
                 if found.digest not in self._verified
             ]
@@ -379,9 +379,10 @@ def _kernels(graph: bytes) -> tuple[Hashable, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _library(graph: bytes) -> bool:
-    """See ``library_products``."""
-    return library_products(decode(graph))
+def _kind(graph: bytes) -> tuple[bool, bool]:
+    """See ``library_products`` and ``one_by_one``."""
+    decoded = decode(graph)
+    return library_products(decoded), one_by_one(decoded)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -68,17 +68,20 @@ def select(
     that the list shows different kernels and not one kernel on different grids. With ``kernels``, likewise at most an
     eighth to candidates that have one kernel in common, so that there are different grids and loops to be measured.
     """
-    alike: set[str] = set()
-    if near is not None:
-        firsts: dict[Hashable, FoundRecord] = {}
-        alike = {found.digest for found in ranked if firsts.setdefault(near(found), found) is not found}
     places, shares = max(1, keep // 4), max(1, keep // 8)
     taken: Counter[Hashable] = Counter()
     shared: Counter[Hashable] = Counter()
+    alike: set[str] = set()
+    firsts: set[Hashable] = set()
     first: list[str] = []
     for found in ranked:
-        if found.digest in alike:
+        if len(first) == keep:
+            break  # there may be thousands behind, of which nothing need be known
+        if near is not None and (shown := near(found)) in firsts:
+            alike.add(found.digest)
             continue
+        if near is not None:
+            firsts.add(shown)
         key = found.digest if pattern is None else pattern(found)
         parts = set() if kernels is None else set(kernels(found))
         if (taken[key] < places or pattern is None) and all(shared[part] < shares for part in parts):

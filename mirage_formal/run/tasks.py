@@ -121,9 +121,11 @@ def search_unit(task: UnitTask) -> UnitRecord:
     options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
     with counted() as so_far, telling(lambda: (so_far().states, so_far().pruned)):
         result = engine_of(job).run(program, job.space, options, task.unit)
-    graphs = (candidate.graph for candidate in result.candidates)
-    records = (_found(job, graph if longer is None else longer.wrapped(graph)) for graph in graphs)
-    found = {record.digest: record for record in records}
+    found: dict[str, FoundRecord] = {}
+    for candidate in result.candidates:
+        graph = candidate.graph if longer is None else longer.wrapped(candidate.graph)
+        record = _found(job, graph, candidate.graph if job.engine in ENGINES else None)
+        found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
     pruned = stats.pop("pruned")
     return UnitRecord(
@@ -140,8 +142,10 @@ def search_unit(task: UnitTask) -> UnitRecord:
     )
 
 
-def _found(job: Job, graph: KernelGraph) -> FoundRecord:
-    graph, name = named(fuse_threads(job.sought.wrapped(graph)))
+def _found(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
+    """A candidate as it is kept; ``form`` is in canonical form, as most candidates are when they are found."""
+    fused = fuse_threads(job.sought.wrapped(graph))
+    graph, name = named(fused, fused if fused == form else None)
     cost = estimate(graph, job.target)
     return FoundRecord(digest=name, graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 

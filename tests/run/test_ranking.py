@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -56,6 +57,51 @@ def test_of_candidates_that_are_nearly_the_same_the_first_is_listed() -> None:
     assert listed(2) == "ace"  # e is the best of two kernels
     assert listed(4) == "abce"
     assert listed(9) == "abcdef"
+
+
+class _Look:
+    """What is known of candidates, and of which of them it was asked for."""
+
+    def __init__(self, known: dict[str, int]) -> None:
+        self._known = known
+        self.asked: set[str] = set()
+
+    def __call__(self, one: FoundRecord) -> int:
+        self.asked.add(one.digest)
+        return self._known[one.digest]
+
+    def several(self, one: FoundRecord) -> list[int]:
+        return [self(one)]
+
+
+def _own_places(
+    ranked: list[FoundRecord], keep: int, pattern: dict[str, int], kernel: dict[str, int], near: dict[str, int]
+) -> set[str]:
+    """The candidates that take a place by themselves, chosen with all that can be known of all of them."""
+    shown = [near[f.digest] for f in ranked]
+    twins = [f for i, f in enumerate(ranked) if shown[i] in shown[:i]]
+    first: list[FoundRecord] = []
+    for one in [f for f in ranked if f not in twins]:
+        same = [f for f in first if pattern[f.digest] == pattern[one.digest]]
+        sharing = [f for f in first if kernel[f.digest] == kernel[one.digest]]
+        if len(same) < max(1, keep // 4) and len(sharing) < max(1, keep // 8):
+            first.append(one)
+    rest = [f for f in ranked if f not in first and f not in twins]
+    return {f.digest for f in [*first, *rest, *twins][:keep]}
+
+
+def test_selection_chooses_as_if_all_were_known_of_every_candidate_and_asks_about_few() -> None:
+    rng = random.Random(3)
+    early = 0
+    for _ in range(300):
+        ranked = [found(name, cost) for cost, name in enumerate("abcdefghijklmnop")]
+        keep, most = rng.randint(1, 16), rng.choice((4, 40))
+        near, pattern, kernel = ({f.digest: rng.randrange(most) for f in ranked} for _ in range(3))
+        looks = [_Look(of) for of in (pattern, kernel, near)]
+        listed = select(ranked, keep, looks[0], looks[1].several, looks[2])
+        assert {f.digest for f in listed} == _own_places(ranked, keep, pattern, kernel, near)
+        early += all(len(look.asked) < len(ranked) for look in looks)
+    assert early > 50
 
 
 def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None:

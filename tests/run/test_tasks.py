@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.canonical import named
+from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.records import VerdictRecord
-from mirage_formal.run.tasks import Gate, load_engine, replay_proof, verdict_record
+from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.tasks import Gate, load_engine, plan, replay_proof, search_unit, verdict_record
+from mirage_formal.run.work import UnitTask
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program
 
@@ -55,6 +60,46 @@ def test_the_gate_refuses_outputs_of_other_element_types() -> None:
     gate = Gate(scaled(mf.float32), 0)
     assert isinstance(gate(Candidate(scaled(mf.float32), "fake")), Probable)
     assert isinstance(gate(Candidate(scaled(mf.float16), "fake")), Unknown)
+
+
+def _one_output() -> KernelGraph:
+    graph = mf.new_kernel_graph()
+    x, y, z = graph.new_input(dims=(4, 8)), graph.new_input(dims=(4, 8)), graph.new_input(dims=(8, 8))
+    graph.mark_output(graph.div(graph.exp(graph.matmul(x, z)), graph.add(graph.relu(y), graph.sqrt(graph.exp(x)))))
+    return graph.freeze()
+
+
+def _two_outputs() -> KernelGraph:
+    graph = mf.new_kernel_graph()
+    x, y, z = graph.new_input(dims=(4, 8)), graph.new_input(dims=(8, 8)), graph.new_input(dims=(8, 8))
+    graph.mark_output(graph.matmul(x, y))
+    graph.mark_output(graph.exp(graph.matmul(x, z)))
+    return graph.freeze()
+
+
+def _views() -> KernelGraph:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6))
+    graph.mark_output(graph.transpose(graph.relu(graph.exp(graph.transpose(x, 0, 1))), 0, 1))
+    return graph.freeze()
+
+
+def _odd() -> KernelGraph:
+    graph = mf.new_kernel_graph()
+    x, y = graph.new_input(dims=(5, 7)), graph.new_input(dims=(7, 11))
+    graph.mark_output(graph.relu(graph.exp(graph.matmul(x, y))))
+    return graph.freeze()
+
+
+@pytest.mark.parametrize("make", [_one_output, _two_outputs, _views, _odd])
+def test_what_a_unit_finds_is_in_canonical_form_under_its_digest(make: Callable[[], KernelGraph]) -> None:
+    """Also where what the engine found was fused, wrapped or padded, so that it is in canonical form no more."""
+    job = make_job(make(), Settings(config="mlp", max_kernel_ops=1, longer=True))
+    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    assert found
+    for one in found:
+        graph = decode(one.graph)
+        assert named(graph) == (graph, one.digest)
 
 
 def test_verdicts_as_data() -> None:
