@@ -134,13 +134,13 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     needed = set(launched(graph))
     saved = target.model.launch_us - target.model.dependent_launch_us
     behind = False  # whether the launch before is a generated kernel
-    known = places(graph) if len(needed) < len(graph.ops) else None
+    known, types = (places(graph), kernel_types(graph)) if len(needed) < len(graph.ops) else (None, ())
     odd = any([stride % 8 and stride != 1 for given in graph.inputs for stride in given.strides])
     odd |= known is not None and any([place.offset % 8 for place in known])
     for position, op in enumerate(graph.ops):
         operands = [tensors[i] for i in op.operands]
         if position not in needed:
-            tensors.append(kernel_types(graph)[len(tensors)])
+            tensors.append(types[len(tensors)])
             continue
         bases = [i if known is None else known[i].base for i in op.operands]
         warm = [
@@ -150,7 +150,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             shares: list[float] = []
             if known is not None:
                 own = (*op.operands, *range(len(tensors), len(tensors) + op.results))
-                shares = [known[i].share(kernel_types(graph)[i].shape) for i in own]
+                shares = [known[i].share(types[i].shape) for i in own]
             params: list[PlanParam] = []
             if odd or any([tensor.shape and tensor.shape[-1] % 8 for tensor in operands]):
                 each = zip(operands, op.operands, strict=True)

@@ -16,8 +16,9 @@ from mirage_formal.search.bounds import Extents as ExtentKind
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.guided.algebra.parts import whole
 from mirage_formal.search.guided.axes import ProgramAxes, require_normal_form
+from mirage_formal.search.guided.closure import ClassId
 from mirage_formal.search.guided.emit import block_graph
-from mirage_formal.search.guided.extents import Assigner, Assignment, Extents
+from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
 from mirage_formal.search.guided.problems import Kernel, KernelSolver
@@ -164,6 +165,7 @@ class _Builder:
         self._assigner = Assigner(space, dtype.bytes)
         self._small = Assigner(_unbounded(space), dtype.bytes)
         self._cache: dict[tuple[int, tuple[int, ...]], list[_Choice]] = {}
+        self._fitting: dict[tuple[int, tuple[ClassId, ...]], Fitting] = {}
         self._kernels: list[Kernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
@@ -249,12 +251,16 @@ class _Builder:
         key = (id(kernel), tuple(extents[leaf] for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
         if found is None:
-            self._kernels.append(kernel)  # keeps the identity in the key alive
+            self._kernels.append(kernel)  # keeps the identity in the keys alive
             found = self._cache[key] = self._best_choices(kernel, extents)
         return found
 
     def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
-        fitting_dags = self._assigner.fitting(kernel, sorted(self._solver.dags(kernel), key=len))
+        key = (id(kernel.solved), kernel.goals)  # all that DAGs and what they store rest on; kept by ``_choices``
+        dags = self._fitting.get(key)
+        if dags is None:
+            dags = self._assigner.fitting(kernel, sorted(self._solver.dags(kernel), key=len))
+            self._fitting[key] = dags
         assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
         # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
         out: list[_Choice] = []
@@ -263,7 +269,7 @@ class _Builder:
             group = tuple(prod(assignment.extents[p] for p in made_of) for _, made_of in kernel.origins)
             if self._best is not None and kept.get(group, 0) >= self._best:
                 continue
-            fitting = fitting_dags.first(assignment.extents, self._best)
+            fitting = dags.first(assignment.extents, self._best)
             if fitting:
                 kept[group] = kept.get(group, 0) + 1
                 out += [_Choice(kernel, dag, assignment) for dag in fitting]
