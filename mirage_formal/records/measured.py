@@ -47,6 +47,8 @@ class OutputRecord(Record, frozen=True, kw_only=True):
         elements: How many were compared.
         beyond_range: How many exact values the element type cannot hold; there only infinity is right.
         reason: Why it is outside or undecided.
+        lost: How many elements the program's own operators cannot be relied on to compute in their element types; these
+            are not compared.
     """
 
     answer: Answer
@@ -61,6 +63,7 @@ class OutputRecord(Record, frozen=True, kw_only=True):
     elements: Count
     beyond_range: Count
     reason: str = ""
+    lost: Count = 0
 
 
 class ScaleRecord(Record, frozen=True, kw_only=True):

@@ -74,8 +74,8 @@ def _check_output(record: OutputRecord, tensor: DTensor, where: str) -> float:
         FormatError: A figure contradicts another, or the answer.
     """
     expect(f"{where}: elements", tensor.elements, record.elements)
-    if record.beyond_range > record.elements:
-        raise FormatError(f"{where}: expected at most {record.elements} values beyond the range")
+    if record.beyond_range + record.lost > record.elements:
+        raise FormatError(f"{where}: expected at most {record.elements} values beyond the range or lost")
     expect(f"{where}: a reason unless it is within", record.answer != "within", bool(record.reason))
     ratio = math.inf if record.max_ratio is None else record.max_ratio
     if record.answer == "outside" and ratio <= 1:

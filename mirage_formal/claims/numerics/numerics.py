@@ -10,6 +10,10 @@ with the variance of its rounding errors:
 - the result is rounded once more: (u |y|)^2, or half of the smallest subnormal if that is more;
 - the tolerance of an element is LAMBDA times the root of the total variance.
 
+Where the program's own operators, each a kernel that stores its result in its element type, come too close to the
+largest number to be relied on, nobody who computes it operator by operator gets the exact value either: such elements
+are *lost*, and are not compared (``lost``). It is asked only if a result is outside.
+
 Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
 the bound of each rounding rather than its mean square, which is three times smaller.
 """
@@ -32,7 +36,7 @@ from mirage_formal.claims.numerics.rounding import (
 )
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
-from mirage_formal.graph.ops import MOVES
+from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.meaning.walk import evaluate
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
@@ -43,6 +47,10 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
+#: Of the largest number of an element type, the share beyond which rounding decides whether it is still a number.
+_FAR: Final = 0.5
+#: Why nothing is said of an output.
+_LOST: Final = "the program's own operators leave the range of their element types in all of its elements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,46 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     return [domain.plain(tensors[number]) for number in graph.outputs], tuple(overflows)
 
 
+def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+    """For each output, which elements depend on a number that the program's own operators can hardly hold.
+
+    That is a tensor's element, of those that further operators read, beyond half of the largest number of its element
+    type: above it the rounding of its own operands decides whether it is a number at all. Exponentials do not count,
+    nor what is made of them until it is divided by such a value: kernels keep them in range by a maximum
+    (docs/kernels.md).
+
+    Args:
+        program: The program.
+        arrays: One float64 array for each input.
+        xp: numpy or cupy, whichever made the arrays.
+    """
+    types = kernel_types(program)
+    domain = RoundingDomain(xp, None)
+    read = [Estimate(array) for array in arrays]
+    ends: list[Array] = list(arrays)
+    grown = [False] * len(read)  # whether it is made of exponentials that were not divided by such a value yet
+    with np.errstate(all="ignore"):
+        for op in program.ops:
+            grows = _grows(op, [grown[number] for number in op.operands])
+            kernel = alone(op, tuple(as_input(i, types[number]) for i, number in enumerate(op.operands)))
+            for found in evaluate(kernel, [read[number] for number in op.operands], domain):
+                value = domain.plain(found).mantissa
+                held = xp.abs(value) <= _FAR * LARGEST[types[len(read)].dtype]
+                ends.append(value)
+                # Whatever depends on what is not held is not a number either.
+                read.append(found if grows else Estimate(xp.where(held, value, xp.nan)))
+                grown.append(grows)
+    return tuple(xp.isnan(ends[number]) for number in program.outputs)
+
+
+def _grows(op: Any, operands: Sequence[bool]) -> bool:
+    """Whether results are made of exponentials, of which nothing is a quotient or a logarithm yet."""
+    kind = op.kind if isinstance(op, Op) else None
+    if kind is OpKind.DIV:
+        return operands[0] and not operands[1]
+    return kind is OpKind.EXP or (kind is not OpKind.LOG and any(operands))
+
+
 def as_input(i: int, tensor: DTensor) -> Input:
     """An input like a tensor between kernels."""
     return Input(f"x{i}", tensor, row_major(tensor.shape))
@@ -158,14 +206,31 @@ def alone(op: Any, operands: tuple[Input, ...]) -> KernelGraph:
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
-def compare(result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any = np) -> OutputRecord:
+def compare(
+    result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any = np, gone: Array | None = None
+) -> OutputRecord:
     """One output beside what is expected.
 
-    Sound: it answers "within" only if every exact value and tolerance is finite and every element of the result lies
-    within its tolerance, or is infinite of the right sign where the element type cannot hold the exact value.
+    Sound: it answers "within" only if there is an element that is not lost, and of all that are not every exact value
+    and tolerance is finite and every result lies within its tolerance, or is infinite of the right sign where the
+    element type cannot hold the exact value.
+
+    Args:
+        result: What a kernel computed.
+        value: The exact values.
+        tolerance: How far each may be off.
+        dtype: The output's element type.
+        xp: numpy or cupy.
+        gone: Which elements are lost, see ``lost``; None if none is.
     """
     with np.errstate(all="ignore"):
         result = result.reshape(value.shape)
+        count = 0 if gone is None else int(gone.sum())
+        if gone is not None and count == value.size:
+            return _nothing(count)
+        if gone is not None:
+            kept = ~gone
+            result, value, tolerance = result[kept], value[kept], tolerance[kept]
         large = LARGEST[dtype]
         beyond = xp.isfinite(value) & (xp.abs(value) > large * (1 - unit_roundoff(dtype)))
         right = xp.isinf(result) & (xp.sign(result) == xp.sign(value))
@@ -196,10 +261,42 @@ def compare(result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any
             largest=largest,
             median_tolerance=float(xp.median(tolerance)),
             max_tolerance=float(tolerance.max()),
-            elements=int(value.size),
+            elements=int(value.size) + count,
             beyond_range=int(beyond.sum()),
+            lost=count,
             reason=reason,
         )
+
+
+def _nothing(elements: int) -> OutputRecord:
+    """An output all of whose elements are lost."""
+    none = 0.0
+    return OutputRecord(
+        answer="undecided",
+        max_absolute_error=none,
+        max_relative_error=none,
+        relative_norm=none,
+        max_ulps=none,
+        max_ratio=none,
+        largest=none,
+        median_tolerance=none,
+        max_tolerance=none,
+        elements=elements,
+        beyond_range=0,
+        lost=elements,
+        reason=_LOST,
+    )
+
+
+def where_computed(record: NumericsRecord) -> Answer:
+    """The answer of those scales at which the program's own operators compute something.
+
+    Sound: "within" only if a scale is, and every other one that is not has lost all elements of an output, so that the
+    program as it is written has no answer there.
+    """
+    known = [one.answer for one in record.scales if not any(o.lost == o.elements and o.elements for o in one.outputs)]
+    known += [o.answer for one in record.scales for o in one.outputs if o.answer == "outside"]
+    return _all(known)
 
 
 def _answer(worst: float, bad: bool, vague: bool, missing: bool) -> tuple[Answer, str]:
@@ -264,14 +361,16 @@ def _at_scale(
     results = run(arrays)
     wanted = expected(program, candidate, arrays, xp)
     types = kernel_types(program)
-    outputs = tuple(
-        compare(result, value, tolerance, types[number].dtype, xp)
-        for result, value, tolerance, number in zip(
-            results, wanted.values, wanted.tolerances, program.outputs, strict=True
-        )
-    )
+    dtypes = [types[number].dtype for number in program.outputs]
+    every = list(zip(results, wanted.values, wanted.tolerances, dtypes, strict=True))
+    outputs = [compare(*one, xp) for one in every]
+    if any(output.answer == "outside" for output in outputs):
+        gone = lost(program, arrays, xp)
+        outputs = [
+            compare(*one, xp, none) if none.any() else had for one, none, had in zip(every, gone, outputs, strict=True)
+        ]
     answer = _all(output.answer for output in outputs)
-    return ScaleRecord(scale=scale, seed=seed, answer=answer, outputs=outputs, overflows=wanted.overflows)
+    return ScaleRecord(scale=scale, seed=seed, answer=answer, outputs=tuple(outputs), overflows=wanted.overflows)
 
 
 def _all(answers: Any) -> Answer:
@@ -294,5 +393,7 @@ __all__ = [
     "draw_all",
     "exact",
     "expected",
+    "lost",
     "tolerated",
+    "where_computed",
 ]

@@ -104,6 +104,7 @@ class _Kernels:
 
 def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
     """A candidate: its numerics, and its time if they are within tolerance; both are written beside its kernels."""
+    from mirage_formal.claims.numerics.numerics import where_computed
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed import manifest_digest
     from mirage_formal.kernels.executable import load
@@ -113,7 +114,7 @@ def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
     manifest_digest(directory)  # what is measured is what the manifest lists
     runs = DeviceRuns(executable)
     record = record_numerics(runs, directory)
-    if record.answer != "within":
+    if where_computed(record) != "within":
         reasons = "; ".join(o.reason for scale in record.scales for o in scale.outputs if o.reason)
         return Answer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
     found = record_time(runs, directory, tuning)

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw, draw_all, expected
+from mirage_formal.claims.numerics.numerics import (
+    Inputs,
+    Runner,
+    check,
+    compare,
+    draw,
+    draw_all,
+    expected,
+    lost,
+    where_computed,
+)
 from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -296,3 +306,91 @@ def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None
     assert (result[:, 1:] == 0).all()
     assert compare(result, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "within"
     assert compare(result + 2.0**-21, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "outside"
+
+
+# --- what the program's own operators do not compute -----------------------------------------------------------------
+
+
+def _typed(shape: tuple[int, ...], name: str) -> Input:
+    return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
+
+
+def _two_products() -> KernelGraph:
+    """(X A) B: at scale 8 the elements of X A are within float16, and most of the result's summands are not."""
+    inputs = (_typed((4, 64), "X"), _typed((64, 64), "A"), _typed((64, 64), "B"))
+    ops = (
+        Op(K.MATMUL, (0, 1), Attrs()),
+        Op(K.MATMUL, (3, 2), Attrs()),
+        Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 1024))),
+    )
+    return KernelGraph(inputs, ops, (5,))
+
+
+def _times(factor: float, graph: KernelGraph) -> Runner:
+    """The program's exact results, of which those are infinite whose product is too large in float16."""
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        x, a, b = arrays
+        found = quantised(x @ a, DType.FLOAT16, np) @ b
+        value = quantised(found / 1024, DType.FLOAT16, np) * factor
+        return [np.where(np.abs(found) > 65504, np.inf, value)]
+
+    return run
+
+
+def test_what_the_programs_own_operators_lose_is_not_compared() -> None:
+    graph = _two_products()
+    record = check(graph, graph, "", _times(1.0, graph), device="x")
+    large = record.scales[2].outputs[0]
+    assert (large.answer, record.answer) == ("within", "within")
+    assert 0 < large.lost < large.elements
+    assert [scale.outputs[0].lost for scale in record.scales[:2]] == [0, 0]
+
+
+def test_what_is_not_lost_still_has_to_be_right() -> None:
+    graph = _two_products()
+    record = check(graph, graph, "", _times(1.5, graph), device="x")
+    assert [scale.answer for scale in record.scales] == ["outside"] * 3
+    assert where_computed(record) == "outside"
+
+
+def test_nothing_is_lost_where_only_the_kernel_overflows() -> None:
+    """The same values, but the program scales first: its own operators compute all of them."""
+    graph = _two_products()
+    ops = (Op(K.SCALE, (1,), Attrs(factor=Fraction(1, 1024))), *graph.ops[:2])
+    ops = (ops[0], replace(ops[1], operands=(0, 3)), replace(ops[2], operands=(4, 2)))
+    other = KernelGraph(graph.inputs, ops, (5,))
+    arrays = draw_all(other, 0, 8.0)
+    assert not lost(other, arrays)[0].any()
+    record = check(other, other, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(8.0,)))
+    assert record.answer == "outside"
+
+
+def test_nothing_is_said_where_everything_is_lost() -> None:
+    """Such a scale decides nothing, and another one has to."""
+    graph = _two_products()
+    many = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(1.0, 512.0)))
+    assert [scale.answer for scale in many.scales] == ["within", "undecided"]
+    assert many.answer == "undecided"
+    assert where_computed(many) == "within"
+    only = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(512.0,)))
+    assert where_computed(only) == "undecided"
+
+
+@pytest.mark.parametrize("kind", [K.EXP, K.SQUARE])
+def test_exponentials_that_are_divided_by_their_sum_are_not_lost(kind: K) -> None:
+    """Kernels keep them in range, and are asked to; squares that are too large nobody does."""
+    ops = (Op(kind, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs()))
+    graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
+    arrays = draw_all(graph, 0, 100.0)
+    gone = lost(graph, arrays)[0]
+    assert gone.any() == (kind is K.SQUARE)
+
+
+def test_what_follows_a_quotient_of_exponentials_can_be_lost_again() -> None:
+    ops = (
+        *(Op(K.EXP, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs())),
+        *(Op(K.SCALE, (3,), Attrs(factor=Fraction(10**6))), Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 10**6)))),
+    )
+    graph = KernelGraph((_typed((2, 4), "X"),), ops, (5,))
+    assert lost(graph, draw_all(graph, 0, 1.0))[0].any()
