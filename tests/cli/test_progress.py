@@ -80,12 +80,12 @@ def test_a_pool_hears_what_its_workers_say(tmp_path: Path) -> None:
     file = tmp_path / "go"
     with Pool(1) as pool:
         for outcome in pool.run(step_by_step, [str(file)], limit_s=300):
-            if pool.said == [1]:
+            if pool.said == {0: 1}:
                 file.touch()
             if outcome is not None:
                 assert getattr(outcome, "value", None) == 2
         assert file.exists()
-        assert pool.said == []
+        assert pool.said == {}
 
 
 def test_states_of_units_that_run_are_among_those_of_a_run(tmp_path: Path) -> None:
