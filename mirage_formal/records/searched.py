@@ -40,13 +40,13 @@ class TimesRecord(Record, frozen=True, kw_only=True):
         begin: When the unit was given to its worker; of several tries, in the last one.
         end: When the answer came.
         worker: Where it was computed, from 0; one that takes the place of a worker that died has its number.
-        samples: Seconds, and the states visited by then, as the worker told while it searched.
+        samples: Seconds, states visited and classes of tensors built by then, as the worker told while it searched.
     """
 
     begin: Seconds
     end: Seconds
     worker: Count
-    samples: Annotated[tuple[tuple[Seconds, Count], ...], msgspec.Meta(max_length=SAMPLES)] = ()
+    samples: Annotated[tuple[tuple[Seconds, Count, Count], ...], msgspec.Meta(max_length=SAMPLES)] = ()
 
 
 class UnitRecord(Record, frozen=True, kw_only=True):

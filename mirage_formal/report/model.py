@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
+from mirage_formal.report.searched import Search
 
 
 class Basis(StrEnum):
@@ -279,49 +280,6 @@ class Judged:
     basis: Basis = Basis.RECORDED
     seconds: float | None = None
     faults: tuple[Fault, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One finished unit of the search, in the order in which the journal has them."""
-
-    number: int
-    label: str
-    status: str
-    states: int
-    pruned: int
-    candidates: int
-    milliseconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """How the search went.
-
-    Attributes:
-        engine, oracle, space, seed, target: What was asked for.
-        status: complete, interrupted or time-limit.
-        wall_s, workers, recalled: Of the session that ended it.
-        stats: Counters by name.
-        pruned: Branches cut, by reason; a reason names its level where the engine counts by level.
-        units: In the order of the journal.
-        allowed: The bounds of the space, as it was written.
-    """
-
-    engine: str
-    oracle: str
-    space: str
-    seed: int
-    target: str
-    status: str
-    wall_s: float
-    workers: int
-    recalled: bool
-    found: int
-    stats: tuple[tuple[str, int], ...]
-    pruned: tuple[tuple[str, int], ...]
-    units: tuple[Unit, ...]
-    allowed: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class _Run:
                     self._record(todo[outcome.index], outcome)
                 case Slow():
                     self.remarks.append(_slow(todo[outcome.index], outcome))
-            self.times.look({index: states for index, (states, _) in self.executor.said.items()})
+            self.times.look(self.executor.said)
             self._show(Phase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
@@ -270,7 +270,7 @@ class _Run:
                 record = msgspec.structs.replace(record, attempts=outcome.attempts)
             case Failed():
                 record = _failed(self.key, unit, outcome)
-        self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats.get("states", 0))))
+        self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats)))
 
     def _append(self, record: UnitRecord) -> None:
         self.store.append(record)

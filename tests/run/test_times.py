@@ -19,6 +19,7 @@ from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress, times
 from mirage_formal.run.progress.times import Samples, Times
 from mirage_formal.run.settings import Settings
+from mirage_formal.run.work import Standing
 from mirage_formal.workers.dispatch import Done, Failed
 from tests.kit.runs.clock import Clock, clock_of
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
@@ -112,9 +113,9 @@ def test_a_clock_begins_when_units_are_handed_out(clock: Clock) -> None:
     clock.ahead = 130.0  # planning took half a minute
     watched.start()
     clock.ahead = 137.5
-    found = watched.of(done(0, since=131.0, place=3), 5)
+    found = watched.of(done(0, since=131.0, place=3), {"states": 5})
     assert found == records.TimesRecord(begin=1.0, end=7.5, worker=3, samples=())
-    assert watched.of(done(1, since=None), 5) is None
+    assert watched.of(done(1, since=None), {}) is None
 
 
 def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
@@ -122,11 +123,11 @@ def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
     watched.start()
     for at, states in ((101.0, 900), (102.0, 950), (104.0, 10), (105.0, 20), (106.0, 2000)):
         clock.ahead = at
-        watched.look({7: states, 8: 1})
-    found = watched.of(done(7, since=103.0), 1000)
+        watched.look({7: Standing(states, states // 10, {}), 8: Standing(1, 0, {})})
+    found = watched.of(done(7, since=103.0), {"states": 1000, "classes": 100})
     assert found is not None
-    assert found.samples == ((4.0, 10), (5.0, 20))  # nor does any exceed what was visited in the end
-    failed = watched.of(Failed(8, "died", 3, since=103.0, place=1), 0)
+    assert found.samples == ((4.0, 10, 1), (5.0, 20, 2))  # nor does any exceed what was visited in the end
+    failed = watched.of(Failed(8, "died", 3, since=103.0, place=1), {})
     assert failed is not None
     assert failed.samples == ()
 
@@ -137,8 +138,8 @@ def test_samples_are_few_and_grow(steps: list[tuple[float, int]]) -> None:
     told = []
     for wait, more in steps:
         at, states = at + wait, states + more
-        samples.add(at, states)
-        told.append((at, states))
+        samples.add(at, states, states // 7)
+        told.append((at, states, states // 7))
     assert len(samples.kept) <= SAMPLES
     assert set(samples.kept) <= set(told)
     for before, behind in pairwise(samples.kept):
@@ -149,8 +150,8 @@ def test_samples_are_few_and_grow(steps: list[tuple[float, int]]) -> None:
 def test_samples_of_a_long_unit_span_all_of_it() -> None:
     samples = Samples()
     for second in range(10_000):
-        samples.add(float(second), second)
-    seconds = [at for at, _ in samples.kept]
+        samples.add(float(second), second, 0)
+    seconds = [at for at, _, _ in samples.kept]
     assert len(seconds) > SAMPLES // 3
     assert seconds[0] == 0
     assert seconds[-1] > 9000

@@ -30,11 +30,13 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report, Search, Unit
+from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
 from mirage_formal.report.reading.beside import with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.units import course, unit_of
+from mirage_formal.report.searched import Search, Unit
 
 #: Bytes of a journal that is read.
 _JOURNAL: Final = 32 << 20
@@ -155,7 +157,7 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
-                units.append(_unit(one))
+                units.append(unit_of(source, one))
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
     who = record.identity
@@ -174,12 +176,8 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
         pruned=tuple(sorted(pruned.items())),
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
+        course=course(units),
     )
-
-
-def _unit(one: UnitRecord) -> Unit:
-    states, cut = one.stats.get("states", 0), sum(one.pruned.values())
-    return Unit(one.unit, one.label, one.status, states, cut, len(one.candidates), one.milliseconds)
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:

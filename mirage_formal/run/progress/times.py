@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mirage_formal.records import SAMPLES, TimesRecord, UnitRecord
+from mirage_formal.run.work import Standing
 from mirage_formal.workers.dispatch import Done, Failed
 
 #: Digits behind the point of a second.
@@ -14,17 +15,17 @@ _DIGITS: Final = 3
 
 
 class Samples:
-    """States of one unit by seconds; as time goes on fewer of them are kept, evenly spaced.
+    """States and classes of one unit by seconds; as time goes on fewer of them are kept, evenly spaced.
 
     Attributes:
-        kept: Seconds and states, of which both grow; at most ``SAMPLES``.
+        kept: Seconds, states and classes, which grow; at most ``SAMPLES``.
     """
 
     def __init__(self) -> None:
-        self.kept: list[tuple[float, int]] = []
+        self.kept: list[tuple[float, int, int]] = []
         self._apart = 0.0
 
-    def add(self, at: float, states: int) -> None:
+    def add(self, at: float, states: int, classes: int) -> None:
         """Note how many states there are; nothing new, and what comes soon behind the last sample, is left out.
 
         Fewer than before are those of another try, which begins again.
@@ -36,9 +37,9 @@ class Samples:
         if len(self.kept) == SAMPLES:
             del self.kept[1::2]
             self._apart = (self.kept[-1][0] - self.kept[0][0]) / (len(self.kept) - 1)
-            self.add(at, states)
+            self.add(at, states, classes)
         else:
-            self.kept.append((at, states))
+            self.kept.append((at, states, classes))
 
 
 class Times:
@@ -57,22 +58,22 @@ class Times:
         """The clock goes from here on."""
         self._origin = time.monotonic()
 
-    def look(self, states: Mapping[int, int]) -> None:
+    def look(self, standing: Mapping[int, Standing]) -> None:
         """Note where units stand that are being searched.
 
         Args:
-            states: Visited so far, by the unit's position among the tasks.
+            standing: By the unit's position among the tasks.
         """
         now = time.monotonic()
-        for index, count in states.items():
-            self._seen.setdefault(index, Samples()).add(now, count)
+        for index, one in standing.items():
+            self._seen.setdefault(index, Samples()).add(now, one.states, one.classes)
 
-    def of(self, outcome: Done[Any] | Failed, states: int) -> TimesRecord | None:
+    def of(self, outcome: Done[Any] | Failed, stats: Mapping[str, int]) -> TimesRecord | None:
         """When a unit was searched that has ended just now; None if it is not known when it began.
 
         Args:
             outcome: What came of it.
-            states: All that it visited. A unit that failed counts none, and has no samples.
+            stats: Its counters in the end, which no sample exceeds; those of a unit that failed are empty.
         """
         samples = self._seen.pop(outcome.index, Samples()).kept
         if outcome.since is None:
@@ -82,7 +83,11 @@ class Times:
             begin=self._seconds(began),
             end=self._seconds(max(began, time.monotonic())),
             worker=outcome.place,
-            samples=tuple((self._seconds(at), n) for at, n in samples if at >= began and n <= states),
+            samples=tuple(
+                (self._seconds(at), states, classes)
+                for at, states, classes in samples
+                if at >= began and states <= stats.get("states", 0) and classes <= stats.get("classes", 0)
+            ),
         )
 
     def _seconds(self, at: float) -> float:
