@@ -81,6 +81,23 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of a source that belong to parts of a µGraph.
+
+    Attributes:
+        first, last: In the file.
+        parts: Nodes of the µGraph, as pictures and links name them, and what each is called; first what the lines are
+            named after, then what they compute on the way.
+        does: What they do, in words.
+    """
+
+    first: int
+    last: int
+    parts: tuple[tuple[str, str], ...]
+    does: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A launch of generated code, or of a library's product.
 
@@ -92,6 +109,7 @@ class Kernel:
         occupancy: Share of a multiprocessor's threads that can be resident, by architecture, as these figures give it.
         source: File of its text.
         first, last: Its lines there; 0 where they are not known.
+        lines: Those that belong to parts of the µGraph; empty where that is not known.
     """
 
     name: str
@@ -105,6 +123,7 @@ class Kernel:
     source: str = ""
     first: int = 0
     last: int = 0
+    lines: tuple[Lines, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,7 @@ class Code:
         kernels: In the order of their launches.
         sources: Files and their texts.
         obligations: All of them.
+        form: The other form that they compute; None where it is the candidate's own µGraph, or cannot be read.
     """
 
     directory: str
@@ -124,6 +144,7 @@ class Code:
     kernels: tuple[Kernel, ...]
     sources: tuple[tuple[str, str], ...]
     obligations: tuple[Obligation, ...]
+    form: KernelGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)

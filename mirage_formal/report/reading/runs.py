@@ -50,7 +50,8 @@ class Shown:
 
     Attributes:
         candidates: How many candidates are read; the others are counted.
-        proofs: How many of them have their proofs replayed and written out.
+        proofs: How many of them have their proofs replayed and written out, and the lines of their code tied to
+            operators.
     """
 
     candidates: int = 1000
@@ -115,7 +116,7 @@ def _candidates(
         with source.reading(about.directory):
             below = source.below(about.directory)
             one = read_candidate(below, program, about, Wanted(number < shown.proofs, number < shown.proofs))
-            one, figures = with_kernels(source, one)
+            one, figures = with_kernels(source, one, lines=number < shown.proofs)
             target = target or figures
             out.append(one)
     if summary is not None and len(summary.candidates) > shown.candidates:
@@ -123,13 +124,19 @@ def _candidates(
     return tuple(out), target
 
 
-def with_kernels(source: Source, one: Candidate) -> tuple[Candidate, TargetRecord | None]:
-    """A candidate with its kernels, where they were built, and what they were built for."""
+def with_kernels(source: Source, one: Candidate, *, lines: bool = True) -> tuple[Candidate, TargetRecord | None]:
+    """A candidate with its kernels, where they were built, and what they were built for.
+
+    Args:
+        source: The directory of its run.
+        one: The candidate.
+        lines: Whether to find which lines of code belong to which operators.
+    """
     name = f"{KERNELS}/{PurePosixPath(one.directory).name}"
     if not (source.root / name).is_dir():
         return one, None
     below = source.below(name)
-    built = read_kernels(below, one.digest)
+    built = read_kernels(below, one.digest, lines=lines)
     faults = (*one.faults, *below.faults)
     basis = Basis.FAILS if faults else one.basis
     if built is None:
