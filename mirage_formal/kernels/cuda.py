@@ -91,6 +91,12 @@ def emit(program: Program) -> str:
     return "\n".join(_Emitter(program).lines()) + "\n"
 
 
+def line_counts(program: Program, statements: Sequence[Stmt], depth: int) -> list[int]:
+    """How many lines of ``emit(program)`` each of some statements takes that stand at a depth; 1 is the body's."""
+    emitter = _Emitter(program)
+    return [sum(1 for _ in emitter.statement(one, depth)) for one in statements]
+
+
 class _Emitter:
     def __init__(self, program: Program) -> None:
         self.program = program

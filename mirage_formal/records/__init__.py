@@ -67,7 +67,6 @@ from mirage_formal.records.run import (
     DigitLemma,
     DigitRecord,
     EquivalenceRecord,
-    FoundRecord,
     HostRecord,
     Identity,
     Log2,
@@ -82,12 +81,12 @@ from mirage_formal.records.run import (
     Sha256,
     SolverRecord,
     SummaryRecord,
-    UnitRecord,
     VerdictRecord,
     VerificationRecord,
     Version,
     reported,
 )
+from mirage_formal.records.searched import SAMPLES, FoundRecord, TimesRecord, UnitRecord
 from mirage_formal.records.storage import (
     confined,
     decode,
@@ -128,6 +127,7 @@ __all__ = [
     "PROOF_FILE",
     "QUESTIONS_FILE",
     "RUN_FILE",
+    "SAMPLES",
     "SCHEMA_VERSION",
     "SEARCH_FILE",
     "STABILIZED_FILE",
@@ -180,6 +180,7 @@ __all__ = [
     "SolverRecord",
     "SummaryRecord",
     "TargetRecord",
+    "TimesRecord",
     "TuningRecord",
     "UnitRecord",
     "VerdictRecord",

@@ -112,54 +112,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
     host: HostRecord
 
 
-class FoundRecord(Record, frozen=True, kw_only=True):
-    """A candidate as a unit found it.
-
-    Attributes:
-        digest: Digest of the graph.
-        graph: Compact encoding of the graph, in base64.
-        kernels: Kernels launched.
-        estimated_us: The cost model's estimate for the run's target, in microseconds.
-    """
-
-    digest: Sha256
-    graph: bytes
-    kernels: Count
-    estimated_us: Figure
-
-
-class UnitRecord(Record, frozen=True, kw_only=True):
-    """One line of search.jsonl: one finished unit of work.
-
-    Attributes:
-        schema_version: 3.
-        key: The run's key, so that a line never counts for another run.
-        unit: Index of the unit.
-        label: What the unit is about, readable.
-        status: "done", or "failed" after its worker died or hung in every try.
-        attempts: Tries that it took.
-        stats: Counters by name (states, oracle_calls, ...).
-        pruned: Branches cut, by reason.
-        fingerprint_tests: Search-time fingerprints computed; what they did not confirm is counted in ``stats``.
-        candidates: What it found, in the engine's order.
-        milliseconds: Time the worker took.
-        error: Why it failed, or empty.
-    """
-
-    schema_version: Version = SCHEMA_VERSION
-    key: Sha256
-    unit: Count
-    label: Title
-    status: Literal["done", "failed"]
-    attempts: Positive
-    stats: dict[str, Count]
-    pruned: dict[str, Count]
-    fingerprint_tests: Count
-    candidates: tuple[FoundRecord, ...]
-    milliseconds: Figure
-    error: str = ""
-
-
 class SolverRecord(Record, frozen=True, kw_only=True):
     """One solver's answer to one obligation."""
 

@@ -29,9 +29,9 @@ from mirage_formal.records.run import (
     ManifestRecord,
     RunRecord,
     SummaryRecord,
-    UnitRecord,
     VerificationRecord,
 )
+from mirage_formal.records.searched import UnitRecord
 from mirage_formal.records.stored import ENTRY_FILE, EntryRecord
 from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
 

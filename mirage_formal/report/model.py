@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
+from mirage_formal.report.searched import Search
 
 
 class Basis(StrEnum):
@@ -80,6 +81,23 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of a source that belong to parts of a µGraph.
+
+    Attributes:
+        first, last: In the file.
+        parts: Nodes of the µGraph, as pictures and links name them, and what each is called; first what the lines are
+            named after, then what they compute on the way.
+        does: What they do, in words.
+    """
+
+    first: int
+    last: int
+    parts: tuple[tuple[str, str], ...]
+    does: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A launch of generated code, or of a library's product.
 
@@ -91,6 +109,7 @@ class Kernel:
         occupancy: Share of a multiprocessor's threads that can be resident, by architecture, as these figures give it.
         source: File of its text.
         first, last: Its lines there; 0 where they are not known.
+        lines: Those that belong to parts of the µGraph; empty where that is not known.
     """
 
     name: str
@@ -104,6 +123,7 @@ class Kernel:
     source: str = ""
     first: int = 0
     last: int = 0
+    lines: tuple[Lines, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,7 @@ class Code:
         kernels: In the order of their launches.
         sources: Files and their texts.
         obligations: All of them.
+        form: The other form that they compute; None where it is the candidate's own µGraph, or cannot be read.
     """
 
     directory: str
@@ -123,6 +144,7 @@ class Code:
     kernels: tuple[Kernel, ...]
     sources: tuple[tuple[str, str], ...]
     obligations: tuple[Obligation, ...]
+    form: KernelGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,49 +301,6 @@ class Judged:
     basis: Basis = Basis.RECORDED
     seconds: float | None = None
     faults: tuple[Fault, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One finished unit of the search, in the order in which the journal has them."""
-
-    number: int
-    label: str
-    status: str
-    states: int
-    pruned: int
-    candidates: int
-    milliseconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """How the search went.
-
-    Attributes:
-        engine, oracle, space, seed, target: What was asked for.
-        status: complete, interrupted or time-limit.
-        wall_s, workers, recalled: Of the session that ended it.
-        stats: Counters by name.
-        pruned: Branches cut, by reason; a reason names its level where the engine counts by level.
-        units: In the order of the journal.
-        allowed: The bounds of the space, as it was written.
-    """
-
-    engine: str
-    oracle: str
-    space: str
-    seed: int
-    target: str
-    status: str
-    wall_s: float
-    workers: int
-    recalled: bool
-    found: int
-    stats: tuple[tuple[str, int], ...]
-    pruned: tuple[tuple[str, int], ...]
-    units: tuple[Unit, ...]
-    allowed: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

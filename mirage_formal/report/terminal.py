@@ -12,10 +12,14 @@ from mirage_formal.report.page.peers import measured_by, peer_rows
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
+from mirage_formal.report.searched import Search
 from mirage_formal.terminal import plain
 
 #: Candidates that are listed.
 MOST: Final = 40
+#: Units of the search, and points of its course.
+_UNITS: Final = 12
+_POINTS: Final = 6
 
 
 def report_text(report: Report, width: int = 100) -> str:
@@ -39,6 +43,8 @@ def _lines(report: Report, width: int) -> Iterator[str]:
         if len(report.candidates) > MOST:
             yield f"and {len(report.candidates) - MOST} more"
     yield from _figures(report, width)
+    if report.search is not None:
+        yield from _search(report.search, width)
     for graph in report.judged[:MOST]:
         yield from _judged(graph, width)
     for title, proof in _proofs(report):
@@ -64,6 +70,26 @@ def _figures(report: Report, width: int) -> Iterator[str]:
             yield from wrap(plain(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
     for one in report.tables:
         yield from _table(one, width)
+
+
+def _search(search: Search, width: int) -> Iterator[str]:
+    """When units were searched, and the states by then; nothing where no times were recorded."""
+    timed = [(unit, unit.span) for unit in search.units if unit.span is not None]
+    if not timed:
+        return
+    yield ""
+    yield "Units by seconds of searching:"
+    for unit, span in timed[:_UNITS]:
+        when = f"worker {span.worker}, {span.begin:.2f} to {span.end:.2f} s"
+        what = f"{unit.states:,} states, {unit.classes:,} classes, {unit.status}"
+        about = f"  {unit.number}: {plain(unit.label, 200)}: {when}, {what}"
+        yield from wrap(about, width, subsequent_indent="    ")
+    if len(timed) > _UNITS:
+        yield f"  and {len(timed) - _UNITS} more"
+    last = len(search.course) - 1
+    points = [search.course[n] for n in sorted({round(last * at / _POINTS) for at in range(1, _POINTS + 1)})]
+    said = "; ".join(f"by {at:.2f} s {states:,} and {classes:,}" for at, states, classes in points)
+    yield from wrap(f"States and classes of all units: {said}", width, subsequent_indent="  ")
 
 
 def _table(one: Table, width: int) -> Iterator[str]:

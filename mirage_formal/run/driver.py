@@ -46,6 +46,7 @@ from mirage_formal.run.place.lock import writing
 from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Watch, silent
 from mirage_formal.run.progress.counts import Counts
+from mirage_formal.run.progress.times import Times
 from mirage_formal.run.ranking import most_us, rank
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
@@ -197,6 +198,7 @@ class _Run:
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
         self.counts = Counts(store.units.values())
+        self.times = Times(store.units.values())
         self.evidence: Evidence | None = None
 
     def report(self) -> Report:
@@ -234,6 +236,7 @@ class _Run:
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
         tasks = [UnitTask(self.job, self.key, unit) for unit in todo]
         left = len(tasks)
+        self.times.start()
         limit_s, deadline = self.limits.unit_s, self.limits.search
         for outcome in self.executor.run(search_unit, tasks, limit_s=limit_s, deadline=deadline):
             match outcome:
@@ -242,6 +245,7 @@ class _Run:
                     self._record(todo[outcome.index], outcome)
                 case Slow():
                     self.remarks.append(_slow(todo[outcome.index], outcome))
+            self.times.look(self.executor.said)
             self._show(Phase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
@@ -266,14 +270,14 @@ class _Run:
                 record = msgspec.structs.replace(record, attempts=outcome.attempts)
             case Failed():
                 record = _failed(self.key, unit, outcome)
-        self._append(record)
+        self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats)))
 
     def _append(self, record: UnitRecord) -> None:
         self.store.append(record)
         self.counts.add(record)
 
     def _show(self, phase: Phase, done: int, total: int) -> None:
-        live = self.executor.said if phase is Phase.SEARCH else ()
+        live = self.executor.said.values() if phase is Phase.SEARCH else ()
         verified = (0, 0) if self.evidence is None else (self.evidence.accepted, len(self.evidence.rejected))
         progress = self.counts.progress((phase, done, total), live, verified)
         self.watch(replace(progress, remark=self.remarks[-1]) if self.remarks else progress)

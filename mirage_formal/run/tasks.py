@@ -44,8 +44,8 @@ from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
-from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified, UnitTask
-from mirage_formal.search.engine import Engine, Unit, counted
+from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
+from mirage_formal.search.engine import Engine, Stats, Unit, counted
 from mirage_formal.search.joined import spread
 from mirage_formal.search.tails import rounded
 from mirage_formal.search.thread import fuse_threads
@@ -119,7 +119,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     program = job.sought.program if longer is None else longer.program
     gate = Gate(program, job.options.seed)
     options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
-    with counted() as so_far, telling(lambda: (so_far().states, so_far().pruned)):
+    with counted() as so_far, telling(lambda: _standing(so_far())):
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}
     for candidate in result.candidates:
@@ -140,6 +140,10 @@ def search_unit(task: UnitTask) -> UnitRecord:
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),
     )
+
+
+def _standing(stats: Stats) -> Standing:
+    return Standing(stats.states, stats.classes, stats.pruned)
 
 
 def _found(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:

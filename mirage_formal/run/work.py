@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,15 @@ class UnitTask:
     job: Job
     key: str
     unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a unit stands that is being searched: its counters so far, and what was pruned, by reason."""
+
+    states: int
+    classes: int
+    pruned: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

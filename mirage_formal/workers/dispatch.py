@@ -42,6 +42,8 @@ class Done(Generic[R]):
         attempts: Workers that it was given to.
         milliseconds: Time that its worker took.
         cpu_milliseconds: Processor time that its worker took, with that of processes it waited for.
+        since: Value of time.monotonic() when it was given to the worker that answered; None if nobody knows.
+        place: Number of the place where that was, see ``Slot``.
     """
 
     index: int
@@ -49,6 +51,8 @@ class Done(Generic[R]):
     attempts: int
     milliseconds: float
     cpu_milliseconds: float = 0.0
+    since: float | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,16 @@ class Failed:
         reason: Of the last try.
         attempts: Workers that it was given to.
         overdue: Whether the last try took longer than it was given.
+        since: Value of time.monotonic() when the last try began; None if nobody knows.
+        place: Number of the place where that was, see ``Slot``.
     """
 
     index: int
     reason: str
     attempts: int
     overdue: bool = False
+    since: float | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +129,15 @@ class Slot:
         task: What is being computed, if anything.
         since: Value of time.monotonic() when that was sent.
         said: What it last said of itself, if it has, see ``notes``.
+        place: Its number among the places, from 0, once it was given a task; one that takes the place of another has
+            that one's number.
     """
 
     home: str
     task: int | None = field(default=None, init=False)
     since: float = field(default=0.0, init=False)
     said: Any = field(default=None, init=False)
+    place: int = field(default=-1, init=False)
 
 
 S = TypeVar("S", bound=Slot)
@@ -176,10 +187,9 @@ class Executor(ABC, Generic[S]):
         """Tasks that are computed at a time."""
 
     @property
-    def said(self) -> list[Any]:
-        """What the tasks that are being computed now say of themselves, see ``notes``; for progress displays."""
-        by_task = {slot.task: slot.said for slot in self._slots if slot.task is not None and slot.said is not None}
-        return list(by_task.values())
+    def said(self) -> dict[int, Any]:
+        """What the tasks that are being computed now say of themselves, see ``notes``, by position among the tasks."""
+        return {slot.task: slot.said for slot in self._slots if slot.task is not None and slot.said is not None}
 
     @abstractmethod
     def close(self) -> None:
@@ -268,6 +278,8 @@ class Executor(ABC, Generic[S]):
     def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
         # Busy before it is sent: whatever interrupts from here on, ``run`` stops what may have begun.
         slot.task, slot.since, slot.said = index, time.monotonic(), None
+        if slot.place < 0:
+            slot.place = min(set(range(len(self._slots) + 1)) - {other.place for other in self._slots})
         if not self._send(slot, function, task, limit_s):
             slot.task = None
             return False
@@ -300,7 +312,7 @@ class Executor(ABC, Generic[S]):
                     self._stop(other)
                 book.seconds.append(seconds)
                 book.settle(index)
-                return Done(index, value, book.starts[index], milliseconds, cpu_milliseconds)
+                return Done(index, value, book.starts[index], milliseconds, cpu_milliseconds, slot.since, slot.place)
             case Lost(reason, overdue):
                 book.failures[index] += 1
                 if any(other.task == index for other in self._slots):
@@ -309,7 +321,7 @@ class Executor(ABC, Generic[S]):
                     book.waiting.append(index)
                     return None
                 book.settle(index)
-                return Failed(index, reason, book.starts[index], overdue)
+                return Failed(index, reason, book.starts[index], overdue, slot.since, slot.place)
 
     def _slow_ones(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> Iterator[Slow]:
         """Tasks that have become slow, and those that are now computed a second time; each once."""

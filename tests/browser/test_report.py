@@ -130,6 +130,45 @@ def test_a_step_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Open
     opened.quiet()
 
 
+def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening) -> None:
+    opened = opening(pages["small"])
+    page = opened.page
+    source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).first
+    source.locator("> summary").focus()
+    page.keyboard.press("Enter")
+    link = source.locator('.of a.goto:text-is("exp")').first
+    wanted = link.get_attribute("data-goto").split(":")[1]
+    link.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.dataset.node") == wanted
+    assert page.locator(".here").count() == 1
+    source.evaluate("one => { one.open = false }")
+    page.locator("article.candidate button.to-code").first.focus()
+    page.keyboard.press("Enter")
+    assert source.evaluate("one => one.open")
+    assert page.evaluate("document.activeElement.dataset.goto").endswith(wanted)
+    opened.quiet()
+
+
+def test_charts_of_the_search_have_their_tables(pages: dict[str, Path], opening: Opening) -> None:
+    opened = opening(pages["small"])
+    page = opened.page
+    for figure in page.locator("#search figure").all():
+        behind = figure.locator("details")
+        assert not behind.locator("table").is_visible()
+        behind.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert behind.locator("table").is_visible()
+    bars = page.locator("#search figure").first.locator("rect.bar title").all()
+    rows = page.locator("#search figure").first.locator("tbody tr").all()
+    assert len(bars) == len(rows) >= 1
+    for bar, row in zip(bars, rows, strict=True):
+        number, about, _, worker, began, ended = [cell.inner_text() for cell in row.locator("td").all()[:6]]
+        assert bar.text_content().startswith(f"{number}: {about}: {began} s to {ended} s, worker {worker}, ")
+    assert page.locator("#search polyline.curve").count() >= 1
+    opened.quiet()
+
+
 def test_two_candidates_side_by_side_show_what_differs(pages: dict[str, Path], opening: Opening) -> None:
     opened = opening(pages["small"])
     page = opened.page

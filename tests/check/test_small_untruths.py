@@ -83,6 +83,12 @@ def twice(record: Any) -> None:
 CANDIDATE, KERNELS = "candidates/001-*/", "kernels/001-*/"
 UNTRUTHS: dict[str, tuple[str, Change, str]] = {
     "negative time of a unit": ("search.jsonl", at(0, "milliseconds", value=-1.0), ">= 0"),
+    "a unit that begins before the search": ("search.jsonl", at(0, "times", "begin", value=-0.5), ">= 0"),
+    "a unit that ends in thirty years": ("search.jsonl", at(0, "times", "end", value=1e300), "<= 1000000000"),
+    "a time that is a text": ("search.jsonl", at(0, "times", "end", value="late"), "Expected `float`, got `str`"),
+    "a million samples": ("search.jsonl", at(0, "times", "samples", value=[[0, 1, 0]] * 10**6), "of length <= 32"),
+    "states that were not visited": ("search.jsonl", at(0, "times", "samples", value=[[0, -1, 0]]), ">= 0"),
+    "a sample that is no pair": ("search.jsonl", at(0, "times", "samples", value=[[0]]), "of length 3"),
     "negative time of a run": ("summary.json", at("wall_s", value=-0.001), ">= 0"),
     "negative time of a solver": (CANDIDATE + "proof.jsonl", at(0, "z3", "milliseconds", value=-3), ">= 0"),
     "negative time of an obligation": (KERNELS + "obligations.jsonl", at(0, "milliseconds", value=-1.5), ">= 0"),

@@ -20,6 +20,7 @@ from mirage_formal.run.progress import Phase, Progress, choice, counts, display
 from mirage_formal.run.progress.bars import Bars
 from mirage_formal.run.progress.counts import Counts, Forecast
 from mirage_formal.run.settings import Settings
+from mirage_formal.run.work import Standing
 from mirage_formal.search.engine import Stats, Tally, counted
 from mirage_formal.workers import notes
 from mirage_formal.workers.pool import Pool
@@ -80,12 +81,12 @@ def test_a_pool_hears_what_its_workers_say(tmp_path: Path) -> None:
     file = tmp_path / "go"
     with Pool(1) as pool:
         for outcome in pool.run(step_by_step, [str(file)], limit_s=300):
-            if pool.said == [1]:
+            if pool.said == {0: 1}:
                 file.touch()
             if outcome is not None:
                 assert getattr(outcome, "value", None) == 2
         assert file.exists()
-        assert pool.said == []
+        assert pool.said == {}
 
 
 def test_states_of_units_that_run_are_among_those_of_a_run(tmp_path: Path) -> None:
@@ -111,14 +112,14 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     total = Counts([unit(100, {"shape": 5}, 9.0)])
     clock.ahead = 2.0
     total.add(unit(50, {"shape": 1, "copy": 9}, 7.0))
-    shown = total.progress((Phase.SEARCH, 1, 9), [(30, {"copy": 1}), (20, {})], (4, 2))
+    shown = total.progress((Phase.SEARCH, 1, 9), [Standing(30, 3, {"copy": 1}), Standing(20, 0, {})], (4, 2))
     assert (shown.states, shown.pruned, dict(shown.pruned_by)) == (200, 16, {"copy": 10, "shape": 6})
     assert (shown.best_us, shown.candidates, shown.proved, shown.refused) == (7.0, 1, 4, 2)
     assert shown.recent_states_per_s == 50.0  # what an earlier process has visited is not counted
     clock.ahead = 12.0
-    total.progress((Phase.SEARCH, 1, 9), [(90, {})], (4, 2))
+    total.progress((Phase.SEARCH, 1, 9), [Standing(90, 0, {})], (4, 2))
     clock.ahead = 22.0
-    assert total.progress((Phase.SEARCH, 1, 9), [(190, {})], (4, 2)).recent_states_per_s == 10.0
+    assert total.progress((Phase.SEARCH, 1, 9), [Standing(190, 0, {})], (4, 2)).recent_states_per_s == 10.0
 
 
 def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

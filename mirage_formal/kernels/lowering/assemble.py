@@ -43,28 +43,39 @@ from mirage_formal.kernels.program.step import (
 
 def lower(plan: Plan) -> Program:
     """The Program of a plan."""
-    cx = Context(plan, plan.ops)
-    body: list[Stmt] = [
-        Registers(registers.name(number), tensor.placement.registers.count)
-        for number, tensor in enumerate(plan.tensors)
-        if tensor.placement.registers is not None
-    ]
-    body += [stmt for step in plan.before for stmt in _step(cx, step)]
-    if plan.loop:
-        variable = cx.ix.named("it", plan.forloop_range)
-        cx.iteration = variable
-        inside = [stmt for step in plan.loop for stmt in _step(cx, step)]
-        body.append(For(variable.name, plan.forloop_range, tuple(inside)))
-        cx.iteration = ZERO
-    body += [stmt for step in plan.after for stmt in _step(cx, step)]
+    body, _ = statements(plan)
     return Program(
         plan.name,
         tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params),
         plan.buffers,
         plan.grid,
         plan.threads,
-        tuple(body),
+        tuple(statement for _, statement in body),
     )
+
+
+#: Statements, each with the step that it is a part of; of declarations and of the loop there is none.
+Owned = list[tuple[Step | None, Stmt]]
+
+
+def statements(plan: Plan) -> tuple[Owned, Owned]:
+    """The statements of a plan's body, and those of its loop, in order."""
+    cx = Context(plan, plan.ops)
+    body: Owned = [
+        (None, Registers(registers.name(number), tensor.placement.registers.count))
+        for number, tensor in enumerate(plan.tensors)
+        if tensor.placement.registers is not None
+    ]
+    body += [(step, made) for step in plan.before for made in _step(cx, step)]
+    inside: Owned = []
+    if plan.loop:
+        variable = cx.ix.named("it", plan.forloop_range)
+        cx.iteration = variable
+        inside = [(step, made) for step in plan.loop for made in _step(cx, step)]
+        body.append((None, For(variable.name, plan.forloop_range, tuple(made for _, made in inside))))
+        cx.iteration = ZERO
+    body += [(step, made) for step in plan.after for made in _step(cx, step)]
+    return body, inside
 
 
 def _step(cx: Context, step: Step) -> Iterable[Stmt]:

@@ -39,12 +39,15 @@ class Flat:
         ops: Its operators; every tensor that is no input is the result of one.
         outputs: For each output saver, the tensor that it writes.
         iterations: Iterations of the loop; 1 if there is none.
+        makers: For each tensor the position of the operator that it is a part of, in the block graph with its thread
+            graphs opened (``graph.edit.inlined``); -1 for an input iterator's.
     """
 
     tensors: tuple[PlanTensor, ...]
     ops: tuple[FlatOp, ...]
     outputs: tuple[int, ...]
     iterations: int
+    makers: tuple[int, ...]
 
 
 def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
@@ -64,7 +67,7 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
         moving = iterator.fmap is not None and block.forloop_range > 1
         values.append(work.tensor(tile.shape, tile.dtype, Phase.LOOP if moving else Phase.BEFORE))
     number = len(values)
-    for item in block.ops:
+    for work.position, item in enumerate(block.ops):
         args = [values[n] for n in item.operands]
         assert isinstance(item, Op)
         values += work.operator(item, args, types[number].shape)
@@ -79,6 +82,8 @@ class _Expansion:
     block: BlockGraph
     tensors: list[PlanTensor] = field(default_factory=list)
     ops: list[FlatOp] = field(default_factory=list)
+    makers: list[int] = field(default_factory=list)
+    position: int = -1
 
     @property
     def single(self) -> bool:
@@ -86,6 +91,7 @@ class _Expansion:
 
     def tensor(self, shape: Shape, dtype: DType, phase: Phase) -> int:
         self.tensors.append(PlanTensor(shape, dtype, phase))
+        self.makers.append(self.position)
         return len(self.tensors) - 1
 
     def _phase(self, operands: tuple[int, ...]) -> Phase:
@@ -289,6 +295,7 @@ def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
         tuple(_renumbered(op, new) for op in kept),
         tuple(new[n] for n in outputs),
         work.block.forloop_range,
+        tuple(work.makers[n] for n in numbers),
     )
 
 

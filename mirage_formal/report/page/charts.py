@@ -74,6 +74,14 @@ def figure(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
+def _tick(value: float) -> str:
+    """A number beside an axis, where five digits would not fit."""
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(factor, 1e4):
+            return f"{value / factor:.4g}{letter}" if abs(value) < 1e12 else f"{value:.1e}"
+    return figure(value)
+
+
 def scatter(
     title: str, x: Axis, y: Axis, dots: Sequence[Dot], lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 ) -> Markup:
@@ -94,29 +102,59 @@ def scatter(
     return _svg(title, joined(parts), _HEIGHT)
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, float, str]], unit: str) -> Markup:
-    """Bars one below another: name, start, length, words; as a Gantt chart where they do not start at 0."""
-    high = max((start + length for _, start, length, _ in rows), default=1.0) or 1.0
-    step = 18.0
-    axis = Axis(unit, 0.0, high * 1.02)
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A piece of a row, from a start on: what it says, and whether it is one of a kind that stands out."""
+
+    start: float
+    length: float
+    words: str
+    strong: bool = False
+
+
+def bars(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], unit: str) -> Markup:
+    """Rows with names one below another, each with bars: a Gantt chart where these do not start at 0."""
+    high = max((bar.start + bar.length for _, row in rows for bar in row), default=0.0)
+    step, left = 18.0, 200.0
+    axis = Axis(unit, 0.0, max(high * 1.02, 1e-3))
     parts: list[Markup] = []
     bottom = _TOP + step * len(rows)
     for value in axis.ticks():
-        px = 200 + axis.at(value) * (_WIDTH - 200 - _RIGHT)
-        parts.append(element("line", {"class": "grid", "x1": px, "x2": px, "y1": _TOP, "y2": f"{bottom:.1f}"}))
+        px = left + axis.at(value) * (_WIDTH - left - _RIGHT)
+        ends = {"x1": f"{px:.1f}", "x2": f"{px:.1f}", "y1": _TOP, "y2": f"{bottom:.1f}"}
+        parts.append(element("line", {"class": "grid"} | ends))
         where = {"class": "tick", "x": f"{px:.1f}", "y": f"{bottom + 14:.1f}", "text-anchor": "middle"}
         parts.append(element("text", where, figure(value)))
-    for at, (name, start, length, words) in enumerate(rows):
+    for at, (name, row) in enumerate(rows):
         y = _TOP + at * step
-        left = 200 + axis.at(start) * (_WIDTH - 200 - _RIGHT)
-        width = max(1.0, axis.at(length) * (_WIDTH - 200 - _RIGHT))
-        label = {"class": "tick", "x": "194", "y": f"{y + 12:.1f}", "text-anchor": "end"}
+        label = {"class": "tick", "x": f"{left - 6:.0f}", "y": f"{y + 12:.1f}", "text-anchor": "end"}
         parts.append(element("text", label, name if len(name) < 32 else f"{name[:30]}…"))
-        bar = {"class": "bar", "x": f"{left:.1f}", "y": f"{y + 2:.1f}", "width": f"{width:.1f}", "height": "13"}
-        parts.append(element("rect", bar, element("title", None, words)))
+        for bar in row:
+            x = left + axis.at(bar.start) * (_WIDTH - left - _RIGHT)
+            width = max(1.0, axis.at(bar.length) * (_WIDTH - left - _RIGHT))
+            box = {"class": "bar strong" if bar.strong else "bar", "x": f"{x:.1f}", "y": f"{y + 2:.1f}"}
+            box |= {"width": f"{width:.1f}", "height": "13"}
+            parts.append(element("rect", box, element("title", None, bar.words)))
     end = {"class": "axis", "x": f"{_WIDTH - _RIGHT:.0f}", "y": f"{bottom + 30:.1f}", "text-anchor": "end"}
     parts.append(element("text", end, unit))
     return _svg(title, joined(parts), bottom + 38)
+
+
+def curves(title: str, x: Axis, y: Axis, lines: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]) -> Markup:
+    """Lines with names through points, each of which says something."""
+    parts = [_frame(x, y)]
+    for number, (name, points) in enumerate(lines):
+        placed = [(*_place(x, y, px, py), words) for px, py, words in points]
+        kind = f"curve-{number}"
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py, _ in placed)
+        parts.append(element("polyline", {"class": f"curve {kind}", "points": path}))
+        for px, py, words in placed:
+            about = {"cx": f"{px:.1f}", "cy": f"{py:.1f}", "r": "2.5", "class": f"point {kind}"}
+            parts.append(element("circle", about, element("title", None, words)))
+        px, py, _ = placed[-1]
+        where = {"class": "axis", "x": f"{px:.1f}", "y": f"{max(py - 8, _TOP):.1f}", "text-anchor": "end"}
+        parts.append(element("text", where, name))
+    return _svg(title, joined(parts), _HEIGHT)
 
 
 def _place(x: Axis, y: Axis, px: float, py: float) -> tuple[float, float]:
@@ -131,12 +169,12 @@ def _frame(x: Axis, y: Axis) -> Markup:
         px = _LEFT + x.at(value) * (right - _LEFT)
         parts.append(element("line", {"class": "grid", "x1": f"{px:.1f}", "x2": f"{px:.1f}", "y1": _TOP, "y2": bottom}))
         about = {"class": "tick", "x": f"{px:.1f}", "y": bottom + 16, "text-anchor": "middle"}
-        parts.append(element("text", about, figure(value)))
+        parts.append(element("text", about, _tick(value)))
     for value in y.ticks():
         py = bottom - y.at(value) * (bottom - _TOP)
         parts.append(element("line", {"class": "grid", "x1": _LEFT, "x2": right, "y1": f"{py:.1f}", "y2": f"{py:.1f}"}))
         about = {"class": "tick", "x": _LEFT - 6, "y": f"{py + 4:.1f}", "text-anchor": "end"}
-        parts.append(element("text", about, figure(value)))
+        parts.append(element("text", about, _tick(value)))
     across = {"class": "axis", "x": (right + _LEFT) / 2, "y": _HEIGHT - 8, "text-anchor": "middle"}
     up = {"class": "axis", "transform": f"translate(14,{bottom / 2:.0f}) rotate(-90)", "text-anchor": "middle"}
     return joined([*parts, element("text", across, x.title), element("text", up, y.title)])

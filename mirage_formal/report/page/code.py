@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from html import escape
+from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.report.model import Code, Kernel
+from mirage_formal.report.model import Code, Kernel, Lines
+from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
 from mirage_formal.terminal import plain
 
@@ -23,6 +26,7 @@ _TOKEN: Final = re.compile(
 #: Lines of a source, and obligations of a kernel, that are shown.
 _LINES: Final = 6000
 _OBLIGATIONS: Final = 400
+_NONE: Final[Mapping[int, tuple[str, Markup]]] = MappingProxyType({})
 
 
 _PYTHON: Final = re.compile(
@@ -52,10 +56,19 @@ def highlighted(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
     return Markup("".join([*out, escape(text[at:])]))
 
 
-def numbered(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
-    """Highlighted code with a number for each line; see ``highlighted``."""
+def numbered(source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, tuple[str, Markup]] = _NONE) -> Markup:
+    """Highlighted code with a number for each line; see ``highlighted``.
+
+    Args:
+        source: The text.
+        token: What it is made of.
+        marks: By number of a line: a class of it, and what stands at its right.
+    """
     shown = highlighted(source, token).rstrip("\n").split("\n")
-    rows = (f'<span class="l" data-line="{n}">{line}</span>' for n, line in enumerate(shown, 1))
+    rows = []
+    for n, line in enumerate(shown, 1):
+        kind, beside = marks.get(n, ("", Markup("")))
+        rows.append(f'<span class="{f"l {kind}".rstrip()}" data-line="{n}">{beside}{line}</span>')
     return element("pre", {"class": "code", "tabindex": "0"}, Markup("\n".join(rows)))
 
 
@@ -68,6 +81,9 @@ def code_section(code: Code | None) -> Markup:
         "(equivalence.json); numbers of operators below are those of that form."
     )
     notes = [] if code.own else [element("p", None, other)]
+    if code.form is not None:
+        drawn = graph_section(code.form, "form", {})
+        notes.append(details("The µGraph of that form", drawn, attributes={"class": "source"}))
     return joined([*notes, _launches(code), *(_source(name, text, code) for name, text in code.sources), _safety(code)])
 
 
@@ -104,9 +120,45 @@ def _operator(one: Kernel, code: Code) -> Markup | str:
     if one.operator < 0:
         return "a copy to an output"
     name = f"operator {one.operator}"
-    if not code.own:
-        return name
-    return element("a", {"href": "#candidate", "class": "goto", "data-goto": f"candidate:op{one.operator}"}, name)
+    return _linked(f"op{one.operator}", name, code)
+
+
+def _linked(node: str, shown: str, code: Code) -> Markup | str:
+    """A name of a node, as a link to where it is drawn."""
+    if not code.own and code.form is None:
+        return shown
+    drawn = "candidate" if code.own else "form"
+    return element("a", {"href": "#candidate", "class": "goto", "data-goto": f"{drawn}:{node}"}, shown)
+
+
+def _marks(name: str, code: Code) -> dict[int, tuple[str, Markup]]:
+    """What stands beside lines of a source: where a piece begins, what it does and of which parts of the µGraph."""
+    marks: dict[int, tuple[str, Markup]] = {}
+    pieces = [piece for one in code.kernels if one.source == name for piece in one.lines]
+    for number, piece in enumerate(pieces):
+        kind = f"part part-{number % 2}"
+        marks |= dict.fromkeys(range(piece.first, piece.last + 1), (kind, Markup("")))
+        marks[piece.first] = (kind, element("span", {"class": "of"}, f"{piece.does}: ", _parts(piece, code)))
+    return marks
+
+
+def _parts(piece: Lines, code: Code) -> Markup:
+    """What lines belong to."""
+    return joined((_linked(node, label, code) for node, label in piece.parts), ", ")
+
+
+def _by_lines(name: str, code: Code) -> Markup | None:
+    """The same as a table; None where it is not known."""
+    rows = [
+        (f"{piece.first}–{piece.last}", piece.does, _parts(piece, code), ", ".join(node for node, _ in piece.parts))
+        for one in code.kernels
+        if one.source == name
+        for piece in one.lines
+    ]
+    if not rows:
+        return None
+    title = f"Lines of {name} by what they compute; barriers, declarations and loops belong to nothing"
+    return details("The same as a table", table(title, ("lines", "do", "of", "nodes"), rows))
 
 
 def _by_arch(values: tuple[tuple[str, int], ...]) -> str:
@@ -119,7 +171,8 @@ def _source(name: str, text: str, code: Code) -> Markup:
     )
     count = text.count("\n") + 1
     more = f"; the first {_LINES} are shown" if count > _LINES else ""
-    return details(f"{name}: {count} lines{more}. {of}", numbered(text), attributes={"class": "source"})
+    shown = numbered(text, marks=_marks(name, code))
+    return details(f"{name}: {count} lines{more}. {of}", shown, _by_lines(name, code), attributes={"class": "source"})
 
 
 def _safety(code: Code) -> Markup:

@@ -6,12 +6,10 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import launched
-from mirage_formal.report.model import Floor, Report, Search
-from mirage_formal.report.page.charts import Dot, bars, figure, logarithmic, scatter
+from mirage_formal.report.model import Floor, Report
+from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-
-#: Units that are drawn; the table has all.
-_BARS = 60
+from mirage_formal.report.page.units import course_section, units_section
 
 
 def search_section(report: Report) -> Markup:
@@ -34,32 +32,12 @@ def search_section(report: Report) -> Markup:
     return joined(
         [
             element("dl", {"class": "facts"}, *rows),
-            _units(search),
+            units_section(search),
+            course_section(search),
             element("div", {"class": "columns"}, counters, cut) if search.stats or search.pruned else None,
             details("What the space allowed", allowed) if search.allowed else None,
         ]
     )
-
-
-def _units(search: Search) -> Markup:
-    if not search.units:
-        return Markup("")
-    slow = sorted(search.units, key=lambda unit: -unit.milliseconds)[:_BARS]
-    chosen = [unit for unit in search.units if unit in slow]
-    shown = [
-        (f"{unit.number}: {unit.label}", 0.0, unit.milliseconds / 1e3,
-         f"{unit.label}: {unit.milliseconds / 1e3:.2f} s, {unit.states:,} states, {unit.candidates} candidates")
-        for unit in chosen
-    ]  # fmt: skip
-    title = "Seconds of the units of the search, in the order in which they finished (when they began is not recorded)"
-    rows = [
-        (str(unit.number), unit.label, unit.status, f"{unit.milliseconds / 1e3:.2f}", f"{unit.states:,}",
-         f"{unit.pruned:,}", str(unit.candidates))
-        for unit in search.units
-    ]  # fmt: skip
-    head = ("unit", "about", "status", "seconds", "states", "pruned", "candidates")
-    behind = details("The same as a table", table(title, head, rows))
-    return element("figure", None, bars(title, shown, "seconds"), element("figcaption", None, title), behind)
 
 
 def roofline_section(report: Report) -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
@@ -29,6 +29,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Code, Kernel, Measured, Obligation
+from mirage_formal.report.reading.lines import lines_of
 from mirage_formal.report.reading.source import Source
 
 #: Obligations that are listed; all are counted.
@@ -55,8 +56,14 @@ class Built:
     target: TargetRecord
 
 
-def read_kernels(source: Source, digest: str) -> Built | None:
-    """The kernels of a candidate; None where nothing of them can be read. Faults are the source's."""
+def read_kernels(source: Source, digest: str, *, lines: bool = True) -> Built | None:
+    """The kernels of a candidate; None where nothing of them can be read. Faults are the source's.
+
+    Args:
+        source: Their directory.
+        digest: Of the candidate.
+        lines: Whether to find which lines of code belong to which operators.
+    """
     with source.reading(MANIFEST_FILE):
         manifest = unsealed(source.data(MANIFEST_FILE), KernelManifestRecord, MANIFEST_FILE)
         if manifest.candidate != digest:
@@ -69,11 +76,17 @@ def read_kernels(source: Source, digest: str) -> Built | None:
         plans = source.value(PLAN_FILE, lambda data: decode(data, PlanRecord, PLAN_FILE))
         planned = {one.kernel: one for one in plans.kernels} if plans else {}
         texts = _texts(source, launches)
-        kernels = tuple(_kernel(one, planned, texts, manifest.target) for one in launches.launches)
+        graph = source.graph(LAUNCH_FILE, launches.graph)
+        made = {} if not lines or graph is None or plans is None else lines_of(graph, manifest.target, plans, texts)
+        kernels = tuple(
+            replace(one, lines=made.get((one.source, one.operator), ()))
+            for one in (_kernel(one, planned, texts, manifest.target) for one in launches.launches)
+        )
         own = manifest.graph == manifest.candidate
-        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source))
+        form = None if own else graph
+        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source), form)
         measured = _measured(source, sha256(source.data(MANIFEST_FILE)))
-        return Built(code_, source.graph(LAUNCH_FILE, launches.graph), measured, manifest.target)
+        return Built(code_, graph, measured, manifest.target)
     return None
 
 

@@ -30,11 +30,13 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report, Search, Unit
+from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
 from mirage_formal.report.reading.beside import with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.units import course, unit_of
+from mirage_formal.report.searched import Search, Unit
 
 #: Bytes of a journal that is read.
 _JOURNAL: Final = 32 << 20
@@ -48,7 +50,8 @@ class Shown:
 
     Attributes:
         candidates: How many candidates are read; the others are counted.
-        proofs: How many of them have their proofs replayed and written out.
+        proofs: How many of them have their proofs replayed and written out, and the lines of their code tied to
+            operators.
     """
 
     candidates: int = 1000
@@ -113,7 +116,7 @@ def _candidates(
         with source.reading(about.directory):
             below = source.below(about.directory)
             one = read_candidate(below, program, about, Wanted(number < shown.proofs, number < shown.proofs))
-            one, figures = with_kernels(source, one)
+            one, figures = with_kernels(source, one, lines=number < shown.proofs)
             target = target or figures
             out.append(one)
     if summary is not None and len(summary.candidates) > shown.candidates:
@@ -121,13 +124,19 @@ def _candidates(
     return tuple(out), target
 
 
-def with_kernels(source: Source, one: Candidate) -> tuple[Candidate, TargetRecord | None]:
-    """A candidate with its kernels, where they were built, and what they were built for."""
+def with_kernels(source: Source, one: Candidate, *, lines: bool = True) -> tuple[Candidate, TargetRecord | None]:
+    """A candidate with its kernels, where they were built, and what they were built for.
+
+    Args:
+        source: The directory of its run.
+        one: The candidate.
+        lines: Whether to find which lines of code belong to which operators.
+    """
     name = f"{KERNELS}/{PurePosixPath(one.directory).name}"
     if not (source.root / name).is_dir():
         return one, None
     below = source.below(name)
-    built = read_kernels(below, one.digest)
+    built = read_kernels(below, one.digest, lines=lines)
     faults = (*one.faults, *below.faults)
     basis = Basis.FAILS if faults else one.basis
     if built is None:
@@ -155,7 +164,7 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
-                units.append(_unit(one))
+                units.append(unit_of(source, one))
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
     who = record.identity
@@ -174,12 +183,8 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
         pruned=tuple(sorted(pruned.items())),
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
+        course=course(units),
     )
-
-
-def _unit(one: UnitRecord) -> Unit:
-    states, cut = one.stats.get("states", 0), sum(one.pruned.values())
-    return Unit(one.unit, one.label, one.status, states, cut, len(one.candidates), one.milliseconds)
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:

@@ -6,10 +6,11 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
 from mirage_formal.records.whole import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
-from mirage_formal.report.model import Basis, Candidate, Part, Report, Search
+from mirage_formal.report.model import Basis, Candidate, Part, Report
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.runs import floor, with_kernels
 from mirage_formal.report.reading.source import Source
+from mirage_formal.report.searched import Search
 
 
 def read_whole(source: Source) -> Report:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.work import Standing
 
 #: Seconds of which the speed is shown.
 RECENT_S: Final = 5.0
@@ -62,22 +63,20 @@ class Counts:
             self.digests.add(found.digest)
             self._best_us = found.estimated_us if self._best_us is None else min(self._best_us, found.estimated_us)
 
-    def progress(
-        self, stage: tuple[Phase, int, int], live: Iterable[tuple[int, Mapping[str, int]]], verified: tuple[int, int]
-    ) -> Progress:
+    def progress(self, stage: tuple[Phase, int, int], live: Iterable[Standing], verified: tuple[int, int]) -> Progress:
         """Where the run stands.
 
         Args:
             stage: The phase, what is done of it, and all of it.
-            live: States and what was pruned, of each unit that is being searched.
+            live: Where each unit stands that is being searched.
             verified: Candidates that were proved, and that were refused.
         """
         phase, done, total = stage
         now = time.monotonic()
         states, pruned = self._states, self._pruned
-        for more, by in live:
-            states += more
-            pruned = pruned + Counter(by)
+        for one in live:
+            states += one.states
+            pruned = pruned + Counter(one.pruned)
         return Progress(
             phase=phase,
             done=done,

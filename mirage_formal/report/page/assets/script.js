@@ -182,6 +182,11 @@
     const wanted = `${name}:${id}`;
     return all("details.group", within).filter((group) => group.dataset.nodes.split(" ").includes(wanted));
   };
+  const codeOf = (from, name, id) => {
+    const within = from.closest("article");
+    const wanted = `${name}:${id}`;
+    return within ? all(".code .of a", within).filter((link) => link.dataset.goto === wanted || link.dataset.goto.startsWith(`${wanted}.`)) : [];
+  };
   const choose = (node, graph) => {
     const about = one("output.about", graph);
     const title = one("title", node);
@@ -191,6 +196,12 @@
     if (inside) {
       const button = make("button", "Open what is inside", { type: "button" });
       button.addEventListener("click", () => { reveal(inside); one("summary", inside).focus(); inside.scrollIntoView(); });
+      about.append(button);
+    }
+    const lines = codeOf(graph, graph.dataset.graph, node.dataset.node);
+    if (lines.length) {
+      const button = make("button", "Show its lines of code", { type: "button", class: "to-code" });
+      button.addEventListener("click", () => { reveal(lines[0]); lines[0].focus(); lines[0].scrollIntoView({ block: "center" }); });
       about.append(button);
     }
     const found = steps(graph, graph.dataset.graph, node.dataset.node);

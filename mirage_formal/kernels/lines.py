@@ -1,0 +1,184 @@
+"""Which lines of a kernel's CUDA C++ belong to which operator of its block graph.
+
+The text says nothing about it and does not change for it: the steps of the plan are lowered once more, in the same
+order, and each statement is printed by itself to count its lines. Nothing rests on the answer; it is for readers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
+from mirage_formal.graph.types import DTensor
+from mirage_formal.kernels.cuda import emit, line_counts
+from mirage_formal.kernels.lowering.assemble import Owned, statements
+from mirage_formal.kernels.planning.expand import expand
+from mirage_formal.kernels.program.flat import operands_of, results_of
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import (
+    Barrier,
+    Commit,
+    For,
+    GridWait,
+    LaunchDependents,
+    Program,
+    Stmt,
+    WaitGroups,
+)
+from mirage_formal.kernels.program.step import (
+    Accumulation,
+    BlockReduce,
+    Computation,
+    Fetch,
+    Initialize,
+    Load,
+    MultiplyAccumulate,
+    Prefetch,
+    Rescale,
+    Save,
+    Step,
+)
+
+#: What steps do, in words; all others compute.
+_DOES: Final[dict[type, str]] = {
+    Accumulation: "adds an iteration's part",
+    BlockReduce: "adds up what threads hold",
+    Fetch: "copies to shared memory",
+    Initialize: "starts at the neutral element",
+    Load: "reads into registers",
+    MultiplyAccumulate: "computes and adds an iteration's part",
+    Prefetch: "starts copies ahead of their iteration",
+    Rescale: "rescales what was added so far",
+    Save: "writes to device memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of a kernel's text that belong together.
+
+    Attributes:
+        first, last: From 1, in the text that ``emit`` gives.
+        nodes: What they are about, first what the step is named after, then what is computed on the way: "it0" is an
+            input iterator, "op2" an operator of the block graph, "op2.op1" one of its thread graph, "sv0" an output
+            saver.
+        does: In words.
+    """
+
+    first: int
+    last: int
+    nodes: tuple[str, ...]
+    does: str
+
+
+def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[Lines, ...]:
+    """The lines of a graph-defined kernel that belong to a part of its block graph, in their order.
+
+    Barriers, declarations and what starts and ends loops belong to none.
+
+    Args:
+        program: As code generation made it of the plan.
+        plan: The plan.
+        op: The operator that was planned.
+        operands: Types of its operands.
+
+    Raises:
+        ValueError: The program is not that of the plan.
+    """
+    cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
+    makers = expand(replace(op, graph=cut), tuple(operands)).makers
+    names = _names(op.graph)
+    tensors = tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
+    body, inside = statements(plan)
+    end = emit(program).count("\n") - 1  # the last line closes the kernel
+    about = _About(plan, tensors)
+    found: list[Lines] = []
+    for one, step, first, last in _placed(program, program.body, body, end, 1):
+        if isinstance(one, For) and step is None:
+            for _, within, begin, until in _placed(program, one.body, inside, last - 1, 2):
+                about.add(found, within, begin, until)
+        else:
+            about.add(found, step, first, last)
+    return tuple(found)
+
+
+def _names(block: BlockGraph) -> list[str]:
+    """For each operator of the block graph with its thread graphs opened, where it stands."""
+    names: list[str] = []
+    for number, item in enumerate(block.ops):
+        inner = () if isinstance(item, Op) else item.graph.ops
+        names += [f"op{number}"] if isinstance(item, Op) else [f"op{number}.op{n}" for n in range(len(inner))]
+    return names
+
+
+def _placed(
+    program: Program, body: Sequence[Stmt], owned: Owned, last: int, depth: int
+) -> Iterator[tuple[Stmt, Step | None, int, int]]:
+    """Statements with their steps, and their first and last lines; ``last`` is that of all of them."""
+    sizes = line_counts(program, body, depth)
+    at = last - sum(sizes)
+    left = deque(owned)
+    for one, size in zip(body, sizes, strict=True):
+        step = None
+        if left and one == left[0][1]:
+            step, _ = left.popleft()
+        elif not isinstance(one, GridWait | LaunchDependents):  # which code generation puts between the plan's own
+            raise ValueError("expected the statements of the plan, got others")
+        yield one, step, at + 1, at + size
+        at += size
+    if left:
+        raise ValueError("expected all statements of the plan, got fewer")
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Says what steps are about; ``tensors`` names what makes each tensor of the flattened block graph."""
+
+    plan: Plan
+    tensors: tuple[str, ...]
+
+    def add(self, found: list[Lines], step: Step | None, first: int, last: int) -> None:
+        """Note lines of a step, together with those right before them that say the same."""
+        if step is None or isinstance(step, Barrier | WaitGroups | Commit):
+            return
+        nodes, does = tuple(dict.fromkeys(self._nodes(step))), _DOES.get(type(step), "computes")
+        if found and (found[-1].nodes, found[-1].does, found[-1].last) == (nodes, does, first - 1):
+            first = found.pop().first
+        found.append(Lines(first, last, nodes, does))
+
+    def _nodes(self, step: Computation | Fetch | Load | Save | Prefetch) -> Iterator[str]:
+        match step:
+            case Fetch(tensor) | Load(tensor):
+                yield self.tensors[tensor]
+            case Prefetch():
+                yield from (self.tensors[n] for n in self.plan.ring)
+            case Save(saver):
+                yield f"sv{saver}"
+                yield from self._inline((self.plan.savers[saver].tensor,))
+            case MultiplyAccumulate():
+                yield self.tensors[step.op.result]
+                yield self.tensors[step.into.result]
+                yield from self._inline(operands_of(step.op))
+            case Rescale():
+                yield self.tensors[step.op.result]
+            case Initialize() | BlockReduce():
+                yield self.tensors[results_of(step.op)[0]]
+            case _:
+                yield self.tensors[results_of(step.op)[0]]
+                yield from self._inline(operands_of(step.op))
+
+    def _inline(self, tensors: Iterable[int]) -> Iterator[str]:
+        """What is computed by whoever reads it, with what that reads in turn."""
+        makers = {result: op for op in self.plan.ops for result in results_of(op)}
+        left = list(tensors)
+        while left:
+            tensor = left.pop(0)
+            if tensor in makers and self.plan.tensors[tensor].placement.inline:
+                yield self.tensors[tensor]
+                left += operands_of(makers[tensor])
+
+
+__all__ = ["Lines", "kernel_lines"]
