@@ -98,6 +98,14 @@ def test_bars_lie_where_units_were_searched() -> None:
     ]
 
 
+def test_a_short_unit_that_was_given_up_is_seen() -> None:
+    """Between thousands of others, it is wider than its time would be, and drawn over them."""
+    units = [unit(n, n / 10, (n + 1) / 10, status="failed" if n == 500 else "done") for n in range(3000)]
+    found = re.findall(r'class="(bar[^"]*)"[^>]*width="([\d.]+)"', str(units_section(searched(*units))))
+    assert found[-1] == ("bar strong", "3.0")
+    assert all(kind == "bar" for kind, _ in found[:-1])
+
+
 def test_the_course_adds_up_what_units_say() -> None:
     first = unit(0, 0.0, 4.0, states=100, classes=9, samples=((1.0, 40, 3), (2.0, 90, 8)))
     other = unit(1, 1.5, 3.0, 1, states=50, classes=0, samples=((2.0, 20, 0),))

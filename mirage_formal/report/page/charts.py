@@ -129,9 +129,9 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], unit: str) -> Ma
         y = _TOP + at * step
         label = {"class": "tick", "x": f"{left - 6:.0f}", "y": f"{y + 12:.1f}", "text-anchor": "end"}
         parts.append(element("text", label, name if len(name) < 32 else f"{name[:30]}…"))
-        for bar in row:
+        for bar in sorted(row, key=lambda one: one.strong):  # what stands out is drawn last
             x = left + axis.at(bar.start) * (_WIDTH - left - _RIGHT)
-            width = max(1.0, axis.at(bar.length) * (_WIDTH - left - _RIGHT))
+            width = max(3.0 if bar.strong else 1.0, axis.at(bar.length) * (_WIDTH - left - _RIGHT))
             box = {"class": "bar strong" if bar.strong else "bar", "x": f"{x:.1f}", "y": f"{y + 2:.1f}"}
             box |= {"width": f"{width:.1f}", "height": "13"}
             parts.append(element("rect", box, element("title", None, bar.words)))
