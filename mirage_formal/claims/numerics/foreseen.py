@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.numerics.numerics import SCALES, alone, as_input, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.numerics import FAR, SCALES, alone, compare, draw_all, exact, tolerated
 from mirage_formal.claims.numerics.rounding import LARGEST, quantised
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.check import kernel_types
@@ -33,8 +33,6 @@ Array = NDArray[Any]
 MAX_ESTIMATED: Final = 1 << 21
 MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
-#: Of the largest number of an element type, the share below which rounding makes nothing infinite.
-_FAR: Final = 0.5
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0
 
@@ -78,9 +76,8 @@ def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
     values = [np.asarray(array, np.float32) for array in arrays]
     with np.errstate(all="ignore"):
         for op in graph.ops:
-            kernel = alone(op, tuple(as_input(i, types[number]) for i, number in enumerate(op.operands)))
             operands: list[Array] = [values[number] for number in op.operands]
-            for found in evaluate(kernel, operands, domain):
+            for found in evaluate(alone(op, types), operands, domain):
                 moved = isinstance(op, Op) and op.kind in MOVES
                 values.append(found if moved else held(found, types[len(values)].dtype))
     return [np.asarray(values[number], np.float64) for number in graph.outputs]
@@ -135,7 +132,7 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
     types = kernel_types(program)
     results = executed(graph, draw_all(program, _SEED, scale))
     for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
-        if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
+        if bool((~np.isfinite(result) & (np.abs(plain) < FAR * LARGEST[types[number].dtype])).any()):
             return True
     return False
 

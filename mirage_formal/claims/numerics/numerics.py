@@ -48,7 +48,7 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
 #: Of the largest number of an element type, the share beyond which rounding decides whether it is still a number.
-_FAR: Final = 0.5
+FAR: Final = 0.5
 #: Why nothing is said of an output.
 _LOST: Final = "the program's own operators leave the range of their element types in all of its elements"
 
@@ -136,9 +136,7 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     overflows: list[str] = []
     for op in graph.ops:
         first = len(tensors)
-        operands = tuple(as_input(i, types[number]) for i, number in enumerate(op.operands))
-        kernel = alone(op, operands)
-        for result in evaluate(kernel, [tensors[number] for number in op.operands], domain):
+        for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
             number = len(tensors)
             moved = isinstance(op, Op) and op.kind in MOVES
             kept = result if moved else domain.rounded(result, types[number].dtype)
@@ -173,10 +171,9 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
     with np.errstate(all="ignore"):
         for op in program.ops:
             grows = _grows(op, [grown[number] for number in op.operands])
-            kernel = alone(op, tuple(as_input(i, types[number]) for i, number in enumerate(op.operands)))
-            for found in evaluate(kernel, [read[number] for number in op.operands], domain):
+            for found in evaluate(alone(op, types), [read[number] for number in op.operands], domain):
                 value = domain.plain(found).mantissa
-                held = xp.abs(value) <= _FAR * LARGEST[types[len(read)].dtype]
+                held = xp.abs(value) <= FAR * LARGEST[types[len(read)].dtype]
                 ends.append(value)
                 # Whatever depends on what is not held is not a number either.
                 read.append(found if grows else Estimate(xp.where(held, value, xp.nan)))
@@ -192,15 +189,12 @@ def _grows(op: Any, operands: Sequence[bool]) -> bool:
     return kind is OpKind.EXP or (kind is not OpKind.LOG and any(operands))
 
 
-def as_input(i: int, tensor: DTensor) -> Input:
-    """An input like a tensor between kernels."""
-    return Input(f"x{i}", tensor, row_major(tensor.shape))
-
-
-def alone(op: Any, operands: tuple[Input, ...]) -> KernelGraph:
-    """A program of one kernel."""
-    own = replace(op, operands=tuple(range(len(operands))))
-    return KernelGraph(operands, (own,), tuple(range(len(operands), len(operands) + op.results)))
+def alone(op: Any, types: Sequence[DTensor]) -> KernelGraph:
+    """A program of one kernel, whose inputs are like the tensors of these types that it reads."""
+    read = [types[number] for number in op.operands]
+    inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
+    own = replace(op, operands=tuple(range(len(read))))
+    return KernelGraph(inputs, (own,), tuple(range(len(read), len(read) + op.results)))
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------
@@ -289,13 +283,14 @@ def _nothing(elements: int) -> OutputRecord:
 
 
 def where_computed(record: NumericsRecord) -> Answer:
-    """The answer of those scales at which the program's own operators compute something.
+    """The answer of outputs of which the program's own operators compute something.
 
-    Sound: "within" only if a scale is, and every other one that is not has lost all elements of an output, so that the
-    program as it is written has no answer there.
+    Sound: "within" only if a scale is, and at all others every output is as well or has lost all of its elements, so
+    that the program as it is written has no answer there.
     """
-    known = [one.answer for one in record.scales if not any(o.lost == o.elements and o.elements for o in one.outputs)]
-    known += [o.answer for one in record.scales for o in one.outputs if o.answer == "outside"]
+    known = [o.answer for one in record.scales for o in one.outputs if not o.elements or o.lost < o.elements]
+    if not any(one.answer == "within" for one in record.scales):
+        known.append("undecided")
     return _all(known)
 
 
@@ -365,9 +360,11 @@ def _at_scale(
     every = list(zip(results, wanted.values, wanted.tolerances, dtypes, strict=True))
     outputs = [compare(*one, xp) for one in every]
     if any(output.answer == "outside" for output in outputs):
-        gone = lost(program, arrays, xp)
+        # What has no exact value is not lost: nothing is known of it, which is another answer.
+        gone = [none & xp.isfinite(one[1]) for none, one in zip(lost(program, arrays, xp), every, strict=True)]
         outputs = [
-            compare(*one, xp, none) if none.any() else had for one, none, had in zip(every, gone, outputs, strict=True)
+            compare(*one, xp, none) if had.answer == "outside" and none.any() else had
+            for one, none, had in zip(every, gone, outputs, strict=True)
         ]
     answer = _all(output.answer for output in outputs)
     return ScaleRecord(scale=scale, seed=seed, answer=answer, outputs=tuple(outputs), overflows=wanted.overflows)

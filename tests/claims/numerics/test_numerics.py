@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -29,6 +30,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
+from mirage_formal.records import NumericsRecord
 from mirage_formal.run.built.build import build, build_form
 from mirage_formal.run.built.stable import Stable
 from tests.kit.graphs import workloads as w
@@ -394,3 +396,46 @@ def test_what_follows_a_quotient_of_exponentials_can_be_lost_again() -> None:
     )
     graph = KernelGraph((_typed((2, 4), "X"),), ops, (5,))
     assert lost(graph, draw_all(graph, 0, 1.0))[0].any()
+
+
+def _product_and(kind: K, factor: float) -> tuple[KernelGraph, Runner]:
+    """(X A) B, which is lost in part where it is large, beside a function of Y."""
+    product = _two_products()
+    y = _typed((4, 4), "Y")
+    ops = tuple(replace(op, operands=tuple(n + (n > 2) for n in op.operands)) for op in product.ops)
+    graph = KernelGraph((*product.inputs, y), (*ops, Op(kind, (3,), Attrs())), (6, 7))
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        (first,) = _times(1.0, product)(arrays[:3])
+        with np.errstate(all="ignore"):
+            return [first, quantised(np.sqrt(arrays[3]), DType.FLOAT16, np) * factor]
+
+    return graph, run
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_what_has_no_exact_value_is_not_lost(factor: float) -> None:
+    """Roots of negative numbers: another output that is lost in part makes nothing of them comparable."""
+    graph, run = _product_and(K.SQRT, factor)
+    record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(8.0,)))
+    first, second = record.scales[0].outputs
+    assert (first.answer, second.answer, second.lost) == ("within", "undecided", 0)
+    assert where_computed(record) == "undecided"
+
+
+def test_an_output_that_nobody_knows_is_not_covered_by_one_that_is_lost() -> None:
+    """At a scale at which all of one output is lost, the other is undecided for a reason of its own."""
+    graph, run = _product_and(K.SQRT, 1.0)
+    record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(1.0, 512.0)))
+    assert [o.lost == o.elements for o in record.scales[1].outputs] == [True, False]
+    within = _with_scale_within(record, 0)
+    assert (within.scales[0].answer, where_computed(within)) == ("within", "undecided")
+
+
+def _with_scale_within(record: NumericsRecord, scale: int) -> NumericsRecord:
+    """A record of which one scale is within."""
+    one = record.scales[scale]
+    outputs = tuple(msgspec.structs.replace(o, answer="within", reason="") for o in one.outputs)
+    scales = list(record.scales)
+    scales[scale] = msgspec.structs.replace(one, answer="within", outputs=outputs)
+    return msgspec.structs.replace(record, scales=tuple(scales))
