@@ -69,14 +69,19 @@ def test_every_unit_of_a_run_has_its_times(tmp_path: Path) -> None:
         assert all(before[1] <= behind[0] for before, behind in pairwise(mine))
 
 
-def test_a_resumed_run_goes_on_where_its_journal_ends(slow: KernelGraph, tmp_path: Path) -> None:
-    root = tmp_path / "run"
+def _interrupted(program: KernelGraph, root: Path) -> None:
+    """A run that is stopped after two of its units."""
 
     def stop(progress: Progress) -> None:
         if (progress.phase, progress.done) == (Phase.SEARCH, 2):
             raise KeyboardInterrupt
 
-    run(slow, settings("Slow"), root, watch=stop)
+    run(program, settings("Slow"), root, watch=stop)
+
+
+def test_a_resumed_run_goes_on_where_its_journal_ends(slow: KernelGraph, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    _interrupted(slow, root)
     before = journaled(root)
     # An hour of searching lies behind it; how long ago that was does not matter.
     later = [msgspec.structs.replace(one.times, end=3600.0) for one in before if one.times is not None]
@@ -92,12 +97,7 @@ def test_a_resumed_run_goes_on_where_its_journal_ends(slow: KernelGraph, tmp_pat
 
 def test_a_journal_without_times_is_resumed_and_read(slow: KernelGraph, tmp_path: Path) -> None:
     root = tmp_path / "run"
-
-    def stop(progress: Progress) -> None:
-        if (progress.phase, progress.done) == (Phase.SEARCH, 2):
-            raise KeyboardInterrupt
-
-    run(slow, settings("Slow"), root, watch=stop)
+    _interrupted(slow, root)
     old = [msgspec.to_builtins(one) for one in journaled(root)]
     for one in old:
         del one["times"]
