@@ -18,7 +18,8 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.faster import Compile, as_it_is, decided, faster_regions, on_this_gpu, whole
+from mirage_formal.torch.modules.faster import Compile, as_it_is, faster_regions, on_this_gpu, settled
+from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -136,14 +137,14 @@ def _replaced(
     operators, report = choose(found, asked)
     if timing is not None and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing)
-    made = None
-    if operators:
+
+    def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
-        made = _module(found, graph, module, inputs)
-    if made is not None and timing is not None:
-        times = whole(made, module, inputs, timing)
-        if times is not None:
-            made, report = made if times.faster else None, decided(report, times)
+        return _module(found, graph, module, inputs)
+
+    made = build(operators) if operators else None
+    if timing is not None:
+        made, report = settled(operators, report, build, module, inputs, timing)
     REPORTS.append(report)
     del REPORTS[:-_MOST_REPORTS]
     return made

@@ -1,8 +1,9 @@
 """Which operators stay in a graph on a GPU: those that were measured to be faster than what else would compute it.
 
 Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
-with those that are left beside one without any, as a compiler may fuse a region with what is around it. What cannot be
-timed is decided by estimates, as where there is no GPU.
+with those that are left beside one without any, as a compiler may fuse a region with what is around it. While the whole
+is not faster, the operator that gained least alone is left out. What cannot be timed is decided by estimates, as where
+there is no GPU.
 """
 
 from __future__ import annotations
@@ -82,7 +83,56 @@ def _apart(compile: Compile, graph: Graph | GraphModule, inputs: Sequence[Any]) 
         return compile(GraphModule(owner, copy), list(inputs))
 
 
-def whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile: Compile) -> Timed | None:
+def settled(
+    operators: Mapping[int, TorchOperator],
+    report: Report,
+    build: Callable[[Mapping[int, TorchOperator]], GraphModule],
+    without: GraphModule,
+    inputs: Sequence[Any],
+    compile: Compile,
+) -> tuple[GraphModule | None, Report]:
+    """The graph with as many operators as make it faster than without any; None if none do.
+
+    Args:
+        operators: Operators by the numbers of regions, faster alone.
+        report: What became of every region.
+        build: Makes the graph with some operators.
+        without: The graph without operators.
+        inputs: Tensors like those that it is called on.
+        compile: What compiles both.
+    """
+    left = dict(operators)
+    while left:
+        made = build(left)
+        found = _whole(made, without, inputs, compile)
+        if found is None:
+            return made, report
+        rows = [row for row in report.regions if row.numbers[0] in left]
+        if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
+            report = _instead(report, rows[0], measured_us=found.ours, others_us=found.theirs)
+        report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
+        if found.faster:
+            return made, report
+        least = min(rows, key=_gained)
+        why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
+        report = _instead(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
+        for number in least.numbers:
+            left.pop(number, None)
+    return None, report
+
+
+def _gained(row: RegionReport) -> float:
+    """Microseconds that an operator gains alone; 0 where that was not measured."""
+    return 0.0 if row.measured_us is None or row.others_us is None else row.others_us - row.measured_us
+
+
+def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
+    """A report with something else in one of its rows."""
+    regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
+    return dataclasses.replace(report, regions=tuple(regions))
+
+
+def _whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile: Compile) -> Timed | None:
     """A graph with operators beside the one without; None where one cannot be compiled or timed."""
     try:
         calls = [_apart(compile, graph, inputs) for graph in (ours, theirs)]
@@ -91,15 +141,4 @@ def whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile
     return compared(calls[0], calls[1], inputs)
 
 
-def decided(report: Report, found: Timed) -> Report:
-    """The report of a graph that was timed as a whole: operators of a slower one are left out."""
-    why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
-    rows: list[RegionReport] = []
-    for row in report.regions:
-        if not row.kept and row.measured_us is None:  # the graph's only operator, which was not timed by itself
-            row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
-        rows.append(row if row.kept or found.faster else dataclasses.replace(row, kept=why))
-    return dataclasses.replace(report, regions=tuple(rows))
-
-
-__all__ = ["Compile", "as_it_is", "decided", "faster_regions", "on_this_gpu", "whole"]
+__all__ = ["Compile", "as_it_is", "faster_regions", "on_this_gpu", "settled"]

@@ -70,14 +70,21 @@ class Report:
         regions: Its regions.
         left: The operators that stay with torch because no program has them.
         ahead: Those of them that no argument matters for.
+        measured_us: Measured microseconds of the whole graph with the operators that were timed last; None where it was
+            not measured.
+        others_us: Those of the graph without operators.
     """
 
     regions: tuple[RegionReport, ...]
     left: tuple[Left, ...]
     ahead: tuple[Left, ...]
+    measured_us: float | None = None
+    others_us: float | None = None
 
     def __str__(self) -> str:
         lines = [str(region) for region in self.regions] or ["no region"]
+        if self.measured_us is not None and self.others_us is not None:
+            lines.append(f"the whole, measured: {self.measured_us:.1f} us, without operators {self.others_us:.1f} us")
         if self.left or self.ahead:
             lines.append("left to torch:")
             lines += [f"  {text}" for text in _counted([str(item) for item in (*self.left, *self.ahead)])]
