@@ -3,10 +3,10 @@
     python -m benchmarks.compile_start [--only NAME...] [--time-limit SECONDS] [--runs N] [--store DIR]
 
 For each module of examples/torch, with its own small sizes on the CPU: ``mf.optimize`` makes the module faster, from
-searches that the store has (the first process makes them); then ``torch.compile(fullgraph=True)`` compiles the module as
-it is and the optimized one, each in processes of its own with an empty cache of Inductor's. Seconds are those of the
-first call: Dynamo, Inductor, the compiler of C++, and the call. Medians of N processes. What ``mf.optimize`` takes itself
-is printed beside it. The exit status is 0 if every difference is at most 5 seconds.
+searches that the store has (the first process makes them); then ``torch.compile(fullgraph=True)`` compiles the module
+as it is and the optimized one, each in processes of its own with an empty cache of Inductor's. Seconds are those of the
+first call: Dynamo, Inductor, the compiler of C++, and the call. Medians of N processes. What ``mf.optimize`` takes
+itself is printed beside it. The exit status is 0 if every difference is at most 5 seconds.
 """
 
 from __future__ import annotations
