@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial, reduce
 
-from mirage_formal.check.inline import inline
+from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
@@ -103,9 +103,11 @@ def _block(block: BlockGraph, given: list[Parts], operands: tuple[DTensor, ...])
         _cut(term, [d for d, n in zip((*iterator.imap, iterator.fmap), ways, strict=True) if n > 1])
         for term, iterator in zip(given, block.inputs, strict=True)
     ]
+    same = carried(plain, ops)
     for op in ops:
         args, sizes = [terms[i] for i in op.operands], [shapes[i] for i in op.operands]
-        terms += _results(op.kind, op.attrs, args, sizes, block.forloop_range, block.reduction_dimx)
+        made = _results(op.kind, op.attrs, args, sizes, block.forloop_range, block.reduction_dimx)
+        terms += args if len(terms) in same else made
     saved = [
         _cut(terms[saver.operand], [d for d, n in zip(saver.omap, block.grid, strict=True) if n > 1])
         for saver in plain.outputs

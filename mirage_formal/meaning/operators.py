@@ -311,6 +311,8 @@ def _accum_concat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[
 
 
 def _accum_max(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    if xs[0].lead[LOOP_AXIS] == 1:
+        return xs  # the largest of equal values
     return (_max_along(w, xs[0], LOOP_AXIS),)
 
 

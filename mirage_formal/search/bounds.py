@@ -31,13 +31,14 @@ from mirage_formal.graph.ops import SPECS, Lax, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 
 #: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
-#: operands cannot be guessed, or they have no abstract expression.
+#: operands cannot be guessed, or they have no abstract expression. The largest value over a loop is proposed of inputs
+#: that the loop does not change: it is the input, behind the loop.
 SEARCHABLE: Final = frozenset(
     kind
     for kind, spec in SPECS.items()
     if spec.required <= {"dim", "factor", "shift"}
     and spec.outputs == 1
-    and spec.lax is not Lax.NONE
+    and (spec.lax is not Lax.NONE or kind is OpKind.ACCUM_MAX)
     and kind not in {OpKind.CONCAT, OpKind.ACCUM_CONCAT}
 )
 

@@ -30,7 +30,7 @@ from mirage_formal.check.fingerprint.arithmetic import (
     subtract,
     total,
 )
-from mirage_formal.check.inline import inline
+from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
@@ -81,12 +81,16 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
         first -= op.results
         if isinstance(op, GraphDefined):
             plain, ops, _ = inline(op.graph)
+            same = carried(plain, ops)
             inner: list[set[int]] = [set() for _ in range(len(plain.inputs) + sum(o.results for o in ops))]
             for saver, wanted in zip(plain.outputs, kernel[first : first + op.results], strict=True):
                 inner[saver.operand] |= wanted
             number = len(inner)
             for below in reversed(ops):
                 number -= below.results
+                if number in same:
+                    inner[below.operands[0]] |= inner[number]
+                    continue
                 _pass_on(below, set[int]().union(*inner[number : number + below.results]), inner)
             for operand, wanted in zip(op.operands, inner, strict=False):
                 kernel[operand] |= wanted
@@ -315,6 +319,7 @@ class _Block:
         self.point = point
         self.wanted = wanted
         self.tiles = block_types(self.block, tuple(operands))
+        self.same = carried(self.block, self.ops)
         self.inputs = len(block.inputs)
 
     def run(self, given: Sequence[Value]) -> list[Value]:
@@ -361,16 +366,18 @@ class _Block:
                     for part in self.wanted[number]:
                         values[number][part] = _known(given[number][part])[where]
             for number, op in enumerate(self.ops, self.inputs):
-                if SPECS[op.kind].accumulator:
+                if number in self.same:
+                    values[number] = values[op.operands[0]]
+                elif SPECS[op.kind].accumulator:
                     self._accumulate(op, number, values, states)
                 elif not self.tiles[number].after_loop and not (iteration and number in constant):
                     self._compute(op, number, values)
                     if constant.issuperset(op.operands):
                         constant.add(number)
         for number, op in enumerate(self.ops, self.inputs):
-            if SPECS[op.kind].accumulator:
+            if SPECS[op.kind].accumulator and number not in self.same:
                 self._finish(op, number, values, states)
-            elif self.tiles[number].after_loop:
+            elif self.tiles[number].after_loop and number not in self.same:
                 self._compute(op, number, values)
         return values
 

@@ -206,7 +206,7 @@ class Elaboration(Pieces):
             case OpKind.ACCUM_CONCAT:
                 return [self._loop_concat(self._over_loop(x, times), dim)]
             case OpKind.ACCUM_MAX:
-                return [self.fold("max", x, LOOP)]
+                return [x if x.shape[LOOP] == 1 else self.fold("max", x, LOOP)]
             case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]

@@ -122,7 +122,9 @@ def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> Kern
         raise NoForm("more blocks along the loop are not estimated to pay")
     first = len(types) - op.results
     handed = range(first, first + len(found.first.outputs))
-    ops = (*before, replace(op, graph=found.first), GraphDefined(tuple(handed), found.second))
+    given = tuple(op.operands[i] for i in found.loads)
+    read = tuple(op.operands[i] for i in found.reads)
+    ops = (*before, GraphDefined(given, found.first), GraphDefined((*handed, *read), found.second))
     return pruned(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
 
 

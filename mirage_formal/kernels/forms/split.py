@@ -21,7 +21,7 @@ from typing import Final
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import block_outputs, block_types
 from mirage_formal.graph.edit import inlined
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, Op, OutputSaver, numbered
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, InputIterator, Op, OutputSaver, numbered
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.cost import block_cost
@@ -56,14 +56,18 @@ class Split:
     """Two kernels in the place of one.
 
     Attributes:
-        first: Writes parts; it reads what the kernel read.
-        second: Combines them; operand i is result i of the first.
+        first: Writes parts.
+        second: Combines them: its operands are the first one's results, and what it reads itself.
         us: Estimated microseconds of both.
+        loads: Positions of what the first reads among the operands of the kernel.
+        reads: Those of what the second reads: tensors that the loop does not change, which come behind it.
     """
 
     first: BlockGraph
     second: BlockGraph
     us: float
+    loads: tuple[int, ...]
+    reads: tuple[int, ...]
 
 
 def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> Split:
@@ -125,8 +129,21 @@ class _Split:
         self._parts = parts
         self._target = target
         self._tiles = block_types(block, self._operands)
+        carried = {n: item.operands[0] for n, item in numbered(len(block.inputs), block.ops) if self._carries(item)}
+        #: Tensors behind the loop that are an input's, with its position.
+        self._carried = carried
+        others = {n for item in block.ops if not self._carries(item) for n in item.operands}
+        self._loads = tuple(i for i in range(len(block.inputs)) if i in others or i not in carried.values())
+        self._reads = tuple(sorted(set(carried.values())))
         #: Grid axes in order, those without extent last, so that the parts' axis comes after all that split a dim.
         self._axes = sorted(range(3), key=lambda axis: block.grid[axis] == 1)
+
+    def _carries(self, item: BlockOp) -> bool:
+        """Whether an accumulator brings an input behind the loop that is the same in every iteration."""
+        (first, *_) = item.operands
+        inputs = self._block.inputs
+        known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
+        return known and inputs[first].fmap is None
 
     def made(self) -> Split:
         """Both kernels.
@@ -135,9 +152,11 @@ class _Split:
             NoForm: There are none.
         """
         first, kept = self._first()
-        tensors = block_outputs(first, self._operands)
-        cost, _ = block_cost(first, self._operands, self._target)
-        warm = [2 * tensor.bytes <= self._target.l2_bytes for tensor in tensors]
+        loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))
+        cost, _ = block_cost(first, loads, self._target)
+        warm = [2 * tensor.bytes <= self._target.l2_bytes for tensor in block_outputs(first, tuple(loads))]
+        warm += [False] * len(reads)
+        tensors = (*block_outputs(first, tuple(loads)), *reads)
         found: list[tuple[float, BlockGraph]] = []
         for together in self._together(kept):
             plain = self._second(first, tensors, kept, together)
@@ -146,7 +165,7 @@ class _Split:
                 found.append((later.us, second))
         sms = self._target.sms
         us, second = min(found, key=lambda pair: (round(pair[0], 3), -min(pair[1].blocks, sms), pair[1].blocks))
-        return Split(first, second, cost.us + us)
+        return Split(first, second, cost.us + us, self._loads, self._reads)
 
     def _turned(self, dims: DimMap, last: int | None) -> DimMap:
         """A map with the axes in their new order, and a dim for the last axis, that of the parts."""
@@ -160,15 +179,19 @@ class _Split:
     def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
         """The kernel that writes parts, and the accumulators that they are of."""
         block = self._block
-        inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in block.inputs]
-        new = Block(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, self._operands)
-        values = list(range(len(inputs)))
+        iterators = [block.inputs[i] for i in self._loads]
+        inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
+        operands = [self._operands[i] for i in self._loads]
+        new = Block(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, operands)
+        values = [self._loads.index(i) if i in self._loads else -1 for i in range(len(block.inputs))]
         kept: list[tuple[int, Op]] = []
         savers: list[OutputSaver] = []
         accumulated = 0
-        for number, item in numbered(len(inputs), block.ops):
+        for number, item in numbered(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             values += [-1] * item.results
+            if number in self._carried:
+                continue
             if self._tiles[number].after_loop and not SPECS[item.kind].accumulator:
                 continue
             given = [values[n] for n in item.operands]
@@ -224,8 +247,10 @@ class _Split:
         """The kernel that combines parts, so many in an iteration, in the tiles of the first one."""
         block = self._block
         inputs = [InputIterator((*saver.omap[:2], None), _PARTS) for saver in first.outputs]
+        inputs += [InputIterator(self._turned(block.inputs[i].imap, None), None) for i in self._reads]
         new = Block(block, self._grid(1), self._parts // together, inputs, tensors)
-        values: dict[int, int] = {}
+        read = {i: n for n, i in enumerate(self._reads, len(first.outputs))}
+        values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
         for position, (number, accumulator) in enumerate(kept):
             values[number] = self._whole(new, position, accumulator, together)
         for number, item in numbered(len(block.inputs), block.ops):

@@ -184,7 +184,8 @@ class _Expansion:
             case OpKind.ACCUM_SUM:
                 return self.accumulate(BinaryFn.ADD, x)
             case OpKind.ACCUM_MAX:
-                return self.accumulate(BinaryFn.MAX, x)
+                # The largest of equal values is what it was: it may be read behind the loop.
+                return x if self.tensors[x].phase is Phase.BEFORE else self.accumulate(BinaryFn.MAX, x)
             case OpKind.ACCUM_SUM_LAST:
                 return self.accumulate(BinaryFn.ADD, x, last)
             case OpKind.ACCUM_MEAN_LAST:

@@ -169,17 +169,18 @@ class Applier:
         kinds = fixed.usable(kinds)
         plain = [kind for kind in kinds if SPECS[kind].min_arity == 1]
         self._maps = [kind for kind in plain if not SPECS[kind].accumulator]
-        self._accumulators = [kind for kind in plain if SPECS[kind].accumulator]
+        self._accumulators = [kind for kind in plain if SPECS[kind].accumulator and kind is not OpKind.ACCUM_MAX]
+        self._carriers = [kind for kind in plain if kind is OpKind.ACCUM_MAX]
         self._pairs = [kind for kind in kinds if SPECS[kind].min_arity == 2]
         self._fixed = fixed
         self._terms = terms
         self._tensors = tensors
         self._tally = tally
         self._context = context
-        self._of_one: dict[tuple[Tensor, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
+        self._of_one: dict[tuple[Tensor, bool, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
         self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, bool, Tensor]]] = {}
 
-    def choices(self, newest: int, tensors: list[Tensor], behind: int) -> Iterator[tuple[Op, Tensor]]:
+    def choices(self, newest: int, tensors: list[Tensor], behind: int, read: int) -> Iterator[tuple[Op, Tensor]]:
         """Every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
 
         Order and completeness: choices are ordered by largest operand, then by this iterator. An operator that
@@ -191,22 +192,26 @@ class Applier:
             newest: Number of the tensor.
             tensors: All tensors so far.
             behind: Set of the tensors behind an accumulator.
+            read: Number of input iterators, whose tensors come first.
         """
         a, stage = tensors[newest], behind >> newest & 1
-        for kind, attrs, result in self._unary(a, not stage):
+        for kind, attrs, result in self._unary(a, not stage, newest < read):
             yield Op(kind, (newest,), attrs), result
         for other in range(newest + 1):
             if behind >> other & 1 == stage:
                 for kind, swapped, result in self._binary(tensors[other], a, other == newest):
                     yield Op(kind, (newest, other) if swapped else (other, newest)), result
 
-    def _unary(self, a: Tensor, inside: bool) -> list[tuple[OpKind, Attrs, Tensor]]:
-        found = self._of_one.get((a, inside))
+    def _unary(self, a: Tensor, inside: bool, read: bool) -> list[tuple[OpKind, Attrs, Tensor]]:
+        found = self._of_one.get((a, inside, read))
         if found is None:
-            kinds = [*self._maps, *self._accumulators] if inside and self._closes(a) else self._maps
+            kinds = list(self._maps)
+            if inside:
+                # What is the same in each iteration is brought behind the loop as it was read, and not summed.
+                kinds += self._accumulators if self._closes(a) else self._carriers if read else []
             each = ((kind, attrs) for kind in kinds for attrs in self._attrs(kind, a.shape))
             found = [(kind, attrs, result) for kind, attrs in each for result in self._apply(kind, attrs, (a,))]
-            self._of_one[a, inside] = found
+            self._of_one[a, inside, read] = found
         return found
 
     def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, bool, Tensor]]:

@@ -109,7 +109,7 @@ class _Walk:
             self.tally.prune("memory")
             return
         for newest in range(len(self.tensors)):
-            self.choices += self.applier.choices(newest, self.tensors, self.behind)
+            self.choices += self.applier.choices(newest, self.tensors, self.behind, len(self.opening.tiles))
         yield from self._extend(0, (1 << len(self.tensors)) - 1, held)
 
     def _bytes(self, tensor: Tensor) -> int:
@@ -144,7 +144,7 @@ class _Walk:
             self.tensors.append(result)
             yield from self._close(remaining)
             if left:
-                self.choices += self.applier.choices(newest, self.tensors, self.behind)
+                self.choices += self.applier.choices(newest, self.tensors, self.behind, len(self.opening.tiles))
                 yield from self._extend(index + 1, remaining, needed)
                 del self.choices[end:]
             self.ops.pop()

@@ -131,7 +131,7 @@ class KernelSearch:
     def _offer(self, numbers: range) -> None:
         """Append all choices whose largest operand is one of these tensors, in canonical order."""
         for newest in numbers:
-            self.choices += self.applier.choices(newest, self.tensors, 0)
+            self.choices += self.applier.choices(newest, self.tensors, 0, 0)
             for size in range(min(newest, self.space.max_block_inputs - 1) + 1):
                 self.choices += [(*others, newest) for others in combinations(range(newest), size)]
 

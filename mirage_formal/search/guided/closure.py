@@ -197,7 +197,7 @@ class Closer:
             if parts:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
         if not after:
-            yield from self._accumulators(form, dims, number, context)
+            yield from self._accumulators(form, dims, number, context, number < out.inputs)
 
     def _reductions(
         self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
@@ -236,11 +236,14 @@ class Closer:
         return None
 
     def _accumulators(
-        self, form: Form, dims: Dims, number: ClassId, context: _Context
+        self, form: Form, dims: Dims, number: ClassId, context: _Context, read: bool
     ) -> Iterator[tuple[BlockClass, Producer]]:
         algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
         if loop and not any(algebra.free[form] & part for part in loop):
-            return  # a loop-invariant tensor would be multiplied by the loop range
+            # A loop-invariant tensor would be multiplied by the loop range; the largest of equal values is one of them.
+            if read and OpKind.ACCUM_MAX in ops:
+                yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
+            return
         found: list[tuple[Form | None, Dims, OpKind]] = []
         last = mask(dims[-1])
         if OpKind.ACCUM_SUM in ops:

@@ -23,6 +23,7 @@ from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.edit import inlined
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
@@ -169,9 +170,13 @@ def _unions(
     """Unions of one kernel of each result, with their costs."""
     shapes = dict.fromkeys(piece.shape for piece in results[0])
     written = {piece.result for pieces in results for piece in pieces}
+    carry = OpKind.ACCUM_MAX in space.block_ops
     for shape in shapes:
         fitting = [
-            sorted((p for p in pieces if p.shape == shape or (p.behind(written) and p.shape[0] == shape[0])), key=_us)
+            sorted(
+                (p for p in pieces if p.shape == shape or (p.shape[0] == shape[0] and p.behind(written, carry=carry))),
+                key=_us,
+            )
             for pieces in results
         ]
         if not all(fitting):
@@ -217,7 +222,7 @@ def _graph(
     results = {piece.result for piece in pieces}
     if any(i >= len(program.inputs) and i not in results for piece in pieces for i in piece.reads):
         return None  # reads an output that a kernel behind it computes
-    kernel = united(pieces, outputs)
+    kernel = united(pieces, outputs, carry=OpKind.ACCUM_MAX in space.block_ops)
     if kernel is None or any(i >= len(program.inputs) for i in kernel.operands):
         return None
     base = len(program.inputs)

@@ -3,8 +3,9 @@
 The kernels of a union have the same grid, up to the order of its axes, and the same loop range. A kernel that reads
 what another one of them writes takes the block's own tile of it, where the tile that it would read is that one, and
 where the loop runs once: then an accumulator is no more than a step from inside the loop to behind it, so it is left
-out and put in again where the united operators need it. A kernel whose loop runs once and that reads nothing but what
-others of them write stands behind any loop: the largest elements of rows of a softmax behind the loop of its product.
+out and put in again where the united operators need it. A kernel whose loop runs once and that reads what others of
+them write stands behind any loop: the largest elements of rows of a softmax behind the loop of its product. What else
+it reads is carried there, if a space lists the largest value over a loop: of equal values it is that value.
 
 Nothing here is believed: what is united is a candidate like any other, to be proved.
 """
@@ -36,9 +37,15 @@ class Piece:
     result: int
     us: float
 
-    def behind(self, results: Container[int]) -> bool:
-        """Whether it can stand behind the loop of kernels that write these tensors: it reads nothing else."""
-        return self.block.forloop_range == 1 and all(tensor in results for tensor in self.reads)
+    def behind(self, results: Container[int], *, carry: bool) -> bool:
+        """Whether it can stand behind the loop of kernels that write these tensors.
+
+        Args:
+            results: The tensors.
+            carry: Whether it may read others as well.
+        """
+        read = [tensor in results for tensor in self.reads]
+        return self.block.forloop_range == 1 and (any(read) if carry else all(read))
 
     @property
     def shape(self) -> tuple[Dim3, Dim3, int, int]:
@@ -63,15 +70,16 @@ def turned(piece: Piece, grid: Dim3) -> Iterator[Piece]:
         yield replace(piece, block=replace(block, grid=grid, inputs=inputs, outputs=outputs))
 
 
-def united(pieces: Sequence[Piece], outputs: Sequence[int]) -> GraphDefined | None:
+def united(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = False) -> GraphDefined | None:
     """One kernel that does what the pieces do, or None if they do not fit together.
 
     Args:
         pieces: Kernels with one grid and loop range, or ``behind`` the others; one that reads another's result comes
             behind it.
         outputs: The tensors that it writes, in this order: results of the pieces.
+        carry: Whether what the loop does not change may be brought behind it.
     """
-    union = _Union(pieces[0].block)
+    union = _Union(pieces[0].block, carry)
     if not all(union.add(piece) for piece in pieces):
         return None
     return union.kernel(outputs)
@@ -88,8 +96,9 @@ class _Node:
 class _Union:
     """Operators of several block graphs, equal ones once."""
 
-    def __init__(self, first: BlockGraph) -> None:
+    def __init__(self, first: BlockGraph, carry: bool) -> None:
         self._first = first
+        self._carry = carry
         self._once = first.forloop_range == 1
         self._nodes: list[_Node] = []
         self._numbers: dict[_Node, int] = {}
@@ -98,7 +107,7 @@ class _Union:
     def add(self, piece: Piece) -> bool:
         """Take in a kernel; False if it does not fit to those that are there."""
         own: list[int] = []
-        behind = self._once or piece.behind(self._written)
+        behind = self._once or piece.behind(self._written, carry=self._carry)
         for tensor, iterator in zip(piece.reads, piece.block.inputs, strict=True):
             if tensor in self._written:
                 node, omap = self._written[tensor]
@@ -106,8 +115,10 @@ class _Union:
                     return False
                 own.append(node)
             else:
-                plain = InputIterator(self._mapped(iterator.imap), None if self._once else iterator.fmap)
-                own.append(self._number(_Node(plain, (tensor,))))
+                plain = InputIterator(self._mapped(iterator.imap), None if behind else iterator.fmap)
+                number = self._number(_Node(plain, (tensor,)))
+                late = behind and not self._once
+                own.append(self._number(_Node(Op(OpKind.ACCUM_MAX, ()), (number,))) if late else number)
         for op in piece.block.ops:
             if not isinstance(op, Op) or op.results != 1:
                 return False

@@ -193,10 +193,11 @@ def test_behind_a_loop_stands_what_reads_nothing_but_results() -> None:
     assert made.graph.forloop_range == 2
     assert [op.kind for op in made.graph.ops if isinstance(op, Op)] == [OpKind.EXP, OpKind.ACCUM_SUM, OpKind.SILU]
     assert united([looped, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
-    assert silu.behind({1})
-    assert not silu.behind({2})
-    assert not replace(silu, reads=(1, 0)).behind({1})  # an input's tile would be inside the loop
-    assert not kernel(1, 2, OpKind.SILU, loop=2).behind({1})
+    assert silu.behind({1}, carry=False)
+    assert not silu.behind({2}, carry=True)
+    assert not replace(silu, reads=(1, 0)).behind({1}, carry=False)  # an input's tile would be inside the loop
+    assert replace(silu, reads=(1, 0)).behind({1}, carry=True)
+    assert not kernel(1, 2, OpKind.SILU, loop=2).behind({1}, carry=True)
 
 
 def test_what_accumulates_behind_an_accumulator_does_not_fit() -> None:
