@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.graph.graph import BlockGraph, Op, ThreadDefined
+from mirage_formal.graph.graph import BlockGraph, Op, ThreadDefined, numbered
 from mirage_formal.graph.ops import OpKind
 
 
@@ -34,14 +34,12 @@ def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ..
     return replace(block, ops=tuple(ops), outputs=savers), tuple(ops), tuple(numbers)
 
 
-def carried(block: BlockGraph, ops: tuple[Op, ...]) -> frozenset[int]:
-    """Of an inlined block graph, the tensors that are a tensor of its loop behind it: largest of equal values."""
+def carried(block: BlockGraph, ops: tuple[Op, ...]) -> set[int]:
+    """Of an inlined block graph, the results of accum_max that are its operand: largest of equal values."""
     still = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None or block.forloop_range == 1}
-    found: list[int] = []
-    number = len(block.inputs)
-    for op in ops:
+    found = set()
+    for number, op in numbered(len(block.inputs), ops):
         if op.kind is not OpKind.RUNNING_MAX and still.issuperset(op.operands):
-            still.update(range(number, number + op.results))
-            found += [number] if op.kind is OpKind.ACCUM_MAX else []
-        number += op.results
-    return frozenset(found)
+            still.add(number)
+            found |= {number} if op.kind is OpKind.ACCUM_MAX else set()
+    return found

@@ -88,10 +88,7 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
             number = len(inner)
             for below in reversed(ops):
                 number -= below.results
-                if number in same:
-                    inner[below.operands[0]] |= inner[number]
-                    continue
-                _pass_on(below, set[int]().union(*inner[number : number + below.results]), inner)
+                _pass_on(below, set[int]().union(*inner[number : number + below.results]), inner, same=number in same)
             for operand, wanted in zip(op.operands, inner, strict=False):
                 kernel[operand] |= wanted
             blocks[index] = inner
@@ -100,10 +97,10 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
     return kernel, blocks
 
 
-def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]]) -> None:
-    """Add to the operands of an operator the parts that its result needs."""
+def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = False) -> None:
+    """Add to the operands of an operator the parts that its result needs; ``same``: the result is the operand."""
     parts = set(wanted)
-    if wanted and SPECS[op.kind].lax is Lax.NONE:
+    if wanted and SPECS[op.kind].lax is Lax.NONE and not same:
         raise FormatError(f"operator {op.kind.value} has no picture in a finite field: the graph is not LAX")
     if wanted and op.kind in (OpKind.EXP, OpKind.SOFTMAX, OpKind.SILU):
         if Q in wanted:
@@ -319,7 +316,6 @@ class _Block:
         self.point = point
         self.wanted = wanted
         self.tiles = block_types(self.block, tuple(operands))
-        self.same = carried(self.block, self.ops)
         self.inputs = len(block.inputs)
 
     def run(self, given: Sequence[Value]) -> list[Value]:
@@ -366,7 +362,7 @@ class _Block:
                     for part in self.wanted[number]:
                         values[number][part] = _known(given[number][part])[where]
             for number, op in enumerate(self.ops, self.inputs):
-                if number in self.same:
+                if op.kind is OpKind.ACCUM_MAX:  # of a tensor that the loop does not change: others have no picture
                     values[number] = values[op.operands[0]]
                 elif SPECS[op.kind].accumulator:
                     self._accumulate(op, number, values, states)
@@ -375,9 +371,9 @@ class _Block:
                     if constant.issuperset(op.operands):
                         constant.add(number)
         for number, op in enumerate(self.ops, self.inputs):
-            if SPECS[op.kind].accumulator and number not in self.same:
+            if SPECS[op.kind].accumulator:
                 self._finish(op, number, values, states)
-            elif self.tiles[number].after_loop and number not in self.same:
+            elif self.tiles[number].after_loop:
                 self._compute(op, number, values)
         return values
 
@@ -431,7 +427,7 @@ class _Block:
     def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]) -> None:
         """The value of an accumulator behind the loop."""
         for part in self.wanted[number]:
-            m, state = self.point.prime(part), states[number, part]
+            m, state = self.point.prime(part), states.get((number, part), [values[number][part]])
             out = state[0]
             if op.kind is OpKind.ACCUM_CONCAT:
                 out = np.concatenate(state, axis=_LEAD + (op.attrs.dim or 0))
