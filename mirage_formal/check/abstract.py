@@ -198,12 +198,8 @@ def _times(value: Parts, factor: Fraction) -> Parts:
     return _each(value, lambda term: mul(const(factor), term))
 
 
-def _square(value: Parts) -> Parts:
-    return _each(value, lambda term: mul(term, term))
-
-
 def _over_rms(x: Parts, dim: int, shape: Shape, attrs: Attrs) -> Parts:
-    below = _times(_sum(_square(x), dim, shape[dim]), Fraction(1, shape[dim]))
+    below = _times(_sum(_each(x, _FUNCTIONS[OpKind.SQUARE]), dim, shape[dim]), Fraction(1, shape[dim]))
     if (eps := attrs.eps) is not None:
         below = _each(below, lambda term: add(term, const(eps)))
     return _pair(OpKind.DIV, x, _each(below, lambda term: unary("sqrt", term)), shape)
@@ -238,10 +234,8 @@ def _results(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
     last = len(shape) - 1
     dim = last if attrs.dim is None else attrs.dim
     match kind:
-        case OpKind.MAX:
-            return [_largest(x[0], dim)]
-        case OpKind.ACCUM_MAX:
-            return [_largest(x[0], None)]
+        case OpKind.MAX | OpKind.ACCUM_MAX:
+            return [_largest(x[0], dim if kind is OpKind.MAX else None)]
         case OpKind.RUNNING_MAX:
             largest = _largest(x[0], dim)
             change = _pair(OpKind.SUB, largest, largest, (*shape[:dim], 1, *shape[dim + 1 :]))
@@ -345,7 +339,7 @@ def _accumulated(kind: OpKind, x: list[Parts], dim: int, shape: Shape, loop: int
         case OpKind.ACCUM_MEAN_LAST:
             return _times(over_loop(_sum(x[0], last, shape[last])), mean)
         case OpKind.ACCUM_RMS_LAST:
-            squares = _times(over_loop(_sum(_square(x[0]), last, shape[last])), mean)
+            squares = _times(over_loop(_sum(_each(x[0], _FUNCTIONS[OpKind.SQUARE]), last, shape[last])), mean)
             return _each(squares, lambda term: unary("sqrt", term))
         case OpKind.ACCUM_SUM_TO_DIMX:
             return over_loop(_sum(x[0], dim, shape[dim], dimx))

@@ -196,7 +196,7 @@ def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) 
     """Operators that only move elements."""
     head = x[0].shape[:lead]
     match kind:
-        case OpKind.CAST:
+        case OpKind.CAST | OpKind.ACCUM_MAX:  # a tensor that the loop does not change: others have no picture
             return x[0]
         case OpKind.TRANSPOSE if attrs.perm is not None:
             return x[0].transpose([*range(lead), *(lead + i for i in attrs.perm)])
@@ -362,16 +362,14 @@ class _Block:
                     for part in self.wanted[number]:
                         values[number][part] = _known(given[number][part])[where]
             for number, op in enumerate(self.ops, self.inputs):
-                if op.kind is OpKind.ACCUM_MAX:  # of a tensor that the loop does not change: others have no picture
-                    values[number] = values[op.operands[0]]
-                elif SPECS[op.kind].accumulator:
+                if op.kind is not OpKind.ACCUM_MAX and SPECS[op.kind].accumulator:
                     self._accumulate(op, number, values, states)
                 elif not self.tiles[number].after_loop and not (iteration and number in constant):
                     self._compute(op, number, values)
                     if constant.issuperset(op.operands):
                         constant.add(number)
         for number, op in enumerate(self.ops, self.inputs):
-            if SPECS[op.kind].accumulator:
+            if SPECS[op.kind].accumulator and op.kind is not OpKind.ACCUM_MAX:
                 self._finish(op, number, values, states)
             elif self.tiles[number].after_loop:
                 self._compute(op, number, values)
@@ -427,7 +425,7 @@ class _Block:
     def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]) -> None:
         """The value of an accumulator behind the loop."""
         for part in self.wanted[number]:
-            m, state = self.point.prime(part), states.get((number, part), [values[number][part]])
+            m, state = self.point.prime(part), states[number, part]
             out = state[0]
             if op.kind is OpKind.ACCUM_CONCAT:
                 out = np.concatenate(state, axis=_LEAD + (op.attrs.dim or 0))

@@ -15,9 +15,10 @@ from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
-from mirage_formal.logic.terms import Expr
+from mirage_formal.logic.terms import Expr, var
 from mirage_formal.meaning.domain import LOOP_AXIS
 from mirage_formal.meaning.operators import RULES, Level, Value
+from mirage_formal.search.carried import elementwise
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
 
@@ -79,12 +80,16 @@ _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Attribute values and functions of one element that a program uses; the search tries no others."""
+    """Attribute values and functions of one element that a program uses; the search tries no others.
+
+    ``late`` has the inputs that are carried behind a loop.
+    """
 
     factors: tuple[Fraction, ...]
     shifts: tuple[Fraction, ...]
     eps: tuple[Fraction | None, ...]
     functions: frozenset[OpKind]
+    late: frozenset[Expr]
 
     def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
         """The operators of a list that a search for this program tries."""
@@ -102,7 +107,8 @@ def constants(program: KernelGraph) -> Constants:
     kinds = {op.kind for op in ops}
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
-    return Constants(factors, shifts, eps or (None,), frozenset(functions))
+    late = frozenset(var(program.inputs[number].name) for number in elementwise(program))
+    return Constants(factors, shifts, eps or (None,), frozenset(functions), late)
 
 
 class Terms:
@@ -208,7 +214,8 @@ class Applier:
             kinds = list(self._maps)
             if inside:
                 # What is the same in each iteration is brought behind the loop as it was read, and not summed.
-                kinds += self._accumulators if self._closes(a) else self._carriers if read else []
+                late = self._carriers if read and a.term in self._fixed.late else []
+                kinds += self._accumulators if self._closes(a) else late
             each = ((kind, attrs) for kind in kinds for attrs in self._attrs(kind, a.shape))
             found = [(kind, attrs, result) for kind, attrs in each for result in self._apply(kind, attrs, (a,))]
             self._of_one[a, inside, read] = found

@@ -55,6 +55,7 @@ class _Context:
         target: Normal form of the program's output.
         views: Renames axes to their twins; None where no axis has twins.
         loose: Whether the loop runs through several axes of the program, so that terms are summed over different ones.
+        carried: Inputs that may come behind the loop as they are.
     """
 
     frame: Frame
@@ -63,6 +64,7 @@ class _Context:
     target: Form
     views: Views | None
     loose: bool
+    carried: frozenset[ClassId]
 
 
 @dataclass(slots=True)
@@ -117,7 +119,13 @@ class Closer:
         self._plain_rms = (OpKind.RMS_NORM, None) in axes.norms
 
     def close(
-        self, inputs: list[tuple[Form, Dims]], structure: Structure, frame: Frame, target: Form, depth: int
+        self,
+        inputs: list[tuple[Form, Dims]],
+        structure: Structure,
+        frame: Frame,
+        target: Form,
+        depth: int,
+        carried: frozenset[ClassId] = frozenset(),
     ) -> Closure:
         """Close a block's input classes under the block operators.
 
@@ -127,10 +135,12 @@ class Closer:
             frame: The frame inside the kernel: for each axis the parts that it is made of there.
             target: Form of the program's output.
             depth: Most operators between an input and a class.
+            carried: Inputs that may come behind the loop as they are, if it does not change them.
         """
         names = structure.names
         views = Views(self._algebra, names.peers) if names.twins > 1 else None
-        context = _Context(frame, structure.loop_parts, structure.same, target, views, len(structure.loops) > 1)
+        several = len(structure.loops) > 1
+        context = _Context(frame, structure.loop_parts, structure.same, target, views, several, carried)
         out = Closure(len(inputs), [], {}, [])
         for form, dims in inputs:
             out.index[form, dims, False] = ClassId(len(out.classes))
@@ -197,7 +207,7 @@ class Closer:
             if parts:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
         if not after:
-            yield from self._accumulators(form, dims, number, context, number < out.inputs)
+            yield from self._accumulators(form, dims, number, context)
 
     def _reductions(
         self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
@@ -236,12 +246,12 @@ class Closer:
         return None
 
     def _accumulators(
-        self, form: Form, dims: Dims, number: ClassId, context: _Context, read: bool
+        self, form: Form, dims: Dims, number: ClassId, context: _Context
     ) -> Iterator[tuple[BlockClass, Producer]]:
         algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
         if loop and not any(algebra.free[form] & part for part in loop):
             # A loop-invariant tensor would be multiplied by the loop range; the largest of equal values is one of them.
-            if read and OpKind.ACCUM_MAX in ops:
+            if number in context.carried and OpKind.ACCUM_MAX in ops:
                 yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
             return
         found: list[tuple[Form | None, Dims, OpKind]] = []

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.search.carried import elementwise
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
@@ -130,6 +131,7 @@ class KernelSolver:
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
         self.frame = unsplit(self.names.count)
         self._raw = {tensor.form for tensor in self.inputs}
+        self._late = {self.inputs[i].form for i in elementwise(axes.program)}
 
     def views(self, frame: Frame) -> Views:
         """Views of device tensors: an axis that an earlier kernel left split keeps its name.
@@ -240,7 +242,8 @@ class KernelSolver:
         if len(set(inputs)) < len(inputs):
             return None
         inner = structure.frame(frame)
-        closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops)
+        carried = frozenset(ClassId(i) for i, tensor in enumerate(tensors) if tensor.form in self._late)
+        closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
         self.tally.check()
