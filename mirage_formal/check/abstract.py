@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial, reduce
+from math import prod
 
 from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
@@ -44,18 +45,10 @@ _BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def expressions(graph: KernelGraph) -> dict[str, Expr]:
-    """Abstract expression of every tensor, by the names of proof.jsonl: ``k<i>`` and ``b<j>.<i>``.
-
-    Raises:
-        GraphError: The graph is not well-formed.
-        FormatError: An operator has no abstract expression.
-    """
-    return {name: reduce(add, terms) for name, terms in parts(graph).items()}
-
-
 def parts(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
-    """Abstract expressions of the parts of every tensor, by the same names: one of each, but for concatenations.
+    """Abstract expressions of the parts of every tensor: one of each, but for concatenations.
+
+    They are named as in proof.jsonl: ``k<i>`` and ``b<j>.<i>``.
 
     Raises:
         GraphError: The graph is not well-formed.
@@ -90,8 +83,8 @@ def _read(graph: KernelGraph) -> tuple[list[Parts], dict[str, Parts]]:
 
 def targets(graph: KernelGraph) -> list[Expr]:
     """Abstract expressions of a program's outputs, in order."""
-    named = expressions(graph)
-    return [named[f"k{i}"] for i in graph.outputs]
+    terms, _ = _read(graph)
+    return [_whole(terms[i]) for i in graph.outputs]
 
 
 def _block(block: BlockGraph, given: list[Parts], operands: tuple[DTensor, ...]) -> tuple[list[Parts], list[Parts]]:
@@ -207,25 +200,18 @@ def _over_rms(x: Parts, dim: int, shape: Shape, attrs: Attrs) -> Parts:
 
 def _reshaped(value: Parts, before: Shape, after: Shape) -> Parts:
     """Parts survive a reshape if their dim does: same extent, as many elements before it."""
-
-    def steps(shape: Shape, dim: int) -> int:
-        return 1 if dim == 0 else shape[dim - 1] * steps(shape, dim - 1)
-
     if len(value[1]) == 1:
         return value
     for dim, n in enumerate(after):
-        if n == before[value[0]] and steps(after, dim) == steps(before, value[0]):
+        if n == before[value[0]] and prod(after[:dim]) == prod(before[: value[0]]):
             return dim, value[1]
     return _one(_whole(value))
 
 
 def _largest(value: Parts, dim: int | None) -> Parts:
     """Largest value along a dim, or (None) over the loop: opaque, and that of largest values is one."""
-
-    def largest(term: Expr) -> Expr:
-        return term if isinstance(term, Unary) and term.function == "max" else unary("max", term)
-
-    return _each(_one(_whole(value)) if value[0] == dim else value, largest)
+    value = _one(_whole(value)) if value[0] == dim else value
+    return _each(value, lambda term: term if isinstance(term, Unary) and term.function == "max" else unary("max", term))
 
 
 def _results(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> list[Parts]:

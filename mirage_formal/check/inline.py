@@ -37,9 +37,7 @@ def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ..
 def carried(block: BlockGraph, ops: tuple[Op, ...]) -> set[int]:
     """Of an inlined block graph, the results of accum_max that are its operand: largest of equal values."""
     still = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None or block.forloop_range == 1}
-    found = set()
     for number, op in numbered(len(block.inputs), ops):
         if op.kind is not OpKind.RUNNING_MAX and still.issuperset(op.operands):
             still.add(number)
-            found |= {number} if op.kind is OpKind.ACCUM_MAX else set()
-    return found
+    return {n for n, op in numbered(len(block.inputs), ops) if n in still and op.kind is OpKind.ACCUM_MAX}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import hypothesis
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.check.abstract import expressions
+from mirage_formal.check.abstract import parts
 from mirage_formal.check.fingerprint import arithmetic
 from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
@@ -23,6 +24,7 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
+from mirage_formal.logic.terms import Expr, add
 from mirage_formal.records.fingerprint import FingerprintRecord
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from tests.kit.graphs.strategies import FIELD_KINDS, kernel_graphs
@@ -85,6 +87,11 @@ def test_residues_of_constants() -> None:
     assert arithmetic.residue(Fraction(-2), P) == P - 2
     with pytest.raises(ZeroDivisionError):
         arithmetic.residue(Fraction(1, P), P)
+
+
+def expressions(graph: KernelGraph) -> dict[str, Expr]:
+    """Of every tensor one: the sum of those of its parts."""
+    return {name: reduce(add, terms) for name, terms in parts(graph).items()}
 
 
 def test_abstract_expressions_agree_on_random_graphs() -> None:

@@ -172,8 +172,10 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
             return _root(x[0] if kind is OpKind.SQRT else multiply(x[0], x[0], m), m)
         case OpKind.RECIPROCAL:
             return _divide(np.ones(1, dtype=np.uint64), x[0], m)
-        case OpKind.SCALE | OpKind.SHIFT:
-            return _with_constant(x[0], attrs, m)
+        case OpKind.SCALE if attrs.factor is not None:
+            return multiply(x[0], _constant(attrs.factor, m), m)
+        case OpKind.SHIFT if attrs.shift is not None:
+            return add(x[0], _constant(attrs.shift, m), m)
         case OpKind.MATMUL:
             return matmul(x[0], x[1], m)
         case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
@@ -182,14 +184,6 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(kind, attrs, x, axis, m)
     return _moved(kind, attrs, x, axis, lead)
-
-
-def _with_constant(x: Residues, attrs: Attrs, m: int) -> Residues:
-    """x times the factor, or plus the summand."""
-    if attrs.factor is not None:
-        return multiply(x, _constant(attrs.factor, m), m)
-    assert attrs.shift is not None
-    return add(x, _constant(attrs.shift, m), m)
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
