@@ -187,6 +187,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     registers: bool
     resident: bool
     cut: Positive
+    tile: Count = 0
 
 
 class CompiledRecord(Record, frozen=True, kw_only=True):

@@ -60,6 +60,11 @@ class Change:
     more: int = 1
 
     @property
+    def grids(self) -> bool:
+        """Whether kernels are the same on other grids."""
+        return self.fewer > 1 or self.more > 1
+
+    @property
     def name(self) -> str:
         """As in "factors split-4"."""
         words = (
@@ -99,7 +104,7 @@ def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) 
         return graph
     changed = graph
     try:
-        if change.fewer > 1 or change.more > 1:
+        if change.grids:
             return _retiled(graph, change, target, slack)
         if change.factors is not Factors.NONE:
             changed = factored(graph, target if change.factors is Factors.ALL else None)

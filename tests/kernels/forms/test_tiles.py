@@ -18,7 +18,7 @@ from tests.kernels.forms.test_forms import H200, proof_of, values
 from tests.kit.fuzz.looped import products_with_factors
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
-RETILED = [change for change in CHANGES if change.fewer > 1 or change.more > 1]
+RETILED = [change for change in CHANGES if change.grids]
 
 
 def grid_of(graph: KernelGraph) -> tuple[int, int, int]:
