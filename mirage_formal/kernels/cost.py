@@ -5,8 +5,8 @@ depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/
 the H200 it is within about a third of the measured time, which is enough to order forms that differ in launches, bytes
 or parallelism, and not enough to order neighbours.
 
-A graph-defined kernel takes ``launch + latency + max(throughput, path)`` microseconds (a generated kernel behind
-another one has a shorter launch, see ``kernels.generate``), where
+A graph-defined kernel takes ``launch + latency + max(throughput, path, blocks)`` microseconds (a generated kernel
+behind another one has a shorter launch, see ``kernels.generate``), where
 
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
@@ -23,6 +23,8 @@ another one has a shorter launch, see ``kernels.generate``), where
 - throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
   iteration and a single wave a block loads first and computes then. A kernel with products, whose tiles go through
   shared memory, has a step of the pipeline to issue and to wait for in each iteration.
+- blocks: an SM starts one block after another, however little each has to do. A roof of its own beside throughput and
+  path, so that a grid of many tiny blocks is dearer than one of few.
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
 - element by element: a product of operands that are not both of 16 bits is a loop in which each scalar step waits for
   its loads. A product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit
@@ -339,7 +341,8 @@ def _kernel(
     steps = block.forloop_range if work.piped else 0
     compute = (_compute_us(work, target, 1) + model.step_us * steps) * per_sm
     path = work.latency * waves
-    body = max(max(memory, compute) + min(memory, compute) / (block.forloop_range * waves), path)
+    started = model.block_us * per_sm
+    body = max(max(memory, compute) + min(memory, compute) / (block.forloop_range * waves), path, started)
     us = model.launch_us + _latency_us(read, target) + body
     return KernelCost(
         us=us if fits else CANNOT_LAUNCH_US,

@@ -46,6 +46,8 @@ from mirage_formal.records import (
 if TYPE_CHECKING:
     from mirage_formal.device.compile import Compiled
 
+#: Tiles of one predefined operator.
+_MOST_TILES: Final = 16
 #: Every kernel has the first schedule that fits.
 NO_SCHEDULES: Final[Mapping[int, Schedule]] = MappingProxyType({})
 
@@ -114,10 +116,8 @@ def generate(graph: KernelGraph, target: Target, schedules: Mapping[int, Schedul
             values = (*op.operands, *results)
             if isinstance(op, GraphDefined):
                 steps.append(_planned(graph, position, values, target, asked))
-            elif asked is None:
-                steps.append(_predefined(op, position, values, (types, known), target))
             else:
-                raise UnsupportedError(f"expected no schedule of a predefined {op.kind.value}, got one", where="plan")
+                steps.append(_predefined(op, position, values, (types, known), target, asked))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
@@ -195,17 +195,52 @@ def _predefined(
     values: tuple[int, ...],
     lying: tuple[Sequence[DTensor], Sequence[Place]],
     target: Target,
+    asked: Schedule | None = None,
 ) -> Kernel | ProductLaunch:
     """The kernel of a predefined operator; ``lying`` has the type and the place of each value."""
     types, known = lying
+    if asked is not None and (op.kind is OpKind.MATMUL or asked != of_tile(asked.threads, asked.tile)):
+        raise UnsupportedError(f"expected no schedule of a predefined {op.kind.value}, got one", where="plan")
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
         side(types[a].shape, known[a].strides)
         side(types[b].shape, known[b].strides)
         return ProductLaunch(position, a, b, values[-1])
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
-    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]], target)
-    return Kernel(position, values, made)
+    tile = 0 if asked is None else asked.tile
+    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]], target, tile)
+    if asked is not None and asked.threads != made.threads:
+        raise UnsupportedError(f"expected {made.threads} threads of tile {tile}, got {asked.threads}", where="plan")
+    return Kernel(position, values, made, asked=asked)
+
+
+def of_tile(threads: int, tile: int) -> Schedule:
+    """The schedule of a predefined operator that reads across."""
+    return Schedule(threads, 1, tile=tile)
+
+
+def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Schedule]:
+    """The schedules that a predefined operator may have beside the usual one: tiles of operands that lie across.
+
+    Args:
+        graph: A well-formed µGraph.
+        position: Of the operator.
+        target: The GPU.
+    """
+    op = graph.ops[position]
+    if isinstance(op, GraphDefined) or op.kind is OpKind.MATMUL:
+        return []
+    types, known = kernel_types(graph), places(graph)
+    operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
+    result = types[sum((one.results for one in graph.ops[:position]), len(graph.inputs))]
+    found: list[Schedule] = []
+    try:
+        while len(found) < _MOST_TILES:
+            tile = len(found) + 1
+            found.append(of_tile(operator_program("tile", op, operands, result, target, tile).threads, tile))
+    except UnsupportedError:
+        return found
+    return found
 
 
 def _outputs(

@@ -54,7 +54,9 @@ SUPPORTED: Final = frozenset(
 )
 
 
-def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program:
+def operator_program(
+    name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, tile: int = 0
+) -> Program:
     """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
 
     Args:
@@ -63,9 +65,10 @@ def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: D
         operands: What it reads.
         result: What it writes.
         target: The GPU that it is for.
+        tile: Which of the tiles in which operands that lie across may be read; 0 is the usual one.
 
     Raises:
-        UnsupportedError: The operator has no kernel, or a tensor has 2^31 elements or more.
+        UnsupportedError: The operator has no kernel or no such tile, or a tensor has 2^31 elements or more.
     """
     if op.kind not in SUPPORTED:
         raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
@@ -79,12 +82,14 @@ def operator_program(name: str, op: Op, operands: tuple[Operand, ...], result: D
     if any(param.elements > _MAX_INDEX for param in params):
         raise UnsupportedError("expected tensors of fewer than 2^31 elements, got more", where=name)
     family = SPECS[op.kind].family
+    if tile and family in (Family.REDUCTION, Family.NORM):
+        raise UnsupportedError(f"expected the usual tile of {op.kind.value}, got another", where=name)
     if family is Family.REDUCTION and operands[0][0].shape == result.shape:
         op = Op(OpKind.RESHAPE, (0,), Attrs(shape=result.shape))  # of a single element each
     elif family in (Family.REDUCTION, Family.NORM):
         planned = _planned(name, op, operands, result, target)
         return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
-    return _aligned(pointwise(name, op, operands, result, target, params))
+    return _aligned(pointwise(name, op, operands, result, target, params, tile))
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:

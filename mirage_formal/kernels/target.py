@@ -42,6 +42,7 @@ class CostModel:
     issue of copies.
     ``dependent_launch_us``: the launch of a generated kernel behind another one of the same call, which starts while
     that one ends (``launch_us`` where a GPU or its driver cannot).
+    ``block_us``: from one block to the next that a multiprocessor starts.
     """
 
     bandwidth_efficiency: float
@@ -60,6 +61,7 @@ class CostModel:
     element_copy_slots: float
     step_us: float
     dependent_launch_us: float
+    block_us: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     registers: bool
     resident: bool
     cut: Positive
+    tile: Count = 0
 
 
 class CompiledRecord(Record, frozen=True, kw_only=True):
@@ -307,6 +308,7 @@ class ModelRecord(Record, frozen=True, kw_only=True):
     element_copy_slots: Rate
     step_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
     dependent_launch_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
+    block_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.run.dealt import dealt
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
@@ -122,9 +123,12 @@ def search_unit(task: UnitTask) -> UnitRecord:
     with counted() as so_far, telling(lambda: _standing(so_far())):
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}
-    for candidate in result.candidates:
-        graph = candidate.graph if longer is None else longer.wrapped(candidate.graph)
-        record = _found(job, graph, candidate.graph if job.engine in ENGINES else None)
+    graphs = [candidate.graph for candidate in result.candidates]
+    more = dealt(graphs, job.target, estimate(program, job.target).us)
+    for graph in (*graphs, *more):
+        whole = graph if longer is None else longer.wrapped(graph)
+        canonical = job.engine in ENGINES and graph not in more
+        record = _found(job, whole, graph if canonical else None)
         found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
     pruned = stats.pop("pruned")

@@ -15,8 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.numerics.numerics import FAR, SCALES, alone, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.numerics import FAR, SCALES, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.realised import drift
 from mirage_formal.claims.numerics.rounding import LARGEST, quantised
+from mirage_formal.claims.numerics.single import alone
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -111,6 +113,9 @@ def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
         results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
         numbers = range(len(values))
         bad = [i for i in numbers if _judged(program, i, results[i], values[i], tolerances[i]) == "outside"]
+        if bad:
+            wider = [t + more for t, more in zip(tolerances, drift(graph, arrays, values), strict=True)]
+            bad = [i for i in bad if _judged(program, i, results[i], values[i], wider[i]) == "outside"]
         if scale == _USUAL:
             shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
             most = max(shares)

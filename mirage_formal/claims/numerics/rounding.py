@@ -9,7 +9,8 @@ zero (N. Higham, T. Mary, "A new approach to probabilistic rounding error analys
 - a sum of n terms a_i adds U^2 n (sum a_i^2 + y^2): partial sums walk randomly, or grow evenly towards y;
 - an operand of a matrix product is rounded to the element type, unless it is representable: (u |a|)^2, u the element
   type's unit roundoff;
-- errors of operands pass through the derivative of the operator;
+- errors of operands pass through the derivative of the operator; those of squares, quotients, roots and logarithms
+  through the change over the interval of the operand (curved.py);
 - a maximum is taken as exact: in a running maximum, whatever is subtracted cancels.
 
 Only array methods and functions that NumPy and CuPy share are used, so it runs on either.
@@ -18,12 +19,13 @@ Only array methods and functions that NumPy and CuPy share are used, so it runs 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
 from math import erf, log, pi, sqrt
 from typing import Any, Final
 
+from mirage_formal.claims.numerics import curved
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.meaning.contract import batched_product
@@ -68,11 +70,14 @@ class Estimate:
         mantissa: Float64.
         exponent: Whole numbers in float64, of the mantissa's shape; None for 0 everywhere.
         variance: In squared units of the mantissa, of its shape; None for exact values.
+        least: What a kernel's values are not below whatever its errors are, by their form, as squares; in units of the
+            mantissa, of its shape, minus infinity where nothing is known. None if it is known nowhere.
     """
 
     mantissa: Array
     exponent: Array | None = None
     variance: Array | None = None
+    least: Array | None = None
 
 
 class RoundingDomain(Untiled[Estimate]):
@@ -99,7 +104,8 @@ class RoundingDomain(Untiled[Estimate]):
         shift = xp.clip(a.exponent, -_FAR, _FAR)
         factor, rest = self._powers(shift)
         variance = None if a.variance is None else a.variance * factor * factor * rest * rest
-        return Estimate(a.mantissa * factor * rest, None, variance)
+        least = self._scaled(self._scaled(a.least, factor), rest)
+        return Estimate(a.mantissa * factor * rest, None, variance, least)
 
     def _powers(self, shift: Array) -> tuple[Array, Array]:
         """Two factors whose product is 2^shift, neither of which leaves the range unless the product does."""
@@ -111,16 +117,30 @@ class RoundingDomain(Untiled[Estimate]):
         own = 0.0 if a.exponent is None else a.exponent
         factor = self.xp.exp2(self.xp.maximum(own - exponent, -_FAR))
         variance = None if a.variance is None else a.variance * factor * factor
-        return Estimate(a.mantissa * factor, exponent, variance)
+        return Estimate(a.mantissa * factor, exponent, variance, self._scaled(a.least, factor))
 
-    def _made(self, mantissa: Array, exponent: Array | None, *variances: Array | None) -> Estimate:
+    def _scaled(self, least: Array | None, factor: Array) -> Array | None:
+        """A lower end times a factor above 0 that may have left the range; nothing known stays nothing known."""
+        if least is None:
+            return None
+        return self.xp.where((least == 0) | self.xp.isinf(least), least, least * factor)
+
+    def _lowest(self, a: Estimate) -> Array:
+        """What a kernel's values are not below; exact ones are what they are."""
+        if a.variance is None:
+            return a.mantissa
+        return self.xp.where(a.variance == 0, a.mantissa, -self.xp.inf if a.least is None else a.least)
+
+    def _made(
+        self, mantissa: Array, exponent: Array | None, *variances: Array | None, least: Array | None = None
+    ) -> Estimate:
         if self.dtype is None:
             return Estimate(mantissa, exponent)
         known = [v for v in variances if v is not None]
         total = known[0] if known else None
         for v in known[1:]:
             total = total + v
-        return Estimate(mantissa, exponent, total)
+        return Estimate(mantissa, exponent, total, least)
 
     def _error(self, y: Array, factor: Array | float = 1.0) -> Array | None:
         return None if self.dtype is None else _U2 * (factor * y) ** 2
@@ -141,7 +161,9 @@ class RoundingDomain(Untiled[Estimate]):
         if a.exponent is None:
             exact = quantised(m, dtype, xp) == m
             error = xp.where(exact & (True if a.variance is None else a.variance == 0), 0.0, error)
-        return self._made(m, a.exponent, a.variance, error)
+        # Rounding keeps the order, so what is not below 0 stays so.
+        least = None if a.least is None else a.least - xp.minimum(xp.abs(a.least), u * xp.abs(a.least) + floor)
+        return self._made(m, a.exponent, a.variance, error, least=least)
 
     # --- the domain --------------------------------------------------------------------------------------------------
 
@@ -149,9 +171,11 @@ class RoundingDomain(Untiled[Estimate]):
         """See ``Domain.unary``."""
         xp = self.xp
         if kind is OpKind.SQUARE:
-            y = a.mantissa * a.mantissa
-            passed = None if a.variance is None else (4 * y + a.variance) * a.variance
-            return self._made(y, None if a.exponent is None else 2 * a.exponent, passed, self._error(y))
+            y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
+            if a.variance is None:
+                return self._made(y, exponent, self._error(y))
+            deviation, least = curved.squared(a.mantissa, xp.sqrt(a.variance), xp)
+            return self._made(y, exponent, deviation**2, self._error(y), least=least)
         if kind is OpKind.SQRT:
             return self._sqrt(a)
         if kind is OpKind.RECIPROCAL:
@@ -160,13 +184,14 @@ class RoundingDomain(Untiled[Estimate]):
         x = a.mantissa
         if kind is OpKind.EXP:
             return self._exp(x, a.variance)
-        if kind is OpKind.RELU:
-            return Estimate(xp.maximum(x, 0.0), None, a.variance)
-        if kind is OpKind.ABS:
-            return Estimate(xp.abs(x), None, a.variance)
+        if kind in (OpKind.RELU, OpKind.ABS):
+            y = xp.maximum(x, 0.0) if kind is OpKind.RELU else xp.abs(x)
+            if a.variance is None:
+                return Estimate(y)
+            return Estimate(y, None, a.variance, xp.maximum(y - curved.LAMBDA * xp.sqrt(a.variance), 0.0))
         if kind is OpKind.LOG:
             below = xp.where(x > 0, x, 1.0)
-            passed = None if a.variance is None else a.variance / (below * below)
+            passed = None if a.variance is None else curved.logarithm(below, xp.sqrt(a.variance), a.least, xp) ** 2
             # Where the logarithm is near 0 its argument is near 1, and its own error is absolute.
             return self._made(xp.log(x), None, passed, self._error(xp.abs(xp.log(below)) + 1.0, 2.0))
         if kind in (OpKind.TANH, OpKind.ERF):
@@ -198,15 +223,19 @@ class RoundingDomain(Untiled[Estimate]):
         return self._made(y, exponent, passed, self._error(y, xp.abs(xp.where(xp.isfinite(x), x, 0.0)) + 2.0))
 
     def _sqrt(self, a: Estimate) -> Estimate:
-        xp, m, exponent, v = self.xp, a.mantissa, a.exponent, a.variance
+        xp, m, exponent, v, least = self.xp, a.mantissa, a.exponent, a.variance, a.least
         if exponent is not None:
             odd = exponent - 2 * xp.floor(exponent / 2)
             m = m * (1 + odd)
             v = None if v is None else v * (1 + odd) ** 2
+            least = self._scaled(least, 1 + odd)
             exponent = xp.floor(exponent / 2)
         y = xp.sqrt(m)
-        passed = None if v is None else xp.where(m > 0, v / (4 * xp.where(m > 0, m, 1.0)), xp.sqrt(v))
-        return self._made(y, exponent, passed, self._error(y))
+        if v is None:
+            return self._made(y, exponent, self._error(y))
+        passed = curved.root(m, xp.sqrt(v), least, xp) ** 2
+        least = None if least is None else xp.sqrt(xp.maximum(least, 0.0))
+        return self._made(y, exponent, passed, self._error(y), least=least)
 
     def binary(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """See ``Domain.binary``."""
@@ -220,10 +249,14 @@ class RoundingDomain(Untiled[Estimate]):
                 y = a.mantissa + b.mantissa if kind is OpKind.ADD else a.mantissa - b.mantissa
                 return self._made(y, shared + 0.0 * y, a.variance, b.variance, self._error(y))
             y = a.mantissa + b.mantissa if kind is OpKind.ADD else a.mantissa - b.mantissa
-            return self._made(y, None, a.variance, b.variance, self._error(y))
+            known = kind is OpKind.ADD and (a.least is not None or b.least is not None)
+            least = self._lowest(a) + self._lowest(b) if known else None
+            return self._made(y, None, a.variance, b.variance, self._error(y), least=least)
         if kind in (OpKind.MAXIMUM, OpKind.MINIMUM):
             return self._extreme(kind, self.plain(a), self.plain(b))
         x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
+        if kind is OpKind.MUL and a is b:
+            return self.unary(OpKind.SQUARE, a)
         if kind is OpKind.MUL:
             y = x * z
             exponent = self._combined(a, b, y, 1.0)
@@ -235,7 +268,8 @@ class RoundingDomain(Untiled[Estimate]):
         y = x / z
         exponent = self._combined(a, b, y, -1.0)
         left = None if va is None else va / (z * z)
-        right = None if vb is None else vb * (y / z) ** 2
+        moved = None if vb is None else curved.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
+        right = None if moved is None else moved * (x * x if va is None else x * x + va)
         return self._made(y, exponent, left, right, self._error(y, 2.0))
 
     def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
@@ -245,7 +279,8 @@ class RoundingDomain(Untiled[Estimate]):
         if a.variance is None and b.variance is None:
             return Estimate(y)
         left, right = (0.0 if v is None else v for v in (a.variance, b.variance))
-        return Estimate(y, None, xp.maximum(left, right) + xp.zeros_like(y))
+        least = (xp.maximum if kind is OpKind.MAXIMUM else xp.minimum)(self._lowest(a), self._lowest(b))
+        return Estimate(y, None, xp.maximum(left, right) + xp.zeros_like(y), least)
 
     def _combined(self, a: Estimate, b: Estimate, y: Array, sign: float) -> Array | None:
         if a.exponent is None and b.exponent is None:
@@ -261,10 +296,10 @@ class RoundingDomain(Untiled[Estimate]):
         exponent = None
         if a.exponent is not None:
             rows = a.exponent.max(axis=-1, keepdims=True)
-            a, exponent = Estimate(*_scaled(self._at(a, rows + 0.0 * a.mantissa))), rows
+            a, exponent = replace(self._at(a, rows + 0.0 * a.mantissa), exponent=None), rows
         if b.exponent is not None:
             columns = b.exponent.max(axis=-2, keepdims=True)
-            b = Estimate(*_scaled(self._at(b, columns + 0.0 * b.mantissa)))
+            b = replace(self._at(b, columns + 0.0 * b.mantissa), exponent=None)
             exponent = columns if exponent is None else exponent + columns
 
         def times(x: Array, z: Array) -> Array:
@@ -285,8 +320,9 @@ class RoundingDomain(Untiled[Estimate]):
     def scale(self, a: Estimate, factor: Fraction) -> Estimate:
         """See ``Domain.scale``."""
         f = float(factor)
-        y = a.mantissa * f
-        return self._made(y, a.exponent, None if a.variance is None else a.variance * f * f, self._error(y))
+        y, least = a.mantissa * f, self._scaled(a.least, f) if f > 0 else None
+        variance = None if a.variance is None else a.variance * f * f
+        return self._made(y, a.exponent, variance, self._error(y), least=least)
 
     def offset(self, a: Estimate, constant: Fraction) -> Estimate:
         """See ``Domain.offset``."""
@@ -310,7 +346,8 @@ class RoundingDomain(Untiled[Estimate]):
             return Estimate(y, exponent)
         own = _U2 * terms * (split(a.mantissa**2).sum(axis=axis) + y * y)
         passed = None if a.variance is None else split(a.variance).sum(axis=axis)
-        return self._made(y, exponent, passed, own)
+        least = None if a.least is None else split(a.least).sum(axis=axis)
+        return self._made(y, exponent, passed, own, least=least)
 
     def ordered(self, kind: OpKind, operands: tuple[Estimate, ...], axis: int, extent: int) -> tuple[Estimate, ...]:
         """See ``Domain.ordered``."""
@@ -349,7 +386,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
 
     def _each(self, a: Estimate, fn: Callable[[Array], Array]) -> Estimate:
-        return Estimate(*(None if x is None else fn(x) for x in (a.mantissa, a.exponent, a.variance)))
+        return Estimate(*(None if x is None else fn(x) for x in (a.mantissa, a.exponent, a.variance, a.least)))
 
     def reshape(self, a: Estimate, shape: Shape) -> Estimate:
         """See ``Domain.reshape``."""
@@ -368,7 +405,10 @@ class RoundingDomain(Untiled[Estimate]):
             else:
                 left = self.xp.zeros_like(a.mantissa) if x is None else x
                 both.append(self.xp.concatenate([left, self.xp.zeros_like(b.mantissa) if z is None else z], axis=axis))
-        return Estimate(self.xp.concatenate([a.mantissa, b.mantissa], axis=axis), *both)
+        known = a.exponent is b.exponent is None and (a.least is not None or b.least is not None)
+        least = self.xp.concatenate([self._lowest(a), self._lowest(b)], axis=axis) if known else None
+        exponent, variance = both
+        return Estimate(self.xp.concatenate([a.mantissa, b.mantissa], axis=axis), exponent, variance, least)
 
     def slice(self, a: Estimate, axis: int, start: int, stop: int) -> Estimate:
         """See ``Domain.slice``."""
@@ -378,10 +418,6 @@ class RoundingDomain(Untiled[Estimate]):
     def repeat(self, a: Estimate, axis: int, times: int) -> Estimate:
         """See ``Domain.repeat``."""
         return self._each(a, lambda x: self.xp.broadcast_to(x, (*x.shape[:axis], times, *x.shape[axis + 1 :])))
-
-
-def _scaled(a: Estimate) -> tuple[Array, None, Array | None]:
-    return a.mantissa, None, a.variance
 
 
 def _steps(x: Array, axis: int) -> list[Array]:

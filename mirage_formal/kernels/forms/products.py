@@ -3,6 +3,9 @@
 A library picks the kernel of a product by its extents, and is far from the memory's speed where these are rare: rows
 whose length is no multiple of 16 bytes, or a long sum of which there are few results. Those are no worse than others in
 a generated kernel, whose loop may be dealt to more blocks besides (``kernels.forms.split``).
+
+A row times a column is no product for tensor cores, which compute 64 results or more at a time: the column is read as a
+row, and products of elements are summed.
 """
 
 from __future__ import annotations
@@ -60,8 +63,12 @@ def tiled(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         raise NoForm("tensor cores compute no such product")
     if a.shape[:-2] != b.shape[:-2] or sum(extent > 1 for extent in a.shape[:-2]) > 1:
         raise NoForm("expected one batch at most, of both operands")
+    dot = a.shape[-2] == b.shape[-1] == 1
+    if dot:
+        views = [Op(OpKind.RESHAPE, (operands[1],), Attrs(shape=a.shape))]
+        operands, b = (operands[0], len(graph.inputs)), a
     found: list[tuple[float, int, BlockGraph]] = []
-    for block in _blocks(a, b, parts):
+    for block in _dots(a, parts) if dot else _blocks(a, b, parts):
         dealt = _dealt(block, parts, len(a.shape))
         cost, _ = block_cost(dealt, (a, b), target)
         if cost.us < CANNOT_LAUNCH_US:
@@ -107,6 +114,26 @@ def _blocks(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
                     ops=(Op(OpKind.MATMUL, (0, 1)), Op(OpKind.ACCUM_SUM, (2,))),
                     outputs=(OutputSaver(3, _map(axes, 3)),),
                 )
+
+
+def _dots(a: DTensor, parts: int) -> Iterator[BlockGraph]:
+    """Sums of products of elements of two tensors alike, along their last dim, with loops of a multiple of so many."""
+    rank, inner, batches = len(a.shape), a.shape[-1], prod(a.shape[:-2])
+    batch = next((d for d, extent in enumerate(a.shape[:-2]) if extent > 1), None)
+    for deep in _extents(inner, _INNER):
+        loop = inner // deep
+        if loop % parts:
+            continue
+        read = InputIterator((batch, None, None), rank - 1)
+        yield BlockGraph(
+            grid=(batches, 1, 1),
+            block=(_THREADS, 1, 1),
+            forloop_range=loop,
+            reduction_dimx=1,
+            inputs=(read, read),
+            ops=(Op(OpKind.MUL, (0, 1)), Op(OpKind.ACCUM_SUM_LAST, (2,))),
+            outputs=(OutputSaver(3, (batch, None, None)),),
+        )
 
 
 def _map(axes: Sequence[tuple[int, int | None, int | None, int | None]], tensor: int) -> DimMap:

@@ -15,6 +15,7 @@ from mirage_formal.kernels.forms.block import NoForm
 from mirage_formal.kernels.forms.factors import factored
 from mirage_formal.kernels.forms.products import tiled
 from mirage_formal.kernels.forms.split import split
+from mirage_formal.kernels.forms.tiles import retiled
 from mirage_formal.kernels.target import Target
 
 #: However slow a form is estimated to be.
@@ -23,6 +24,11 @@ ANY: Final = 1e9
 _PARTS: Final = (2, 4, 8, 16, 32)
 #: The same of a product by itself, of which there may be few results.
 _MORE_PARTS: Final = (64, 128)
+#: All of them.
+PARTS: Final = (*_PARTS, *_MORE_PARTS)
+#: How many times fewer blocks a kernel without products has, and how many times more.
+_FEWER_BLOCKS: Final = (2, 4, 8, 16)
+_MORE_BLOCKS: Final = (2, 4)
 
 
 class Factors(Enum):
@@ -43,11 +49,20 @@ class Change:
         factors: Which factors move.
         parts: Into how many parts the loop is split; 1: none.
         products: Whether it is done to predefined products, which become kernels first, and to nothing else.
+        fewer: How many times fewer blocks kernels without products have; 1: as many. Nothing else is done then.
+        more: How many times more blocks they have; likewise.
     """
 
     factors: Factors = Factors.NONE
     parts: int = 1
     products: bool = False
+    fewer: int = 1
+    more: int = 1
+
+    @property
+    def grids(self) -> bool:
+        """Whether kernels are the same on other grids."""
+        return self.fewer > 1 or self.more > 1
 
     @property
     def name(self) -> str:
@@ -56,6 +71,8 @@ class Change:
             "products" if self.products else "",
             self.factors.value,
             f"split-{self.parts}" if self.parts > 1 else "",
+            f"fewer-{self.fewer}" if self.fewer > 1 else "",
+            f"more-{self.more}" if self.more > 1 else "",
         )
         return " ".join(word for word in words if word) or "own"
 
@@ -63,7 +80,9 @@ class Change:
 #: All of them; the first changes nothing.
 CHANGES: Final = (
     *(Change(factors, parts) for factors in Factors for parts in (1, *_PARTS)),
-    *(Change(parts=parts, products=True) for parts in (1, *_PARTS, *_MORE_PARTS)),
+    *(Change(parts=parts, products=True) for parts in (1, *PARTS)),
+    *(Change(fewer=times) for times in _FEWER_BLOCKS),
+    *(Change(more=times) for times in _MORE_BLOCKS),
 )
 
 
@@ -85,6 +104,8 @@ def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) 
         return graph
     changed = graph
     try:
+        if change.grids:
+            return _retiled(graph, change, target, slack)
         if change.factors is not Factors.NONE:
             changed = factored(graph, target if change.factors is Factors.ALL else None)
         return changed if change.parts == 1 else _split(changed, change.parts, target, slack)
@@ -108,6 +129,23 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
     return made if estimate(made, target).us <= slack * estimate(graph, target).us else graph
 
 
+def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
+    """The graph with its last kernel on fewer or more blocks.
+
+    Raises:
+        NoForm: It has no such form, or one that is estimated slow.
+    """
+    *before, op = graph.ops
+    assert isinstance(op, GraphDefined)
+    types = kernel_types(graph)
+    larger = change.fewer > 1
+    block = retiled(op, [types[n] for n in op.operands], max(change.fewer, change.more), target, larger=larger)
+    made = replace(graph, ops=(*before, replace(op, graph=block)))
+    if estimate(made, target).us > slack * estimate(graph, target).us:
+        raise NoForm("another number of blocks is not estimated to pay")
+    return made
+
+
 def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
     """The graph with its last kernel split.
 
@@ -128,4 +166,4 @@ def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> Kern
     return pruned(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
 
 
-__all__ = ["ANY", "CHANGES", "Change", "Factors", "rewritten"]
+__all__ = ["ANY", "CHANGES", "PARTS", "Change", "Factors", "rewritten"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
@@ -51,7 +52,13 @@ _WARP: Final = 32
 
 
 def pointwise(
-    name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, params: tuple[Param, ...]
+    name: str,
+    op: Op,
+    operands: tuple[Operand, ...],
+    result: DTensor,
+    target: Target,
+    params: tuple[Param, ...],
+    tile: int = 0,
 ) -> Program:
     """The kernel of an operator that moves or maps elements.
 
@@ -62,11 +69,17 @@ def pointwise(
         result: What it writes, row-major.
         target: The GPU that it is for.
         params: The operands and the result.
+        tile: Which of the tiles in which operands that lie across may be read.
+
+    Raises:
+        UnsupportedError: There are not so many.
     """
     layout = layout_of(op, operands, result).joined()
-    found = transposed(name, op, layout, target, params)
+    found = transposed(name, op, layout, target, params, tile)
     if found is not None:
         return found
+    if tile:
+        raise UnsupportedError(f"expected another tile of {op.kind.value}, of which there are fewer", where=name)
     least = min(param.dtype.bytes for param in params)
     width = VECTOR_BYTES // least
     ends = [end for b in layout.boxes for end in (b.low, b.high)] if layout.split == len(layout.shape) - 1 else []

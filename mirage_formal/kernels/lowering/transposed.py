@@ -52,11 +52,15 @@ _FEW: Final = 1024
 #: Shared memory has this many banks of so many bytes; an access of a warp goes bank by bank.
 _BANKS: Final = 32
 _BANK_BYTES: Final = 4
+#: Elements of a tile's runs along the result and along the operand, as shares of those that are tried first.
+_RUNS: Final = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (2, 0.5), (0.5, 0.5))
 #: Elements left free behind a row, or behind the rows of a vector, in multiples of a load.
 _GAPS: Final = (0, 1, 2, 4)
 
 
-def transposed(name: str, op: Op, layout: Layout, target: Target, params: tuple[Param, ...]) -> Program | None:
+def transposed(
+    name: str, op: Op, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
+) -> Program | None:
     """The kernel of an operator that maps or moves elements; None if nothing lies across, or too little.
 
     Args:
@@ -65,18 +69,43 @@ def transposed(name: str, op: Op, layout: Layout, target: Target, params: tuple[
         layout: The result, and what is read.
         target: The GPU that it is for.
         params: The operands and the result.
+        number: Which of the tiles that may be tried; 0 is the one that is expected to be best.
+    """
+    tiles = _tiles(layout, target, params)
+    if number >= len(tiles):
+        return None
+    tile, grid = tiles[number]
+    return _Writer(op, layout, tile, grid, params, _staged(layout)).program(name)
+
+
+#: Blocks along each axis of a grid, and the dims of the result that it goes along.
+_Grid = list[tuple[int, tuple[int, ...]]]
+
+
+def _tiles(layout: Layout, target: Target, params: tuple[Param, ...]) -> list[tuple[Shape, _Grid]]:
+    """The tiles that may be tried, each with its grid, the likeliest first; none if it has none of them.
+
+    The others have longer runs along the result, of which each end may be a part of a sector, along the operand, or
+    both, or shorter ones.
     """
     found = _staged(layout)
     if not found or prod(layout.shape) < _FEW:
-        return None
+        return []
     size = min(param.dtype.bytes for param in params)
-    tile = _tile(layout, [_order(boxes[0]) for boxes in found], size, target.sms)
-    if prod(tile) * sum(params[boxes[0].operand].dtype.bytes for boxes in found) > _SHARED_BYTES:
-        return None
-    grid = _grid(layout.shape, tile, target.limits.grid[1])
-    if any(n > most for (n, _), most in zip(grid, target.limits.grid, strict=True)):
-        return None
-    return _Writer(op, layout, tile, grid, params, found).program(name)
+    orders = [_order(boxes[0]) for boxes in found]
+    run = _longest_run(layout, orders, size, target.sms)
+    bytes_ = sum(params[boxes[0].operand].dtype.bytes for boxes in found)
+    tiles: dict[Shape, _Grid] = {}
+    for along, across in _RUNS:
+        tile = _with_runs(layout.shape, orders, max(1, int(run * along)), max(1, int(run * across)))
+        grid = _grid(layout.shape, tile, target.limits.grid[1])
+        small = prod(tile) * bytes_ <= _SHARED_BYTES and prod(tile) >= _FEW
+        fits = all(n <= most for (n, _), most in zip(grid, target.limits.grid, strict=True))
+        if along == across == 1 and not (prod(tile) * bytes_ <= _SHARED_BYTES and fits):
+            return []
+        if (small and fits) or along == across == 1:
+            tiles.setdefault(tile, grid)
+    return list(tiles.items())
 
 
 # --- what lies across ------------------------------------------------------------------------------------------------
@@ -104,28 +133,25 @@ def _staged(layout: Layout) -> list[tuple[Box, ...]]:
     ]
 
 
-def _tile(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms: int) -> Shape:
-    """Extents of a tile: the longest runs that leave a block for every other multiprocessor, a sector at least."""
+def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms: int) -> int:
+    """Elements of the longest runs that leave a block for every other multiprocessor, a sector at least."""
     run = SECTOR // size
-    tile = _with_runs(layout.shape, orders, run)
     for _ in range(16):
-        run *= 2
-        more = _with_runs(layout.shape, orders, run)
+        more = _with_runs(layout.shape, orders, 2 * run, 2 * run)
         blocks = prod(-(-n // m) for n, m in zip(layout.shape, more, strict=True))
         if prod(more) * size > _TILE_BYTES or 2 * blocks < sms:
             break
-        tile = more
-    return tile
+        run *= 2
+    return run
 
 
-def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], run: int) -> Shape:
-    """Extents of a tile that has runs of so many elements along the result and along each order of its dims.
+def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], along: int, across: int) -> Shape:
+    """Extents of a tile that has runs of so many elements along the result, and across along each order of its dims.
 
     Extents are powers of two, so that places in a tile are cheap and the threads of a block divide its vectors.
     """
     tile = [1] * len(shape)
-    for order in (range(len(shape) - 1, -1, -1), *orders):
-        needed = run
+    for needed, order in ((along, range(len(shape) - 1, -1, -1)), *((across, order) for order in orders)):
         for d in order:
             taken = min(needed, 1 << (shape[d] - 1).bit_length())
             tile[d] = max(tile[d], taken)
@@ -133,7 +159,7 @@ def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], run: int) -> Shape
     return tuple(tile)
 
 
-def _grid(shape: Shape, tile: Shape, most: int) -> list[tuple[int, tuple[int, ...]]]:
+def _grid(shape: Shape, tile: Shape, most: int) -> _Grid:
     """How many blocks there are along each axis of the grid, and which dims these are.
 
     Dims that tiles overhang have axes of their own where there are enough, so that conditions on the end of one do not
@@ -233,7 +259,7 @@ class _Writer:
         op: Op,
         layout: Layout,
         tile: Shape,
-        grid: list[tuple[int, tuple[int, ...]]],
+        grid: _Grid,
         params: tuple[Param, ...],
         staged: list[tuple[Box, ...]],
     ) -> None:

@@ -128,6 +128,9 @@ def check(schedule: Schedule, products: Products, target: Target) -> None:
     if not 1 <= schedule.cut <= _MOST_CUT:
         what = f"expected iterations cut into 1 to {_MOST_CUT}, got {schedule.cut}"
         raise UnsupportedError(what, where="schedule", hint=hint)
+    if schedule.tile:
+        what = f"expected a tile of the µGraph's, got number {schedule.tile} of a predefined operator"
+        raise UnsupportedError(what, where="schedule", hint=hint)
     shapes = products.shapes if schedule.registers else []
     if len(shapes) != len(schedule.warps):
         what = f"expected warps of {len(shapes)} products, got {len(schedule.warps)}"

@@ -156,6 +156,7 @@ class Schedule:
         resident: Whether inputs are copied to shared memory that only some threads need there; else only what products
             read is.
         cut: Iterations into which each of the µGraph's is cut; 1 if it is not.
+        tile: Of a predefined operator that reads across, which of its tiles it has; all else is as it is then.
     """
 
     threads: int
@@ -164,6 +165,7 @@ class Schedule:
     registers: bool = True
     resident: bool = True
     cut: int = 1
+    tile: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
-from mirage_formal.kernels.stable.shifted import Stop
+from mirage_formal.kernels.stable.shapes import Stop
 
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 

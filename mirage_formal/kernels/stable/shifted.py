@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import prod
 from typing import Final, Generic, TypeVar
 
 from mirage_formal.graph.graph import KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import device_results, shared_results
-from mirage_formal.graph.types import DTensor, DType, Shape, STensor, broadcast
+from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
+from mirage_formal.kernels.stable.shapes import Stop, regrouped
 
 #: Stands for the loop among the dims that a maximum is taken over.
 LOOP: Final = -1
@@ -44,10 +44,6 @@ class Need(Exception):
         super().__init__(origin, dim)
         self.origin = origin
         self.dim = dim
-
-
-class Stop(Exception):
-    """There is no stable form, as far as this rewriting goes; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +97,7 @@ class Level(Generic[_T]):
         rule: Types of an operator's results.
         context: Loop and reduction_dimx of a block graph, None at kernel level.
         plain: Exponentials without a shift: the operand, and what it is.
+        keys: What their operands are, by what their shifts would be called.
         cancelled: Whether the logarithm of one of these was met.
     """
 
@@ -112,6 +109,7 @@ class Level(Generic[_T]):
     known: dict[Op, int] = field(default_factory=dict)
     incomplete: set[Origin] = field(default_factory=set)
     plain: dict[int, tuple[int, Hashable]] = field(default_factory=dict)
+    keys: dict[Origin, Hashable] = field(default_factory=dict)
     cancelled: bool = False
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
@@ -215,9 +213,12 @@ class Level(Generic[_T]):
         if op.kind is OpKind.EXP and operands[0].shift is None:
             found, wide = self._emitted(op, operands)
             self.plain[found] = (before[0], key)
+            self.keys[origin] = key
             return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
-        if op.kind is OpKind.DIV and (bounded := self._divided(*operands)) is not None:
-            return (Value(bounded, moving=moving),)
+        if op.kind is OpKind.DIV:
+            self._single(*operands)
+            if (bounded := self._divided(*operands)) is not None:
+                return (Value(bounded, moving=moving),)
         if op.kind is OpKind.LOG and operands[0].shift is None and before[0] in self.plain:
             scores, _ = self.plain[before[0]]
             if scores in self.known.values():  # log(exp(s)) is s, but a result is no input
@@ -244,6 +245,22 @@ class Level(Generic[_T]):
         given = (self.cast(n, DType.FLOAT32) if wide is None else wide for n, wide in zip(before, wides, strict=True))
         found = self.emit(op.kind, *given, attrs=op.attrs)
         return self.cast(found, self.types[before[0]].dtype), found
+
+    def _single(self, above: Value, below: Value) -> None:
+        """exp(s) / exp(s), a quotient by a sum of one: that sum has asked for no maximum, and both may overflow.
+
+        Raises:
+            Need: They have a dim of one element, of which the maximum is taken.
+        """
+        if len(below.raw) != 1 or below.shift is not None or above.lost or below.lost:
+            return
+        (origin,) = below.raw
+        alike = above.raw == below.raw or (
+            above.number in self.plain and self.plain[above.number][1] == self.keys.get(origin)
+        )
+        ones = [dim for dim, extent in enumerate(self.shape(below.number)) if extent == 1]
+        if alike and ones:
+            raise Need(origin, ones[0])
 
     def _divided(self, above: Value, below: Value) -> int | None:
         """exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
@@ -305,7 +322,7 @@ class Level(Generic[_T]):
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
             case OpKind.RESHAPE if first.shift is not None:
                 assert op.attrs.shape is not None
-                shape = _regrouped(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
+                shape = regrouped(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
             case OpKind.SQUARE if first.shift is not None:
                 return self._squared(first.shift)
@@ -391,47 +408,6 @@ class Level(Generic[_T]):
                 return self.emit(OpKind.SCALE, total, attrs=Attrs(factor=share))
             case _:
                 return self.emit(_RESCALED[kind], number, factor)
-
-
-def _regrouped(whole: Shape, part: Shape, target: Shape) -> Shape:
-    """The shape of a shift when its value is reshaped.
-
-    Along dims that are merged or split together, a shift must differ only between runs of consecutive elements.
-
-    Args:
-        whole: The value's shape.
-        part: The shift's.
-        target: The value's new shape.
-    """
-    found: list[int] = []
-    i = 0
-    while i < len(whole) or len(found) < len(target):
-        # A group of dims, the same elements before and after.
-        j, k = i, len(found)
-        old = new = 1
-        while j == i or k == len(found) or old != new:
-            if j < len(whole) and (old <= new or k == len(target)):
-                old *= whole[j]
-                j += 1
-            elif k < len(target):
-                new *= target[k]
-                k += 1
-            else:
-                break
-        runs = prod(part[i:j])
-        constant = False
-        for extent, kept in zip(whole[i:j], part[i:j], strict=True):
-            if constant and kept != 1:
-                raise Stop("a reshape that mixes dims of a sum of exponentials")
-            constant = constant or kept != extent
-        for extent in target[len(found) : k]:
-            kept = extent if runs % extent == 0 else runs
-            if extent % kept:
-                raise Stop("a reshape that mixes dims of a sum of exponentials")
-            found.append(kept)
-            runs //= kept
-        i = j
-    return tuple(found)
 
 
 def kernel_level(maxima: Maxima) -> Level[DTensor]:

@@ -35,13 +35,13 @@ from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
 from mirage_formal.kernels.stable.normalised import normalised
 from mirage_formal.kernels.stable.partials import hoisted, moved
+from mirage_formal.kernels.stable.shapes import Stop
 from mirage_formal.kernels.stable.shifted import (
     Level,
     Maxima,
     Need,
     Origin,
     Shift,
-    Stop,
     Value,
     block_level,
     kernel_level,

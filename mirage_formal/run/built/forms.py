@@ -7,7 +7,7 @@ takes all forms of a candidate; who cannot, the first, or the one with the best 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.errors import MirageError
@@ -32,10 +32,12 @@ class Form(Stable):
     Attributes:
         name: What was done to its kernels: "own", or as ``kernels.forms.rewrite.Change`` says.
         us: Estimated microseconds.
+        grids: Whether its kernels are the candidate's own on other grids.
     """
 
     name: str
     us: float
+    grids: bool = False
 
 
 def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
@@ -65,7 +67,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             continue
         known.add(before)
         try:
-            form = _form(change.name, stable(candidate, rewriting), target)
+            form = replace(_form(change.name, stable(candidate, rewriting), target), grids=change.grids)
         except MirageError:
             continue
         if form.proof is not None and not _slow(change, form.us, slack * own.us):

@@ -15,7 +15,7 @@ from mirage_formal.device.compile import version as compiler
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.generate import schedule_of, schedule_record
+from mirage_formal.kernels.generate import other_tiles, schedule_of, schedule_record
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import build_form, candidates_of
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 PRELOAD: Final = ("mirage_formal.run.tuned.prepare", "mirage_formal.claims.safety.safety")
 #: Schedules of one kernel.
 MOST_SCHEDULES: Final = 64
-#: Forms of one candidate, its own included.
+#: Forms of one candidate, its own included, those that are the same kernels on other grids left out.
 MOST_FORMS: Final = 4
+#: Beside them, forms on other grids.
+MOST_GRIDS: Final = 3
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
@@ -106,7 +108,9 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
     """
     from mirage_formal.run.built.forms import OWN, forms  # loads numerical packages
 
-    return [("" if one.name == OWN else one.name, one) for one in forms(graph, target)[:MOST_FORMS]]
+    found = forms(graph, target)
+    kept = [*[one for one in found if not one.grids][:MOST_FORMS], *[one for one in found if one.grids][:MOST_GRIDS]]
+    return [("" if one.name == OWN else one.name, one) for one in kept]
 
 
 def described(task: _Named) -> list[_Described]:
@@ -127,6 +131,8 @@ def described(task: _Named) -> list[_Described]:
             schedules: tuple[ScheduleRecord | None, ...] = (None,)
             if isinstance(piece.graph.ops[piece.position], GraphDefined):
                 schedules = _schedules(piece, target)
+            else:
+                schedules = (None, *map(schedule_record, other_tiles(piece.graph, piece.position, target)))
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
         us, library = estimate(form.graph, target).us, library_products(form.graph)
         found.append(_Described(name, us, not form.note, tuple(kernels), library, one_by_one(form.graph)))

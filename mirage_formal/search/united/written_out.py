@@ -6,11 +6,13 @@ quotient of x and sqrt(mean(x^2) + eps): beside a product of x, a block sums x^2
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
@@ -80,8 +82,9 @@ class WrittenOutEngine:
         longer = written_out(program)
         if longer is not None:
             space, options = _own(program, longer, space, options)
-            (one,) = self._guided.units(longer, space, options)
-            units.append(Unit(len(units), "one kernel, norms written out", f"{_MARK}{one.payload}"))
+            with suppress(UnsupportedError):  # written out it may have no normal form, though it has one as it is
+                (one,) = self._guided.units(longer, space, options)
+                units.append(Unit(len(units), "one kernel, norms written out", f"{_MARK}{one.payload}"))
         return units
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:

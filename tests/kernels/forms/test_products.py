@@ -52,6 +52,8 @@ SHAPES = [
     pytest.param(product((40, 96), (96, 28)), id="results of 56 bytes a row"),
     pytest.param(product((2, 16, 512), (2, 512, 24)), id="batch"),
     pytest.param(product((8, 1024), (1024, 64), DType.BFLOAT16), id="bfloat16"),
+    pytest.param(product((1, 2048), (2048, 1)), id="a row and a column"),
+    pytest.param(product((3, 1, 1024), (3, 1024, 1)), id="rows and columns"),
 ]
 
 
@@ -104,6 +106,24 @@ def test_no_form(graph: KernelGraph) -> None:
     for change in CHANGES:
         if change.products:
             assert rewritten(graph, change, H200, ANY) == graph
+
+
+def test_a_row_times_a_column_is_a_sum_of_products() -> None:
+    graph = product((1, 1 << 18), (1 << 18, 1))
+    _, best, *_ = forms(graph, H200)
+    assert best.name.startswith("products split-")
+    assert best.us < estimate(graph, H200).us
+    first, second = (op.graph for op in best.graph.ops if isinstance(op, GraphDefined))
+    kinds = [op.kind for block in (first, second) for op in block.ops if isinstance(op, Op)]
+    assert OpKind.MUL in kinds
+    assert OpKind.MATMUL not in kinds
+    assert first.blocks >= 32
+    # The column is read as a row, where it lies: no kernel is launched for that.
+    assert kernel_count(best.graph) == 2
+    # One row and one element more than a column is a product as before.
+    wider = rewritten(product((1, 4096), (4096, 2)), Change(products=True), H200, ANY)
+    inside = [op for one in wider.ops if isinstance(one, GraphDefined) for op in one.graph.ops]
+    assert OpKind.MATMUL in [op.kind for op in inside if isinstance(op, Op)]
 
 
 def test_other_operators_stay() -> None:

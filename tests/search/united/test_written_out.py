@@ -7,11 +7,13 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.meaning import reference
 from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.space import load_space
 from mirage_formal.search.united.engine import UnitedEngine
 from mirage_formal.search.united.written_out import WrittenOutEngine, written_out
@@ -45,6 +47,21 @@ def test_there_is_nothing_to_write_out() -> None:
     graph = mf.new_kernel_graph()
     graph.mark_output(graph.rms_norm(graph.new_input(dims=(8, 64)), eps=1e-5))
     assert written_out(graph.freeze()) is None  # no product behind it
+
+
+def test_a_program_that_has_no_normal_form_written_out_is_searched_as_it_is() -> None:
+    """The mean of the squares of what another norm and a bias make."""
+    graph = mf.new_kernel_graph()
+    x = graph.layer_norm(graph.new_input((12, 8)), dim=0, bias=graph.new_input((12,)), eps=1e-6)
+    graph.mark_output(graph.rms_norm(x, dim=1, eps=1e-3) @ graph.new_input((8, 6)))
+    given = graph.freeze()
+    longer = written_out(given)
+    assert longer is not None
+    with pytest.raises(UnsupportedError):
+        require_normal_form(longer)
+    require_normal_form(given)
+    units = WrittenOutEngine().units(given, load_space("norm"), SearchOptions())
+    assert [unit.index for unit in units] == [0]
 
 
 def looped(graph: KernelGraph) -> bool:

@@ -1,0 +1,70 @@
+"""Errors behind functions that are not straight lines: how far a result moves while its operand moves by its error.
+
+The derivative at one point says it only of small errors: where t cancels, 1 / (t^2 + 1) may be anything up to 1 though
+its derivative at t is small. So a function is evaluated at the ends of the interval that a kernel's operand is in, six
+standard deviations to either side, and not below what its form allows: t^2 + 1 is at least 1 whatever the error of t. A
+sixth of the change counts as the standard deviation of the result, so that its tolerance is the change itself.
+
+Where the interval reaches a pole there is no such bound. The derivative stays, which then gives a tolerance above the
+result itself, since six standard deviations are above the operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+Array = Any
+
+#: Standard deviations of an error that are tolerated.
+LAMBDA: Final = 6.0
+
+
+def squared(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
+    """Standard deviation of a square, and what the square is not below."""
+    far = LAMBDA * deviation
+    least = xp.maximum(xp.abs(x) - far, 0.0)
+    return (2.0 * xp.abs(x) + far) * deviation, least * least
+
+
+def reciprocal(z: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
+    """Standard deviation of 1 / z."""
+    size = xp.abs(z)
+    low = xp.where(z > 0, _low(size, deviation, least, xp), size - LAMBDA * deviation)
+
+    def one(x: Array) -> Array:
+        return 1.0 / x
+
+    return _moved(size, deviation, low, one, deviation / (size * size), xp)
+
+
+def logarithm(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
+    """Standard deviation of log x."""
+    return _moved(x, deviation, _low(x, deviation, least, xp), xp.log, deviation / x, xp)
+
+
+def root(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
+    """Standard deviation of the root of x, which has no pole; below 0 it is none of the program's."""
+    low = xp.maximum(_low(x, deviation, least, xp), 0.0)
+    y = xp.sqrt(xp.maximum(x, 0.0))
+    return xp.maximum(y - xp.sqrt(low), xp.sqrt(xp.maximum(x, 0.0) + LAMBDA * deviation) - y) / LAMBDA
+
+
+def _low(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
+    """The lower end of the interval; rounding may have put ``least`` above x."""
+    low = x - LAMBDA * deviation
+    return low if least is None else xp.minimum(xp.maximum(low, least), x)
+
+
+def _moved(
+    x: Array, deviation: Array, low: Array, function: Callable[[Array], Array], otherwise: Array, xp: Any
+) -> Array:
+    """A sixth of the change of a monotone function over an interval above 0, or what counts where it reaches 0."""
+    above = low > 0
+    here = function(xp.where(above, x, 1.0))
+    down = xp.abs(function(xp.where(above, low, 1.0)) - here)
+    up = xp.abs(function(xp.where(above, x + LAMBDA * deviation, 1.0)) - here)
+    return xp.where(above, xp.maximum(down, up) / LAMBDA, otherwise)
+
+
+__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "squared"]

@@ -1,0 +1,64 @@
+"""Candidates whose loop is dealt to more blocks, where a search has found none that is worth reporting as it stands.
+
+A reduction of one long row is one block with a long loop: its own estimate is far above the operators one by one, and
+it would be dropped, though with its loop split (``kernels.forms.split``) it is the best there is. What an engine has
+found is therefore split before it is dropped. The results are candidates like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.forms.rewrite import ANY, PARTS, Change, rewritten
+from mirage_formal.kernels.target import Target
+from mirage_formal.run.built.stable import rewritten as each_rewritten
+
+#: Candidates that are tried: those of the fewest kernels, cheapest first.
+_TRIED: Final = 32
+#: Results that are kept.
+_KEPT: Final = 4
+
+
+def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
+    """Candidates of the fewest kernels with their loops split, each as it is estimated best.
+
+    Sound: nothing rests on this; each is certified and proved as every candidate is.
+
+    Args:
+        found: Candidates, without thread graphs.
+        target: The GPU that estimates are for.
+        most_us: Estimates above it are of no use: what the operators take one by one.
+
+    Returns:
+        Those that are estimated below, cheapest first and few; none if one of ``found`` is at or below it already.
+    """
+    costs = [estimate(graph, target).us for graph in found]
+    if not found or min(costs) <= most_us:
+        return []
+    fewest = min(len(graph.ops) for graph in found)
+    order = sorted((cost, i) for i, cost in enumerate(costs) if len(found[i].ops) == fewest)
+    best = [one for _, i in order[:_TRIED] if (one := _best(found[i], target)) is not None and one[0] < most_us]
+    return [graph for _, graph in sorted(best, key=lambda one: one[0])[:_KEPT]]
+
+
+def _best(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | None:
+    """The cheapest way to split the loops of a candidate's kernels."""
+    made: list[tuple[float, KernelGraph]] = []
+    for parts in PARTS:
+        try:
+            other = each_rewritten(
+                graph, partial(rewritten, change=Change(parts=parts), target=target, slack=ANY)
+            ).graph
+        except MirageError:
+            continue
+        if other != graph:
+            made.append((estimate(other, target).us, other))
+    return min(made, key=lambda one: one[0], default=None)
+
+
+__all__ = ["dealt"]

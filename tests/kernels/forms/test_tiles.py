@@ -1,0 +1,110 @@
+"""Kernels without products on other grids: the same values, a proof, and only where tiles can be cut otherwise."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from mirage_formal.graph.check import faults
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.forms.rewrite import ANY, CHANGES, Change, rewritten
+from mirage_formal.run.built.forms import forms
+from tests.kernels.forms.test_forms import H200, proof_of, values
+from tests.kit.fuzz.looped import products_with_factors
+from tests.kit.proofs.claims import Saved, kernel, on, program
+
+RETILED = [change for change in CHANGES if change.grids]
+
+
+def grid_of(graph: KernelGraph) -> tuple[int, int, int]:
+    """Of the last kernel."""
+    op = graph.ops[-1]
+    assert isinstance(op, GraphDefined)
+    return op.graph.grid
+
+
+def pointwise(rows: int = 128, columns: int = 768, grid: tuple[int, int] = (128, 24)) -> KernelGraph:
+    """x * y + x, a kernel whose blocks have a tile each; y is one row."""
+
+    def body(g: Graph, x: Tensor, y: Tensor) -> Tensor:
+        def inner(t: BlockBuilder, x: BlockTensor, y: BlockTensor) -> Saved:
+            return t.forloop_accum(x * y + x), on(0, 1)
+
+        return kernel(g, grid, [(x, on(0, 1)), (y, on(None, 1))], inner)
+
+    return program({"X": (rows, columns), "Y": (1, columns)}, body)
+
+
+def of_rows(rows: int = 64, columns: int = 256) -> KernelGraph:
+    """Each row less its largest element, a kernel of one block for each row."""
+
+    def body(g: Graph, x: Tensor) -> Tensor:
+        def inner(t: BlockBuilder, x: BlockTensor) -> Saved:
+            return t.forloop_accum(x - t.max(x, 1)), on(0)
+
+        return kernel(g, (rows,), [(x, on(0))], inner)
+
+    return program({"X": (rows, columns)}, body)
+
+
+def in_a_loop(rows: int = 64, columns: int = 256) -> KernelGraph:
+    """Sums of rows, a kernel whose loop takes columns."""
+
+    def body(g: Graph, x: Tensor) -> Tensor:
+        def inner(t: BlockBuilder, x: BlockTensor) -> Saved:
+            return t.forloop_accum(t.square(x), "sum"), on(0)
+
+        return kernel(g, (rows,), [(x, on(0), 1)], inner, 4)
+
+    return program({"X": (rows, columns)}, body)
+
+
+SMALL = {"pointwise": pointwise(16, 64, (16, 2)), "rows": of_rows(16, 32), "loop": in_a_loop(16, 128)}
+
+
+@pytest.mark.parametrize("change", RETILED, ids=[change.name for change in RETILED])
+@pytest.mark.parametrize("name", SMALL)
+def test_other_grids_compute_the_same_and_are_proved(name: str, change: Change) -> None:
+    graph = SMALL[name]
+    form = rewritten(graph, change, H200, ANY)
+    if form == graph:
+        # Rows are not torn apart, and a tile keeps a warp's worth of elements.
+        assert change.more > 1
+        return
+    assert faults(form) == []
+    blocks = [np.prod(grid_of(one)) for one in (graph, form)]
+    assert blocks[1] * change.fewer == blocks[0] * change.more
+    np.testing.assert_array_equal(values(form, 0), values(graph, 0))
+    proof_of(graph, form)
+
+
+def test_products_stay_on_their_grids() -> None:
+    for seed in range(3):
+        graph = products_with_factors(random.Random(seed))
+        assert all(rewritten(graph, change, H200, ANY) == graph for change in RETILED)
+
+
+def test_many_blocks_of_a_warp_have_forms_of_fewer() -> None:
+    """3,072 blocks of 32 elements: the model says what starting them takes, and the best form has larger tiles."""
+    graph = pointwise()
+    few = pointwise(grid=(128, 1))
+    assert estimate(graph, H200).us > 1.3 * estimate(few, H200).us
+    free = replace(H200, model=replace(H200.model, block_us=1e-9))
+    assert estimate(graph, free).us < estimate(graph, H200).us
+    assert estimate(few, free).us == estimate(few, H200).us
+    own, *others = forms(graph, H200)
+    assert own.name == "own"
+    assert others[0].us < own.us
+    assert np.prod(grid_of(others[0].graph)) < 1000
+
+
+def test_few_blocks_have_forms_of_more() -> None:
+    graph = pointwise(grid=(128, 1))
+    form = rewritten(graph, Change(more=2), H200, ANY)
+    assert sorted(grid_of(form)) == [1, 2, 128]
+    assert "more-2" in {form.name for form in forms(graph, H200)}

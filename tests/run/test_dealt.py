@@ -1,0 +1,73 @@
+"""What is split before it is dropped: a long row, whose only block would be slower than the operators one by one."""
+
+from __future__ import annotations
+
+import mirage_formal as mf
+from mirage_formal.check.equivalence import replayed
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import DType
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import load_target
+from mirage_formal.run.dealt import dealt
+from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.tasks import plan, search_unit
+from mirage_formal.run.work import UnitTask
+from tests.kit.proofs.claims import Saved, kernel, on, program
+
+H200 = load_target("h200")
+LENGTH = 1 << 18
+
+
+def length_of(length: int = LENGTH) -> KernelGraph:
+    return program({"X": (1, length)}, lambda g, x: g.sqrt(g.reduction(g.square(x), 1)))
+
+
+def in_one_block(loop: int, length: int = LENGTH) -> KernelGraph:
+    """The root of a sum of squares by one block."""
+
+    def body(g: mf.Graph, x: mf.Tensor) -> mf.Tensor:
+        def inner(t: mf.BlockBuilder, x: mf.BlockTensor) -> Saved:
+            return t.sqrt(t.forloop_accum(t.square(x), "sum")), on()
+
+        return kernel(g, (1,), [(x, on(), 1)], inner, loop)
+
+    return program({"X": (1, length)}, body)
+
+
+def test_a_long_row_is_dealt_to_blocks_whose_parts_are_float32() -> None:
+    wanted = length_of()
+    most = estimate(wanted, H200).us
+    found = [in_one_block(32), in_one_block(64)]
+    assert min(estimate(graph, H200).us for graph in found) > 2 * most
+    best, *_ = dealt(found, H200, most)
+    assert estimate(best, H200).us < most
+    first, second = best.ops
+    assert isinstance(first, GraphDefined)
+    assert isinstance(second, GraphDefined)
+    assert first.graph.blocks == 64
+    assert kernel_types(best)[1].dtype is DType.FLOAT32
+    verdict = prove(wanted, best)
+    assert isinstance(verdict, Equivalent)
+    assert replayed(wanted, best, verdict.proof).theorem.closings
+
+
+def test_nothing_is_split_where_a_candidate_is_worth_reporting() -> None:
+    graph = in_one_block(64)
+    assert dealt([graph], H200, estimate(graph, H200).us) == []
+    assert dealt([], H200, 1.0) == []
+    assert dealt([graph], H200, 0.5) == []  # launches alone take longer
+
+
+def test_a_search_has_them_among_its_candidates() -> None:
+    wanted = length_of()
+    job = make_job(wanted, Settings(max_kernel_ops=1))
+    most = estimate(wanted, H200).us
+    records = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    below = [one for one in records if one.estimated_us < most]
+    assert below
+    assert all(one.kernels == 2 for one in below)
+    assert isinstance(prove(wanted, decode(min(below, key=lambda one: one.estimated_us).graph)), Equivalent)
