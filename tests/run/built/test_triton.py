@@ -17,7 +17,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.run import request
 from mirage_formal.run.built import __main__ as command
 from mirage_formal.run.built import triton
-from mirage_formal.run.built.build import Alternatives
+from mirage_formal.run.built.alternatives import Alternatives
 from mirage_formal.run.built.triton_calls import TritonOptimized, loaded
 
 
