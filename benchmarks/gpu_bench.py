@@ -10,7 +10,12 @@ measured in the same run; "read-only" the time of a kernel that reads the progra
 (benchmarks/read_only.py); the ratio is the best peer's time over ours, each the median of three.
 
 With --backend auto the Triton file that ``mirage-formal tune --backend auto`` has taken, if it has, is measured in the
-same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++.
+same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From runs without kernels to the table
+of both, on one machine with a GPU, torch, Triton, CuPy and the solvers:
+
+    python -m benchmarks.gpu_runs --out runs/gpu --count 48 --tune --kernels 96 --backend auto
+    python -m benchmarks.gpu_bench runs/gpu/*-b* --backend auto --out OUT --markdown OUT/results.md
+    python -m benchmarks.gpu_table OUT/gpu_bench.json --auto > OUT/results-auto.md
 
 Answers are kept in DIR/gpu_bench.jsonl as they come: a call that was cut is continued by the same call. What fails or
 hangs costs its own cell or row. Exit code 0 if every row has a time of ours within tolerance, all of its peers, and at

@@ -113,8 +113,9 @@ def test_the_table_of_auto_beside_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
     failed = {"notes": {"triton": {"error": "OutOfResources: shared"}}}
     rows = [row(8, {"triton": cell(8.0)}, triton_error=4e-4), row(16, {}), row(1, {}, **failed)]
-    written = {"backend": "auto", "device": {"device": "A GPU", "gbs": 4000.0}, "rows": gpu_table.table(rows, 4000.0)}
-    first, second, third = written["rows"]  # type: ignore[misc]
+    device = {"device": "A GPU", "gbs": 4000.0}
+    written: dict[str, Any] = {"backend": "auto", "device": device, "rows": gpu_table.table(rows, 4000.0)}
+    first, second, third = written["rows"]
     assert (first["ours"], first["ratio"], first["triton"]) == (10.0, 1.2, 8.0), "ours, and its ratio, stay CUDA"
     assert "triton" not in second
     assert third["missing"] == {"triton": "OutOfResources: shared"}

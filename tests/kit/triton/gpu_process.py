@@ -66,7 +66,7 @@ def main() -> int:
     from mirage_formal.run.tuned import child
 
     measure.TorchRecorder = Recorder  # type: ignore[assignment, misc]
-    runtime.device_name = lambda: "Interpreter"  # type: ignore[assignment]
+    runtime.device_name = lambda: "Interpreter"
     runs.DeviceRuns = lambda executable: SimpleNamespace(  # type: ignore[assignment, misc]
         measure=lambda replays, inputs: SimpleNamespace(us=CUDA_US)
     )

@@ -165,7 +165,8 @@ def test_orders_about_triton_files_reach_them_and_no_other_does(
 def test_what_it_has_of_triton(
     there: set[str], environment: str, said: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_module.util, "find_spec", lambda name: object() if name in there else None)
+    found = dict.fromkeys(there, object())
+    monkeypatch.setattr("mirage_formal.run.tuned.child.util.find_spec", found.get)
     monkeypatch.setattr(child_module, "_version", lambda *names: "of no known version")
     monkeypatch.setenv("TRITON_INTERPRET", environment)
     assert child_module._triton() == said

@@ -8,12 +8,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mirage_formal.device.runs import Elements
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.run.tuned.triton.files import texts
+from mirage_formal.run.tuned.triton.runs import TritonRuns
 from tests.kit.runs import small_run
 
 pytest.importorskip("torch")
@@ -81,6 +90,33 @@ def said(code: str, *given: Path, **more: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("strides", [(12, 4, 1), (24, 1, 3), (0, 4, 1)])
+def test_torch_sees_the_elements_that_are_drawn(
+    dtype: DType, strides: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same memory, in the strides of the input, in every element type; and what it computes comes back."""
+    torch: Any = import_module("torch")
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    item = Input("x", DTensor((2, 3, 4), dtype), strides)
+    program = KernelGraph((item,), (Op(OpKind.EXP, (0,)),), (1,))
+    seen: list[Any] = []
+
+    def run(x: Any, poison: bool) -> Any:
+        assert poison, "what nobody writes has to be seen"
+        seen.append(x)
+        return x * 2
+
+    elements = Elements(SimpleNamespace(program=program))  # type: ignore[arg-type]
+    values = np.arange(24, dtype=np.float64).reshape(2, 3, 4) / 4
+    values = np.broadcast_to(values[:1], values.shape) if strides[0] == 0 else values
+    (found,) = TritonRuns(elements, SimpleNamespace(run=run)).run([values])  # type: ignore[arg-type]
+    (tensor,) = seen
+    assert (tensor.dtype, tensor.stride()) == (getattr(torch, dtype.value), strides)
+    np.testing.assert_array_equal(tensor.double().numpy(), values)
+    np.testing.assert_array_equal(found, 2 * values)
 
 
 def test_results_are_compared_and_what_nobody_writes_is_seen(kernels: Path) -> None:

@@ -144,6 +144,8 @@ class _Trials:
 
     def _time(self, trials: Sequence[_Trial]) -> None:
         """Compile and time files in short, but those of which that is known."""
+        if not trials:
+            return
         for one in trials:
             one.said = self._kept.get(one.text)
         self._bench.watch("triton", sum(bool(one.said.us or one.said.failed) for one in trials), len(trials))
