@@ -10,8 +10,8 @@ measured in the same run; "read-only" the time of a kernel that reads the progra
 (benchmarks/read_only.py); the ratio is the best peer's time over ours, each the median of three.
 
 With --backend auto the Triton file that ``mirage-formal tune --backend auto`` has taken, if it has, is measured in the
-same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From runs without kernels to the table
-of both, on one machine with a GPU, torch, Triton, CuPy and the solvers:
+same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From searches to the table of both,
+on one machine with a GPU, torch, Triton, CuPy and the solvers:
 
     python -m benchmarks.gpu_runs --out runs/gpu --count 48 --tune --kernels 96 --backend auto
     python -m benchmarks.gpu_bench runs/gpu/*-b* --backend auto --out OUT --markdown OUT/results.md

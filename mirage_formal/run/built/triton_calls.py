@@ -40,12 +40,17 @@ class TritonOptimized(Optimized):
         self._loading = threading.Lock()
 
     def prepare(self, device: int | None = None) -> None:
-        """Write and load the file; Triton compiles its functions when they are first launched.
+        """Write and load the file, and where torch has a GPU run it once, so that Triton compiles its functions.
 
         Raises:
             UnsupportedError: torch or Triton is not installed, or no candidate has a Triton file.
         """
-        self._file()
+        module, torch = self._file(), import_module("torch")
+        if not torch.cuda.is_available():
+            return
+        with torch.cuda.device(torch.cuda.current_device() if device is None else device):
+            given = [torch.empty_strided(*one[:2], dtype=one[2], device="cuda") for one in module.INPUTS]
+            module.run(*given)  # whatever these hold: no address depends on it
 
     def _file(self) -> ModuleType:
         with self._loading:

@@ -140,6 +140,28 @@ def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
         optimized._copied([])
 
 
+@pytest.mark.parametrize("gpu", [True, False])
+def test_what_is_prepared_was_launched_once(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing is compiled in a call, which may be captured."""
+    seen: list[Any] = []
+    on: list[Any] = []
+
+    def device(number: int) -> Any:
+        on.append(number)
+        return _nothing()
+
+    cuda = SimpleNamespace(is_available=lambda: gpu, current_device=lambda: 3, device=device)
+    torch = SimpleNamespace(cuda=cuda, empty_strided=lambda *given, **more: (*given, more["dtype"], more["device"]))
+    module = SimpleNamespace(run=lambda *given: seen.append(given), INPUTS=(((4, 8), (8, 1), "half"),))
+    monkeypatch.setattr("mirage_formal.run.built.triton_calls.loaded", lambda text: module)
+    monkeypatch.setattr("mirage_formal.run.built.triton_calls.import_module", lambda name: torch)
+    optimized = TritonOptimized(attention().freeze(), lambda: "text")
+    optimized.prepare()
+    optimized.prepare(1)
+    assert seen == ([(((4, 8), (8, 1), "half", "cuda"),)] * 2 if gpu else [])
+    assert on == ([3, 1] if gpu else [])
+
+
 def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that was not asked to be in Triton takes what any other takes."""
     program = attention().freeze()
