@@ -1,6 +1,7 @@
 """Kernels of runs beside their peers on a GPU, in one table.
 
     python -m benchmarks.gpu_bench RUN_DIR... [--top N] [--out DIR] [--markdown FILE] [--jobs N] [--limit S]
+                                              [--backend auto]
 
 RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built). Of its first N
 candidates the fastest counts whose numerics are within tolerance at all scales. What is done in which order is said in
@@ -8,9 +9,17 @@ benchmarks/gpu_stages.py, peers are those of benchmarks/peers.py. The floor is t
 measured in the same run; "read-only" the time of a kernel that reads the program's inputs and does nothing else
 (benchmarks/read_only.py); the ratio is the best peer's time over ours, each the median of three.
 
+With --backend auto the Triton file that ``mirage-formal tune --backend auto`` has taken, if it has, is measured in the
+same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From searches to the table of both,
+on one machine with a GPU, torch, Triton, CuPy and the solvers:
+
+    python -m benchmarks.gpu_runs --out runs/gpu --count 48 --tune --kernels 96 --backend auto
+    python -m benchmarks.gpu_bench runs/gpu/*-b* --backend auto --out OUT --markdown OUT/results.md
+    python -m benchmarks.gpu_table OUT/gpu_bench.json --auto > OUT/results-auto.md
+
 Answers are kept in DIR/gpu_bench.jsonl as they come: a call that was cut is continued by the same call. What fails or
 hangs costs its own cell or row. Exit code 0 if every row has a time of ours within tolerance, all of its peers, and at
-most a relative error of 1e-3 in replays of its graph.
+most a relative error of 1e-3 in replays of its graph, in Triton as well.
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_cases import Case, work
+from benchmarks.gpu_cases import Case, triton_of, work
 from benchmarks.gpu_jobs import Job
 from benchmarks.gpu_stages import WORKER, Row, options, stages
 from benchmarks.gpu_table import ERROR, PEERS, markdown, show, table
@@ -60,7 +69,8 @@ def candidates(run: Path, top: int) -> list[Path]:
 
 def good(row: dict[str, Any]) -> bool:
     """Whether nothing is missing in a row of the table."""
-    return "reason" not in row and not row["missing"] and row["replays_error"] <= ERROR
+    triton = row.get("triton_error")
+    return "reason" not in row and not row["missing"] and row["replays_error"] <= ERROR and (triton or 0.0) <= ERROR
 
 
 def main() -> int:
@@ -71,14 +81,21 @@ def main() -> int:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("--top", type=int, default=8, help="candidates of each run [default: 8]")
     parser.add_argument("--markdown", type=Path, help="where the table goes as Markdown")
+    what = "auto: the Triton files of tuning as well [default: cuda]"
+    parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help=what)
     options(parser)
     given = parser.parse_args()
     runs = {run.name: run for run in sorted(given.runs, key=lambda run: example_of(run.name))}
-    measured = stages("benchmarks.gpu_bench", given, peers_of)
+    taken = (
+        {name: triton_of(candidates(run, given.top)) for name, run in runs.items()} if given.backend == "auto" else {}
+    )
+    more = {name: {"triton": one} for name, one in taken.items() if one is not None}
+    measured = stages("benchmarks.gpu_bench", given, peers_of, lambda name: more.get(name, {}))
     found: list[Row] = measured.run({name: candidates(run, given.top) for name, run in runs.items()})
     device = measured.pool.ledger.get({"do": "bandwidth"}) or {}
     command = shlex.join(["python", "-m", "benchmarks.gpu_bench", *sys.argv[1:]])
-    written: dict[str, Any] = {"command": command, "device": device, "rows": table(found, device.get("gbs"))}
+    rows = table(found, device.get("gbs"))
+    written: dict[str, Any] = {"command": command, "device": device, "backend": given.backend, "rows": rows}
     (given.out / "gpu_bench.json").write_text(json.dumps(written, indent=1))
     print(show(written))
     if given.markdown is not None:

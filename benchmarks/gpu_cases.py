@@ -151,13 +151,25 @@ def timed(case: Case, job: Job) -> Result:
 
 
 def row(case: Case, job: Job) -> Result:
-    """A candidate beside its peers and beside the time to read its inputs, in rounds."""
+    """A candidate beside its peers, beside the time to read its inputs and, if one is named, beside a Triton file.
+
+    Args:
+        case: The program.
+        job: Beside others "triton": what ``triton_of`` says of the run.
+    """
     from mirage_formal.device.measure import Measurement, TorchRecorder, measure
 
     recorder = TorchRecorder()
     ours = _Ours(case, Path(job["kernels"]))
     found: Result = {"replays_error": ours.replays_error(), "notes": {}}
     cells: dict[str, Callable[[], Measurement]] = {"ours": ours.measure}
+    if "triton" in job:
+        try:
+            file = _Triton(case, job["triton"], ours.size)
+            found["triton_error"] = file.replays_error()
+            cells["triton"] = file.measure
+        except Exception as error:
+            found["notes"]["triton"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
     size, draw = ours.size, case.draw
     for peer in case.peers:
         if peer.name not in job["peers"]:
@@ -259,25 +271,75 @@ class _Ours:
 
     def replays_error(self) -> float:
         """The largest relative error of an output in replays of one graph, norms over norms."""
-        from mirage_formal.device.measure import replayed_error
+        buffers, outputs = self._case.draw(_SEED), self._outputs
+        call = functools.partial(self._call, *buffers, out=outputs)
+        return _replays_error(self._case, call, buffers, outputs, self._recorder)
 
-        case, outputs = self._case, self._outputs
-        drawn = {seed: case.draw(seed) for seed in _GRAPH_SEEDS}
-        wanted = {seed: case.reference(given) for seed, given in drawn.items()}
-        buffers = case.draw(_SEED)
 
-        def load(seed: int) -> None:
-            for buffer, values in zip(buffers, drawn[seed], strict=True):
-                buffer.copy_(values)
+def _replays_error(
+    case: Case, call: Callable[[], Any], buffers: Sequence[Any], outputs: Sequence[Any], recorder: Any
+) -> float:
+    """The largest relative error of replays of a call that reads ``buffers``; ``outputs`` are NaN before each."""
+    from mirage_formal.device.measure import replayed_error
 
-        return replayed_error(
-            lambda: self._call(*buffers, out=outputs),
-            load,
-            lambda seed: _apart(outputs, wanted[seed]),
-            outputs,
-            self._recorder,
-            _GRAPH_SEEDS,
-        )
+    drawn = {seed: case.draw(seed) for seed in _GRAPH_SEEDS}
+    wanted = {seed: case.reference(given) for seed, given in drawn.items()}
+
+    def load(seed: int) -> None:
+        for buffer, values in zip(buffers, drawn[seed], strict=True):
+            buffer.copy_(values)
+
+    return replayed_error(call, load, lambda seed: _apart(outputs, wanted[seed]), outputs, recorder, _GRAPH_SEEDS)
+
+
+def triton_of(kernels: Sequence[Path]) -> Result | None:
+    """The Triton file that tuning took instead of a run's CUDA kernels, if it did: its kernels' directory, launch
+    options and digest.
+
+    Args:
+        kernels: The directories of the run's kernels.
+    """
+    from mirage_formal.records import MEASURE_FILE, MeasureRecord, read, unsealed
+
+    for directory in kernels:
+        path = directory / MEASURE_FILE
+        record = unsealed(read(path), MeasureRecord, str(path)).triton if path.is_file() else None
+        if record is not None and record.backend == "triton":
+            (one,) = (one for one in record.tried if one.sha256 == record.chosen)
+            return {"kernels": str(directory), "warps": one.warps, "stages": one.stages, "sha256": one.sha256}
+    return None
+
+
+class _Triton:
+    """A Triton file on torch tensors."""
+
+    def __init__(self, case: Case, chosen: Mapping[str, Any], size: int) -> None:
+        from mirage_formal.device.measure import TorchRecorder
+        from mirage_formal.kernels.triton.options import LaunchOptions
+        from mirage_formal.run.built.triton_calls import loaded
+        from mirage_formal.run.tuned.triton.files import texts
+
+        (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
+        if one.digest != chosen["sha256"]:
+            raise ValueError("the file is another than the one that tuning chose: tune the run again")
+        self._case, self._size, self._recorder, self._run = case, size, TorchRecorder(), loaded(one.text).run
+
+    def measure(self) -> Any:
+        """Time it."""
+        from mirage_formal.device.measure import measure
+
+        return measure(lambda x: self._run(*x), self._case.draw, self._size, self._recorder)
+
+    def replays_error(self) -> float:
+        """See ``_Ours.replays_error``; the outputs are those that the captured call has made."""
+        buffers = self._case.draw(_SEED)
+        outputs: list[Any] = []
+
+        def call() -> None:
+            found = self._run(*buffers)
+            outputs[:] = found if isinstance(found, tuple) else [found]
+
+        return _replays_error(self._case, call, buffers, outputs, self._recorder)
 
 
 def _peer_error(case: Case, peer: Peer) -> float:

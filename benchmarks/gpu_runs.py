@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 96] [--count 48]
-                                            [--times FILE]
+                                            [--times FILE] [--backend auto]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
 built anew, and what a device has said about earlier ones goes with them.
@@ -12,6 +12,9 @@ then, where the GPU is, `python -m mirage_formal.gpu tune --place OUT/tuning`; w
 OUT/tuning/times, the second call builds the candidates that have the least sums of times. --times FILE are such times
 that were kept, of kernels of the same code (benchmarks/times/nvidia-h200.jsonl): then there is no first call, and what
 is built is what they chose, wherever it is built.
+
+With --backend auto Triton files are timed beside the kernels, on this machine's GPU; `benchmarks.gpu_bench --backend
+auto` then has those that are faster in its table.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ def main() -> int:
     parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
     parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
     parser.add_argument("--kernels", type=int, default=96, help="kernels of a run that are tried [default: 96]")
+    parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help="what is tuned [default: cuda]")
     given = parser.parse_args()
     if given.times is not None:
         if given.device is None or given.times.stem != given.device:
@@ -73,7 +77,13 @@ def main() -> int:
     if given.tune:
         command = [sys.executable, "-m", "mirage_formal", "tune", *map(str, runs), "--kernels", str(given.kernels)]
         command += ["--place", str(given.out / "tuning"), *(["--device", given.device] if given.device else [])]
-        command += ["--finalists", "3", *(["--workers", str(given.workers)] if given.workers else [])]
+        command += [
+            "--backend",
+            given.backend,
+            "--finalists",
+            "3",
+            *(["--workers", str(given.workers)] if given.workers else []),
+        ]
         return subprocess.run(command, check=False).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
     command = [sys.executable, "-m", "mirage_formal.run.built", *map(str, runs), "--count", str(given.count)]

@@ -94,12 +94,14 @@ class Stages:
         peers_of: The peers of a program, by name.
         given: The command's options; see ``options``.
         cache: Names the compiler's cache, so that a job whose results are gone is done again.
+        more: What else stands in the job of a program's row, by its name; see gpu_cases.row.
     """
 
     pool: Pool
     peers_of: Callable[[str], Sequence[str]]
     given: argparse.Namespace
     cache: str
+    more: Callable[[str], Mapping[str, Any]] = lambda name: {}
 
     def run(self, places: Mapping[str, Sequence[Path]]) -> list[Row]:
         """Measure programs, by name their candidates' directories of kernels, best estimate first."""
@@ -191,7 +193,8 @@ class Stages:
 
     def _measurement(self, row: Row, peers: Sequence[str]) -> Job:
         job = _job("row", row.name, Path(row.chosen or ""))
-        return {**job, "peers": list(peers), "rounds": self.given.rounds, "read_only": not self.given.no_read_only}
+        job |= {"peers": list(peers), "rounds": self.given.rounds, "read_only": not self.given.no_read_only}
+        return {**job, **self.more(row.name)}
 
 
 def following(timed: Mapping[str, float], known: Mapping[str, Result]) -> str | None:
@@ -253,8 +256,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--retry", action="store_true", help="do again what failed in an earlier call")
 
 
-def stages(module: str, given: argparse.Namespace, peers_of: Callable[[str], Sequence[str]]) -> Stages:
-    """What measures, with children that are ``python -m module --worker``."""
+def stages(
+    module: str,
+    given: argparse.Namespace,
+    peers_of: Callable[[str], Sequence[str]],
+    more: Callable[[str], Mapping[str, Any]] = lambda name: {},
+) -> Stages:
+    """What measures, with children that are ``python -m module --worker``; see ``Stages``."""
     cache = Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "mirage-inductor")))
     cache.mkdir(parents=True, exist_ok=True)
     token = cache / "mirage-token"
@@ -267,7 +275,7 @@ def stages(module: str, given: argparse.Namespace, peers_of: Callable[[str], Seq
     stem = module.rpartition(".")[2]
     ledger = Ledger(given.out / f"{stem}.jsonl", retry=given.retry)
     pool = Pool((sys.executable, "-m", module, WORKER), ledger, environment, given.out / f"{stem}.err", _show)
-    return Stages(pool, peers_of, given, token.read_text())
+    return Stages(pool, peers_of, given, token.read_text(), more)
 
 
 def _show(job: Job, result: Result) -> None:

@@ -1,6 +1,7 @@
 """The tables of benchmarks/gpu_bench.py, from what it has written.
 
 python -m benchmarks.gpu_table gpu_bench.json [--sanitized gpu_sanitize.json] > results.md
+python -m benchmarks.gpu_table gpu_bench.json --auto > results-auto.md     # CUDA C++ and the back end auto
 python -m benchmarks.gpu_table --readme results.md     # the README's table: the same numbers, fewer columns
 """
 
@@ -65,6 +66,12 @@ def _plain(row: Row, gbs: float | None) -> dict[str, Any]:
         **{peer: row.us(peer) for peer in PEERS},
         "cells": dict(row.cells),
     }
+    triton = row.us("triton")
+    if triton is not None:
+        found |= {"triton": triton, "triton_error": row.found.get("triton_error")}
+    elif "triton" in row.found.get("notes", {}) or "triton" in row.cells:
+        said = row.found.get("notes", {}).get("triton", row.cells.get("triton", {}))
+        found["missing"]["triton"] = str(said.get("error", "not measured"))
     if gbs and row.chosen:
         found["floor"] = program_bytes(Path(row.chosen)) / gbs / 1e3
     if not row.within or row.us("ours") is None:
@@ -83,7 +90,8 @@ def program_bytes(kernels: Path) -> int:
 
 def show(written: dict[str, Any]) -> str:
     """The table as text."""
-    names = ("ours", "floor", "read_only", *PEERS, "ratio", "x_read_only")
+    triton = ("triton",) if written.get("backend") == "auto" else ()
+    names = ("ours", *triton, "floor", "read_only", *PEERS, "ratio", "x_read_only")
     lines = [f"{'example':10}{'b':>4}" + "".join(f"{name[:11]:>12}" for name in names) + "  candidate"]
     for row in written["rows"]:
         cells = "".join(f"{row[name]:12.2f}" if row.get(name) else f"{'-':>12}" for name in names)
@@ -166,6 +174,43 @@ def markdown(written: dict[str, Any], sanitized: Sequence[dict[str, Any]] = ()) 
     return "\n".join(lines) + "\n"
 
 
+def auto(written: dict[str, Any]) -> str:
+    """CUDA C++ beside the back end auto: what tuning has taken, and what it takes here.
+
+    Args:
+        written: What gpu_bench.py --backend auto has written.
+    """
+    device = written["device"]
+    lines = [
+        f"# The back end auto on {device.get('device', 'a GPU')}",
+        "",
+        "CUDA C++ is the candidate of the table of `make gpu-bench`. Triton has a time where `mirage-formal tune",
+        "--backend auto` took a Triton file, by its own times, as at least 2 % faster than all CUDA kernels of the",
+        "run; elsewhere auto is CUDA C++. Both were measured here in the same rounds, in one process. Microseconds,",
+        "medians of three rounds. Ratio: the best peer's time over that of auto. Errors: the largest (norm over",
+        f"norm) in replays of one graph, 12 for each of two seeds, outputs NaN before each (at most {ERROR:g}).",
+        f"PyTorch {device.get('torch', '')}.",
+        "",
+        _line(["program", "b", "CUDA C++", "Triton", "auto", "saved, %", "ratio", "error, CUDA", "error, Triton"]),
+        "|---|" + "--:|" * 8,
+    ]
+    for row in written["rows"]:
+        ours, triton = row.get("ours"), row.get("triton")
+        best = ours if triton is None else triton
+        peer = min((row[name] for name in PEERS if row.get(name) is not None), default=None)
+        saved = "" if triton is None or ours is None else f"{100 * (1 - triton / ours):.1f}"
+        errors = ["" if row.get(key) is None else f"{row[key]:.1e}" for key in ("replays_error", "triton_error")]
+        ratio = None if best is None or peer is None else peer / best
+        cells = [*(_cell(us) for us in (ours, triton, best)), saved, _cell(ratio), *errors]
+        lines.append(_line([row["example"], str(row["b"]), *cells]))
+    absent = [
+        f"- {row['example']}, b = {row['b']}: {row['missing']['triton']}"
+        for row in written["rows"]
+        if "triton" in row["missing"]
+    ]
+    return "\n".join(lines + (["", "Triton files that were not measured:", "", *absent] if absent else [])) + "\n"
+
+
 def readme(results: str) -> str:
     """The README's table: what the first table of results.md says of ours, without a change."""
     lines = [line for line in results.splitlines() if line.startswith("|")]
@@ -208,7 +253,11 @@ def main() -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("--sanitized", type=Path, help="results of gpu_sanitize.py")
     parser.add_argument("--readme", action="store_true", help="the README's table, from results.md")
+    parser.add_argument("--auto", action="store_true", help="CUDA C++ beside the back end auto")
     given = parser.parse_args()
+    if given.auto:
+        sys.stdout.write(auto(json.loads(given.results.read_text())))
+        return 0
     if given.readme:
         sys.stdout.write(readme(given.results.read_text()))
         return 0

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from mirage_formal.cli.kit import STYLE, Json, ProgressMode, answer, counted, measured, option, run_command
+from mirage_formal.cli.kit import STYLE, Json, ProgressMode, answer, chosen, counted, measured, option, run_command
 from mirage_formal.terminal import plain
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
@@ -24,6 +24,14 @@ _Arch = Annotated[str | None, option("--arch", "ARCH", "Architecture, as in sm_9
 _Times = Annotated[
     str | None, option("--device", "NAME", "Take the times of this GPU from DIR instead of one here.", "the GPU here")
 ]
+_Backend = Annotated[
+    str,
+    chosen(
+        "--backend",
+        ("cuda", "triton", "auto"),
+        "Kernels of CUDA C++; with triton or auto, Triton files of the fastest candidates are timed beside them.",
+    ),
+]
 _Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
 
 #: What the phases are called on the screen.
@@ -34,6 +42,7 @@ _PHASES: Final = {
     "again": "timed again",
     "built": "candidates built",
     "measured": "candidates measured",
+    "triton": "Triton files timed",
 }
 
 
@@ -45,6 +54,7 @@ def tune_command(
     time_limit: _Limit = None,
     arch: _Arch = None,
     device: _Times = None,
+    backend: _Backend = "cuda",
     workers: _Workers = None,
     json: Json = False,
     progress: ProgressMode = "auto",
@@ -54,33 +64,42 @@ def tune_command(
     Kernels are timed, not candidates: each block graph with each schedule once. Every kernel is proved safe before it
     runs, and the best candidates are compared with float64 before they are reported. What was made and timed is kept,
     so the same command goes on where it was stopped.
+
+    With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within
+    tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.device.runtime import device_count
     from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.tuned.bench import FINALISTS, MOST_KERNELS, Bench, Limits
     from mirage_formal.run.tuned.plans import Place
     from mirage_formal.run.tuned.prepare import PRELOAD
     from mirage_formal.run.tuned.timing import Child
-    from mirage_formal.run.tuned.tune import FINALISTS, MOST_KERNELS, Bench, Limits, tune
+    from mirage_formal.run.tuned.tune import tune
     from mirage_formal.workers.pool import Pool, default_workers
 
     where = Place(place)
-    chosen: Any = device if device is not None else Child() if device_count() else None
-    wanted = arch or (chosen.machine.arch if isinstance(chosen, Child) else "sm_90a")
+    gpu: Any = device if device is not None else Child() if device_count() else None
+    wanted = arch or (gpu.machine.arch if isinstance(gpu, Child) else "sm_90a")
     limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
     found = []
-    closing = chosen if isinstance(chosen, Child) else contextlib.nullcontext()
+    closing = gpu if isinstance(gpu, Child) else contextlib.nullcontext()
     with closing, Pool(workers or default_workers(), PRELOAD) as executor:
         for root in runs:
             with display(progress, "tune") as shown:
                 step = _named(shown.steps(root.name))
-                tuned = tune(root, Bench(where, chosen, executor, step, wanted, limits))
+                tuned = tune(root, Bench(where, gpu, executor, step, wanted, limits, backend))
             found.append((root, tuned))
             if not json:
                 _print(root, tuned, where, Console())
-    code = 0 if all(tuned.left or any(row.us for row in tuned.rows) for _, tuned in found) else 1
+    code = 0 if all(tuned.left or _answered(tuned, backend) for _, tuned in found) else 1
     if json:
         answer("tune", code, [{"run": str(root), **_fields(tuned)} for root, tuned in found])
     raise typer.Exit(code)
+
+
+def _answered(tuned: Any, backend: str) -> bool:
+    """Whether there is what was asked for."""
+    return any(row.us for row in tuned.rows) and (backend != "triton" or tuned.triton.backend == "triton")
 
 
 def _named(step: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
@@ -93,7 +112,11 @@ def _fields(tuned: Any) -> dict[str, Any]:
     import msgspec
 
     names = ("kernels", "added", "ready", "timed", "rows", "left")
-    return {name: msgspec.to_builtins(getattr(tuned, name)) for name in names}
+    found = {name: msgspec.to_builtins(getattr(tuned, name)) for name in names}
+    if tuned.triton is not None:
+        parts = ("backend", "said", "rows", "cuda_us")
+        found["triton"] = {name: msgspec.to_builtins(getattr(tuned.triton, name)) for name in parts}
+    return found
 
 
 def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
@@ -111,13 +134,44 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
             us = "failed" if row.said else "-" if row.us is None else f"{row.us:.2f}"
             sums = f"{row.composed_us:.2f}", f"{row.estimated_us:.2f}"
             table.add_row(plain(name, 40), us, *sums, str(row.model_rank))
+        for file in _shown(tuned.triton):
+            us = "failed" if file.us is None else f"{file.us:.2f}"
+            table.add_row(plain(f"{file.name} in Triton, {file.options}", 60), us, "-", "-", "-")
         console.print(table)
         for row in tuned.rows:
             if row.said:
                 console.print(plain(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)
+    if tuned.triton is not None:
+        text = f"{tuned.triton.said}{_written(root, tuned.triton)}"
+        console.print(plain(text, 4000), markup=False, highlight=False, soft_wrap=True)
     if tuned.left:
         hint = f"next: {tuned.left}: python -m mirage_formal.gpu tune --place {place.root} {root}"
         console.print(plain(hint, 4000), markup=False, highlight=False, soft_wrap=True)
+
+
+def _written(root: Path, triton: Any) -> str:
+    """Where the Triton file is that was taken: beside the run, as those of ``build --backend triton``."""
+    from mirage_formal.errors import RunError
+    from mirage_formal.run.built.triton_files import default_out, save
+
+    if triton.backend != "triton":
+        return ""
+    name, text = next(iter(triton.texts.items()))
+    path = default_out(root) / f"{name}.py"
+    try:
+        save(text, path, force=False)
+    except RunError as error:
+        return f"; not written: {error}"
+    return f"; written to {path}"
+
+
+def _shown(triton: Any) -> list[Any]:
+    """The fastest Triton file of each candidate."""
+    found: dict[str, Any] = {}
+    for file in () if triton is None else triton.rows:
+        if file.name not in found or (file.chosen and not found[file.name].chosen):
+            found[file.name] = file
+    return list(found.values())
 
 
 __all__ = ["tune_command"]

@@ -16,22 +16,16 @@ from mirage_formal.kernels.executable import Executable, moved_bytes
 Array = Any
 
 
-class DeviceRuns:
-    """An executable on CuPy's current device, called with raw elements of any type.
+class Elements:
+    """Inputs of an executable as raw elements of any type on CuPy's current device; nothing is loaded.
 
     Args:
-        executable: What is run.
-        library: Whether cuBLAS computes predefined products, or the host.
-
-    Raises:
-        MirageError: It cannot be loaded.
+        executable: The executable.
     """
 
-    def __init__(self, executable: Executable, *, library: bool = True) -> None:
+    def __init__(self, executable: Executable) -> None:
         self.cupy = import_module("cupy")
         self.executable = executable
-        self.device = int(self.cupy.cuda.runtime.getDevice())
-        self.loaded = Loaded(executable, self.device, library=library)
 
     def store(self, item: Input, values: Array) -> Array:
         """Float64 values as the elements of an input, in the order of its strides."""
@@ -44,6 +38,28 @@ class DeviceRuns:
         steps = tuple(s * out.itemsize for s in item.strides)
         cp.lib.stride_tricks.as_strided(out, tensor.shape, steps)[...] = bits
         return out
+
+    def draw(self, item: Input, seed: int, scale: float) -> Array:
+        """Seeded normal numbers as the elements of an input."""
+        random = self.cupy.random.default_rng(seed)
+        return self.store(item, random.standard_normal(item.tensor.shape, dtype=self.cupy.float32) * scale)
+
+
+class DeviceRuns(Elements):
+    """An executable on CuPy's current device, called with raw elements of any type.
+
+    Args:
+        executable: What is run.
+        library: Whether cuBLAS computes predefined products, or the host.
+
+    Raises:
+        MirageError: It cannot be loaded.
+    """
+
+    def __init__(self, executable: Executable, *, library: bool = True) -> None:
+        super().__init__(executable)
+        self.device = int(self.cupy.cuda.runtime.getDevice())
+        self.loaded = Loaded(executable, self.device, library=library)
 
     def outputs(self) -> list[Array]:
         """New outputs as raw elements, each of which is NaN."""
@@ -67,11 +83,6 @@ class DeviceRuns:
         self.launch(inputs, outputs)
         types = [self.executable.values[number] for number in self.executable.graph.outputs]
         return [to_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
-
-    def draw(self, item: Input, seed: int, scale: float) -> Array:
-        """Seeded normal numbers as the elements of an input."""
-        random = self.cupy.random.default_rng(seed)
-        return self.store(item, random.standard_normal(item.tensor.shape, dtype=self.cupy.float32) * scale)
 
     def measure(
         self, scale: float = 0.1, replays: int = 15, *, inputs: InputSets | None = None, finite: bool = True
@@ -108,12 +119,12 @@ class InputSets:
     """Seeded inputs of an executable, each set drawn once.
 
     Args:
-        runs: The executable.
+        runs: Makes the elements of an executable's inputs.
         scale: Standard deviation of the inputs.
         warm: For each input, whether it is the same in all sets, so that it stays in the cache.
     """
 
-    def __init__(self, runs: DeviceRuns, scale: float = 0.1, warm: Sequence[bool] = ()) -> None:
+    def __init__(self, runs: Elements, scale: float = 0.1, warm: Sequence[bool] = ()) -> None:
         self._runs, self._scale = runs, scale
         self._items = runs.executable.graph.inputs
         self._warm = tuple(warm) or (False,) * len(self._items)

@@ -18,6 +18,7 @@ from mirage_formal.records import (
     KernelManifestRecord,
     MeasureRecord,
     NumericsRecord,
+    TritonRecord,
     TuningRecord,
     read,
     sealed,
@@ -78,3 +79,20 @@ def write_measurement(
     )
     write_atomic(directory / MEASURE_FILE, sealed(record))
     return record
+
+
+def write_triton(directory: Path, found: TritonRecord | None) -> None:
+    """Write into measure.json what became of Triton files, or that none was tried; it is there, of these kernels.
+
+    Raises:
+        RunError: There is none.
+        FormatError: It is not as it was written, or belongs to other kernels.
+    """
+    path = directory / MEASURE_FILE
+    if not path.is_file():
+        raise RunError("expected kernels that were measured, got none", where=str(path), hint="tune the run again")
+    record = unsealed(read(path), MeasureRecord, str(path))
+    if record.kernels != manifest_digest(directory):
+        raise FormatError("expected a measurement of these kernels", where=str(path), hint="tune the run again")
+    if record.triton != found:
+        write_atomic(path, sealed(msgspec.structs.replace(record, triton=found)))

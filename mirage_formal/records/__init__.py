@@ -42,6 +42,8 @@ from mirage_formal.records.measured import (
     NumericsRecord,
     OutputRecord,
     ScaleRecord,
+    TritonRecord,
+    TritonVariantRecord,
     TuningRecord,
 )
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
@@ -181,6 +183,8 @@ __all__ = [
     "SummaryRecord",
     "TargetRecord",
     "TimesRecord",
+    "TritonRecord",
+    "TritonVariantRecord",
     "TuningRecord",
     "UnitRecord",
     "VerdictRecord",

@@ -16,6 +16,7 @@ from mirage_formal.records.run import (
     Positive,
     Record,
     Sha256,
+    Title,
     Version,
     Word,
 )
@@ -25,6 +26,9 @@ MEASURE_FILE: Final = "measure.json"
 #: Written by runs on a device, after the manifest, with a seal of their own.
 DEVICE_FILES: Final = (NUMERICS_FILE, MEASURE_FILE)
 
+
+#: Of the time of CUDA kernels the share that a Triton file has to save, so that it takes their place.
+TRITON_GAIN: Final = 0.02
 
 #: within: every element lies within its tolerance. outside: one does not. undecided: the tolerance says nothing.
 Answer = Literal["within", "outside", "undecided"]
@@ -132,6 +136,68 @@ class TuningRecord(Record, frozen=True, kw_only=True):
     composed_us: Figure
 
 
+class TritonVariantRecord(Record, frozen=True, kw_only=True):
+    """A Triton file of a candidate, with one choice of launch options.
+
+    Attributes:
+        sha256: Of its text.
+        warps: Factor of the number of warps that a function has by itself.
+        stages: Stages of pipelined loops; null: each function's own.
+        us: Microseconds of a call, median of a short run; null if it has none.
+        answer: Of its numerics; null if it was not compared, as what is too slow is not.
+        failed: Why it is out of the question, or empty.
+    """
+
+    sha256: Sha256
+    warps: Figure
+    stages: Positive | None
+    us: Figure | None = None
+    answer: Answer | None = None
+    failed: Title = ""
+
+
+class TritonRecord(Record, frozen=True, kw_only=True):
+    """A candidate's Triton files beside CUDA kernels, as one run of tuning timed them.
+
+    The functions of a Triton file are tested, and not proved safe.
+
+    Attributes:
+        versions: Of torch and Triton; empty if they are not there.
+        tried: The files.
+        chosen: Sha256 of the fastest one within tolerance, if one was compared.
+        us: Microseconds of its call, median; null unless it was measured in turns with CUDA kernels.
+        cuda_us: The same of the fastest CUDA kernels of the run, in the same turns.
+        scales: Its results beside float64.
+        backend: Which of the two is faster: "triton" only if that takes at most 98 % of the time of the other.
+        reason: Why no file was tried, or none was chosen; or empty.
+    """
+
+    versions: Title = ""
+    tried: tuple[TritonVariantRecord, ...] = ()
+    chosen: Sha256 | None = None
+    us: Figure | None = None
+    cuda_us: Figure | None = None
+    scales: tuple[ScaleRecord, ...] = ()
+    backend: Literal["cuda", "triton"] = "cuda"
+    reason: Title = ""
+
+    def __post_init__(self) -> None:
+        """Sound: "triton" only beside a file that is within tolerance, and that much faster; others do not exist."""
+        known = {one.sha256: one for one in self.tried}
+        if len(known) < len(self.tried):
+            raise ValueError("expected each Triton file once")
+        if self.chosen is not None and (self.chosen not in known or known[self.chosen].answer != "within"):
+            raise ValueError("expected the chosen Triton file to be one that was tried and is within tolerance")
+        if self.backend == "triton" and (self.chosen is None or not faster(self.us, self.cuda_us)):
+            what = f"at most {1 - TRITON_GAIN:g} of the time of CUDA kernels, got {self.us} and {self.cuda_us}"
+            raise ValueError(f"expected a Triton file that takes {what}")
+
+
+def faster(us: float | None, cuda_us: float | None) -> bool:
+    """Whether a Triton file takes the place of CUDA kernels, by microseconds of both; not if one has none."""
+    return us is not None and cuda_us is not None and 0 < us <= (1 - TRITON_GAIN) * cuda_us
+
+
 class MeasureRecord(Record, frozen=True, kw_only=True):
     """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
 
@@ -145,6 +211,7 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
         replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
         moved_bytes: The fewest bytes that the program moves through device memory.
         tuning: How its kernels were chosen; null if they are the cost model's.
+        triton: Its Triton files; null if tuning was not asked for any.
         seal: See ManifestRecord.
     """
 
@@ -160,4 +227,5 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
     sets: Positive
     moved_bytes: Count
     tuning: TuningRecord | None = None
+    triton: TritonRecord | None = None
     seal: Sha256 = NO_SEAL

@@ -149,7 +149,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a device said: microseconds, and the largest error over its tolerance."""
+    """What a device said: microseconds, the largest error over its tolerance, and what came of Triton files."""
 
     device: str
     us: float | None
@@ -159,6 +159,7 @@ class Measured:
     replays: int
     numerics: str
     ratio: float | None
+    triton: str = ""
 
 
 @dataclass(frozen=True, slots=True)

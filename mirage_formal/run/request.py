@@ -61,8 +61,11 @@ class Options(TypedDict, total=False):
         measure: How many candidates are compared and timed where there is a GPU, within what is left of
             ``time_limit``, or a quarter of it; 0 returns all of them, unchecked.
         watch: Receives progress.
-        backend: What results run when they are called: "cuda", "triton", or "auto": by what was measured. No Triton
-            file is measured yet, so that is CUDA C++. Results with the back end triton are in the order of estimates.
+        backend: What results run when they are called. "cuda": CUDA kernels. "auto": these, or in the first result its
+            Triton file, if one was measured to be at least 2 % faster than all CUDA kernels and is within tolerance.
+            "triton": Triton files, where there is a GPU those that were measured. Functions of Triton are tested, not
+            proved safe. Where nothing is measured "auto" is "cuda", and results with "triton" are in the order of
+            estimates.
     """
 
     config: str | PathLike[str] | None
@@ -155,8 +158,10 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
     if given.get("out") is not None:
         return None
     found = stored(as_program(program), settings)
-    if found is None or not given.get("measure", options.MEASURED) or not runtime.device_count():
-        return found
+    if found is None:
+        return None
+    if not given.get("measure", options.MEASURED) or not runtime.device_count():
+        return _as_asked(found, given.get("backend", BACKENDS[0]))
     return kept_results(program, given, bucket)
 
 
@@ -236,23 +241,28 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
         if (nothing := nothing_found(report, frozen, settings, origins)) is not None:
             raise nothing
         results = Results(report.results)
-        if given.get("backend") == "triton":
-            return Results(replace(one, backend="triton") for one in results)
+        backend = given.get("backend", BACKENDS[0])
         if not measure or not runtime.device_count():
-            return results
+            return Results(_as_asked(results, backend))
         from mirage_formal.run.built.build import KernelWarning
-        from mirage_formal.run.tuned.fastest import fastest
+        from mirage_formal.run.tuned.fastest import Wanted, fastest
         from mirage_formal.run.tuned.timing import Child
 
         limit = settings.time_limit_s
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
         try:
             with Child() as device:
-                return Results(fastest(results, report.directory, measure, device, seconds=left))
+                found = fastest(results, report.directory, Wanted(measure, left, backend), device)
+                return Results(_as_asked(found, backend))
         except UnsupportedError as error:
             # Nobody asked for a comparison, and what was searched and proved is not lost by it.
             if "measure" in given:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
             warnings.warn(said, KernelWarning, stacklevel=3)
-            return results
+            return Results(_as_asked(results, backend))
+
+
+def _as_asked(results: Sequence[Result], backend: str) -> list[Result]:
+    """The results; if Triton files were asked for, those of which none was measured run their own."""
+    return [replace(one, backend="triton") if backend == "triton" else one for one in results]

@@ -46,7 +46,7 @@ _SAID: Final = {
     "kernels/ID/plan.json": r"kernels\.\[\]\.compiled\.\w+\.(compiler|shared_bytes|spill_bytes)",
     "kernels/ID/launch.json": r"launches\.\[\]\.cubins\.\w+\.spill_bytes",
     "kernels/ID/numerics.json": r"device|scales\.\[\]\.(seed|overflows|outputs\.\[\]\.\w+)",
-    "kernels/ID/measure.json": r"device|us|low|high|spread|replays|calls|sets",
+    "kernels/ID/measure.json": r"device|us|low|high|spread|replays|calls|sets|triton(\..*)?",
 }
 AUTHOR: Final = re.compile("|".join(f"{re.escape(file)}:({fields})" for file, fields in _SAID.items()))
 #: What a record has where a field is left out.

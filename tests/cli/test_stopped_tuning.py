@@ -45,9 +45,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
+    from mirage_formal.run.tuned.bench import Bench, Limits
     from mirage_formal.run.tuned.plans import Place
     from mirage_formal.run.tuned.prepare import PRELOAD
-    from mirage_formal.run.tuned.tune import Bench, Limits, tune
+    from mirage_formal.run.tuned.tune import tune
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")

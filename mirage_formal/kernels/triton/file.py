@@ -13,6 +13,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import TANH
 from mirage_formal.kernels.triton.host import TORCH, host, input_names
 from mirage_formal.kernels.triton.kernel import Function
+from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.reference import HELPERS, reference
 
 _BFLOAT: Final = """#: What is multiplied: Triton's interpreter would take the bits of bfloat16 for numbers.
@@ -105,7 +106,9 @@ class TritonFile:
     functions: tuple[Function, ...]
 
 
-def triton_file(graph: KernelGraph, program: KernelGraph, target: Target, title: str = "") -> TritonFile:
+def triton_file(
+    graph: KernelGraph, program: KernelGraph, target: Target, title: str = "", options: LaunchOptions = OWN
+) -> TritonFile:
     """A Triton file that computes a program as a µGraph does.
 
     Nothing of it is proved, and nothing is compiled here: neither torch nor Triton has to be installed.
@@ -115,11 +118,12 @@ def triton_file(graph: KernelGraph, program: KernelGraph, target: Target, title:
         program: The program that it is equal to, which the file computes in float64 to check itself.
         target: The GPU whose cost model chooses tiles of predefined operators.
         title: The first line of the file's docstring.
+        options: How its functions are launched.
 
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
     """
-    made = host(graph, target)
+    made = host(graph, target, options)
     known = reference(program, input_names(program.inputs))
     functions = [one.text for one in made.functions]
     head = [

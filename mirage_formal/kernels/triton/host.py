@@ -23,6 +23,7 @@ from mirage_formal.kernels.predefined import block_forms
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import real
 from mirage_formal.kernels.triton.kernel import Function, function
+from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.writer import Operand
 
 TORCH: Final = {DType.FLOAT16: "torch.float16", DType.BFLOAT16: "torch.bfloat16", DType.FLOAT32: "torch.float32"}
@@ -71,13 +72,13 @@ class Host:
     results: tuple[str, ...]
 
 
-def host(graph: KernelGraph, target: Target) -> Host:
+def host(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Host:
     """The calls and functions of a well-formed µGraph.
 
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
     """
-    return _Calls(graph, target).made()
+    return _Calls(graph, target, options).made()
 
 
 def input_names(inputs: Sequence[Input]) -> tuple[str, ...]:
@@ -96,6 +97,7 @@ def input_names(inputs: Sequence[Input]) -> tuple[str, ...]:
 class _Calls:
     graph: KernelGraph
     target: Target
+    launching: LaunchOptions
     functions: list[Function] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -168,7 +170,8 @@ class _Calls:
     def _launch(self, made: Function, arguments: dict[str, str]) -> None:
         self.functions.append(made)
         given = ", ".join(arguments[pointer.removesuffix("_ptr")] for pointer in made.pointers)
-        options = f"num_warps={made.warps}, num_stages={made.stages}, enable_fp_fusion=False"
+        warps, stages = self.launching.of(made)
+        options = f"num_warps={warps}, num_stages={stages}, enable_fp_fusion=False"
         self.lines.append(f"{made.name}[{made.grid}]({given}, {options})")
 
     def _predefined(self, position: int, op: Op, first: int) -> None:

@@ -61,6 +61,7 @@ class Function:
         warps: Warps of a program.
         stages: Stages of its loop.
         helpers: Names of the file's helpers that it calls.
+        piped: Whether its loop loads operands of products, whose loads Triton pipelines.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Function:
     warps: int
     stages: int
     helpers: frozenset[str]
+    piped: bool
 
 
 def function(
@@ -139,7 +141,7 @@ class _Kernel(Writer):
         stages = 1 if not self.staged else max(1, min(4, _STAGED // self.staged))
         helpers = frozenset(self.helpers)
         text, known = "\n".join(lines) + "\n", tuple(types.values())
-        return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers)
+        return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers, bool(self.staged))
 
     # --- operators
 

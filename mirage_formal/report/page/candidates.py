@@ -145,6 +145,8 @@ def _facts(one: Candidate) -> Markup:
         facts.append(("measured", f"{one.measured.us:.2f} µs{span}{how}"))
     if one.measured is not None and one.measured.numerics:
         facts.append(("numerics", f"{_numerics(one)} of the tolerance, recorded on {one.measured.device}"))
+    if one.measured is not None and one.measured.triton:
+        facts.append(("in Triton", f"{one.measured.triton}; recorded on {one.measured.device}"))
     if one.rounding is not None:
         facts.append(("foreseen rounding", figure(one.rounding)))
     made = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]

@@ -23,6 +23,7 @@ from mirage_formal.records import (
     ObligationRecord,
     PlanRecord,
     TargetRecord,
+    TritonRecord,
     decode,
     sha256,
     unsealed,
@@ -178,4 +179,20 @@ def _measured(source: Source, manifest: str) -> Measured | None:
         replays=time.replays if time else 0,
         numerics=numerics.answer if numerics else "",
         ratio=max(known) if known and len(known) == len(ratios) else None,
+        triton="" if time is None or time.triton is None else _triton(time.triton),
     )
+
+
+def _triton(found: TritonRecord) -> str:
+    """What is said of a candidate's Triton files."""
+    timed = sorted(one.us for one in found.tried if one.us is not None and not one.failed)
+    count = f"{len(found.tried)} file{'s' if len(found.tried) != 1 else ''} tried"
+    chosen = next((one for one in found.tried if one.sha256 == found.chosen), None)
+    if chosen is not None and found.us is not None and found.cuda_us is not None:
+        stages = "own stages" if chosen.stages is None else f"{chosen.stages} stages"
+        times = f"{found.us:.2f} µs, the run's fastest CUDA kernels {found.cuda_us:.2f} µs in turns with it"
+        won = "taken, tested and not proved safe" if found.backend == "triton" else "not taken"
+        return f"{times}; warps x{chosen.warps:g}, {stages}; {won}; {count}"
+    if timed:
+        return f"{timed[0]:.2f} µs, not taken; {count}"
+    return "; ".join(one for one in (found.reason, count if found.tried else "") if one)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from mirage_formal.kernels.triton.file import TritonFile
     from mirage_formal.run.built.stable import Stable
 
-_TITLE = "functions of Triton that mirage_formal made; the µGraph was proved equal to its program, this text was not."
+#: What the first line of a file says behind the name of what it computes.
+TITLE: Final = (
+    "functions of Triton that mirage_formal made; the µGraph was proved equal to its program, this text was not."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
 
     try:
         form = stable(graph)
-        made = triton_file(form.graph, program, target, f"{name}: {_TITLE}")
+        made = triton_file(form.graph, program, target, f"{name}: {TITLE}")
     except MirageError as error:
         raise KernelRefused(f"it has no Triton file: {first_line(error)}", where="triton") from error
     return TritonProgram(made.text, made, form)

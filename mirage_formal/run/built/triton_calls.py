@@ -30,21 +30,27 @@ class TritonOptimized(Optimized):
     Args:
         program: The program.
         write: Makes the file's text; called at the first call on a GPU.
+        otherwise: What computes calls on tensors that are not torch's on a GPU; None refuses them.
     """
 
-    def __init__(self, program: KernelGraph, write: Callable[[], str]) -> None:
+    def __init__(self, program: KernelGraph, write: Callable[[], str], otherwise: Optimized | None = None) -> None:
         super().__init__(program, _none)
-        self._write = write
+        self._write, self._otherwise = write, otherwise
         self._module: ModuleType | None = None
         self._loading = threading.Lock()
 
     def prepare(self, device: int | None = None) -> None:
-        """Write and load the file; Triton compiles its functions when they are first launched.
+        """Write and load the file, and where torch has a GPU run it once, so that Triton compiles its functions.
 
         Raises:
             UnsupportedError: torch or Triton is not installed, or no candidate has a Triton file.
         """
-        self._file()
+        module, torch = self._file(), import_module("torch")
+        if not torch.cuda.is_available():
+            return
+        with torch.cuda.device(torch.cuda.current_device() if device is None else device):
+            given = [torch.empty_strided(*one[:2], dtype=one[2], device="cuda") for one in module.INPUTS]
+            module.run(*given)  # whatever these hold: no address depends on it
 
     def _file(self) -> ModuleType:
         with self._loading:
@@ -53,6 +59,8 @@ class TritonOptimized(Optimized):
             return self._module
 
     def _on_device(self, given: Sequence[Any], kind: Kind, out: list[Any] | None) -> list[Any]:
+        if kind is not Kind.TORCH and self._otherwise is not None:
+            return self._otherwise._on_device(given, kind, out)
         if kind is not Kind.TORCH:
             raise TensorError(f"{_KIND}, got a {kind.value}", where="inputs", hint='backend="cuda" takes it')
         read = adapter(kind)
@@ -70,6 +78,8 @@ class TritonOptimized(Optimized):
         return results if out is None else out
 
     def _copied(self, bits: Sequence[Any]) -> list[Any]:
+        if self._otherwise is not None:
+            return self._otherwise._copied(bits)
         raise TensorError(f"{_KIND}, got some in host memory", where="inputs", hint="move them there")
 
 

@@ -26,7 +26,8 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
         found: What was replayed.
         target: What kernels are planned for.
     """
-    from mirage_formal.run.built.build import COUNT, Alternatives
+    from mirage_formal.run.built.alternatives import Alternatives
+    from mirage_formal.run.built.build import COUNT
 
     encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
     most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT

@@ -14,7 +14,7 @@ from mirage_formal.graph.views import kernel_count
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.run.built.build import Alternatives
+    from mirage_formal.run.built.alternatives import Alternatives
 
 #: Columns of a table of results.
 HEAD: Final = ("rank", "candidate", "verdict", "kernels", "est. us")
@@ -85,10 +85,12 @@ class Result:
     def triton_source(self) -> str:
         """The text of its Triton file, which imports torch and Triton only and checks itself when it is run.
 
+        Where Triton files were timed it is the one that was chosen, with its launch options.
+
         Raises:
             UnsupportedError: Neither this candidate nor one behind it has one.
         """
-        return self._made.triton().code
+        return self._made.triton_source()
 
     def kernel(self) -> str:
         """The CUDA C++ of its kernels, or with the back end triton its Triton file.
@@ -142,7 +144,8 @@ class Result:
     @property
     def _kernels(self) -> str:
         number = kernel_count(self.graph)
-        return f"{number} kernel{'s' if number != 1 else ''}"
+        back_end = " in Triton" if self.backend == "triton" else ""
+        return f"{number} kernel{'s' if number != 1 else ''}{back_end}"
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:

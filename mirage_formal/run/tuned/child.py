@@ -8,29 +8,35 @@ and msgspec.
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib import import_module
+from importlib import import_module, metadata, util
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mirage_formal.errors import MirageError
-from mirage_formal.records import TuningRecord
+from mirage_formal.records import NumericsRecord, TuningRecord
 from mirage_formal.run.tuned.plans import PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
+
+if TYPE_CHECKING:
+    from mirage_formal.run.tuned.triton.runs import Files
 
 #: Exit code when the device does not answer any more.
 BROKEN: Final = 3
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel to be timed, or one candidate to be compared with float64 and timed.
+    """One kernel to be timed, or one candidate to be compared with float64 and timed, or one Triton file of it.
 
     Attributes:
         piece, variant: The kernel; -1 for a candidate.
-        replays: Timed replays of a kernel.
+        replays: Timed replays of a kernel or a Triton file; of a file, 0 is to compare it with float64.
         directory: The candidate's kernels; empty for a kernel.
         tuning: What is written into the candidate's measurement.
+        triton: The Triton file; empty for CUDA kernels.
+        cuda: CUDA kernels of the same program that are timed in turns with the file; empty for none.
     """
 
     piece: int
@@ -38,6 +44,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replays: int = 0
     directory: str = ""
     tuning: TuningRecord | None = None
+    triton: str = ""
+    cuda: str = ""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,20 +69,36 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         us, low: Median and least microseconds of a call; 0 if it failed.
         failed: What went wrong, or empty.
         answer: Of a candidate's numerics: "within", "outside" or "undecided".
+        cuda_us: What the CUDA kernels took that a Triton file was timed in turns with.
+        numerics: Of a Triton file that was compared with float64.
+        broken: Whether the device does not answer any more, so that this process ends.
     """
 
     us: float = 0.0
     low: float = 0.0
     failed: str = ""
     answer: str = ""
+    cuda_us: float = 0.0
+    numerics: NumericsRecord | None = None
+    broken: bool = False
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line: the GPU, its architecture and the version of its driver."""
+    """The first line: what the process has.
+
+    Attributes:
+        device: The GPU.
+        arch: Its architecture.
+        driver: Version of its driver.
+        triton: Versions of torch and Triton; empty if it cannot run Triton files.
+        lacks: Then, why not.
+    """
 
     device: str
     arch: str
     driver: int
+    triton: str = ""
+    lacks: str = ""
 
 
 class _Kernels:
@@ -130,27 +154,77 @@ def machine() -> Machine:
     from mirage_formal.device.runtime import arch_of, current_device, device_name
 
     driver = import_module("cupy").cuda.runtime.driverGetVersion()
-    return Machine(device_name(), arch_of(current_device()), int(driver))
+    return Machine(device_name(), arch_of(current_device()), int(driver), *_triton())
+
+
+def _triton() -> tuple[str, str]:
+    """Versions of torch and Triton, neither of which is loaded; or why Triton files cannot be run."""
+    missing = [name for name in ("torch", "triton") if util.find_spec(name) is None]
+    if missing:
+        return "", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return "", "TRITON_INTERPRET is in the environment"
+    return f"torch {_version('torch')}, Triton {_version('triton', 'pytorch-triton')}", ""
+
+
+def _version(*names: str) -> str:
+    """The version of a package, which may have several names."""
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of no known version"
+
+
+def in_triton(files: Files, job: Job) -> Answer:
+    """A Triton file: its numerics, its time, or its time in turns with that of CUDA kernels."""
+    directory, file = Path(job.directory), Path(job.triton)
+    if not job.replays:
+        from mirage_formal.claims.numerics.numerics import where_computed
+
+        record = files.compared(directory, file)
+        return Answer(answer=where_computed(record), numerics=record)
+    if not job.cuda:
+        found = files.timed(directory, file, job.replays)
+        return Answer(found.us, found.low)
+    us, cuda_us = files.in_turns(directory, file, Path(job.cuda), job.replays)
+    return Answer(us, us, cuda_us=cuda_us)
 
 
 def main() -> int:
     """Read orders from standard input, and do their jobs."""
     _say(machine())
     kernels: dict[str, _Kernels] = {}
+    files: Files | None = None
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=Order)
         if order.plan and order.plan not in kernels:
             kernels = {order.plan: _Kernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
         for job in order.jobs:
             try:
-                done = kernels[order.plan].time(job) if not job.directory else judged(Path(job.directory), job.tuning)
+                if job.triton:
+                    files = files or _files()
+                    done = in_triton(files, job)
+                else:
+                    files = None  # inputs that it holds
+                    place = Path(job.directory)
+                    done = judged(place, job.tuning) if job.directory else kernels[order.plan].time(job)
             except Exception as error:  # whatever fails is this job's failure
                 lines = str(error).strip().splitlines()
                 done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
-            _say(done)
-            if done.failed and not _healthy():
+            broken = bool(done.failed) and not _healthy()
+            _say(msgspec.structs.replace(done, broken=broken))
+            if broken:
                 return BROKEN
     return 0
+
+
+def _files() -> Files:
+    """What runs Triton files; loads torch and Triton."""
+    from mirage_formal.run.tuned.triton.runs import Files
+
+    return Files()
 
 
 def timed(key: str, job: Job, answer: Answer, driver: int, compiler: str) -> Timed:

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.built.build import KernelWarning
 from mirage_formal.run.results.result import Result
+from mirage_formal.run.tuned.bench import FINALISTS, Bench, Limits
 from mirage_formal.run.tuned.plans import Place
 from mirage_formal.run.tuned.prepare import PRELOAD
 from mirage_formal.run.tuned.timing import Device
-from mirage_formal.run.tuned.tune import FINALISTS, Bench, Limits, NoTimes, tune
+from mirage_formal.run.tuned.triton.found import Beside
+from mirage_formal.run.tuned.tune import NoTimes, tune
 from mirage_formal.workers.pool import Pool, default_workers
 
 #: Kernels that are timed for each candidate that is asked for.
 _KERNELS: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of the GPU.
+
+    Attributes:
+        count: How many candidates are measured at most; four times as many kernels are timed.
+        seconds: For all of it. If no candidate was measured by then, all are returned as they are, with a warning.
+        backend: "cuda"; "auto", with which the first result runs its Triton file if that is faster than all CUDA
+            kernels; or "triton", with which all results run Triton files. What came of them is said by a warning.
+    """
+
+    count: int
+    seconds: float | None = None
+    backend: str = "cuda"
+
+
 def fastest(
-    results: Sequence[Result],
-    root: Path,
-    count: int,
-    device: Device,
-    place: Place | None = None,
-    seconds: float | None = None,
+    results: Sequence[Result], root: Path, wanted: Wanted, device: Device, place: Place | None = None
 ) -> list[Result]:
     """The candidates whose kernels ran within tolerance on this GPU, fastest first.
 
@@ -38,17 +51,19 @@ def fastest(
     Args:
         results: Best first by the cost model.
         root: The run's directory.
-        count: How many candidates are measured at most; four times as many kernels are timed.
+        wanted: What is asked.
         device: The GPU.
         place: Where kernels and times are kept; the user's cache, if left out.
-        seconds: For all of it. If no candidate was measured by then, all are returned as they are, with a warning.
 
     Raises:
         UnsupportedError: None of them runs within tolerance.
     """
+    count, seconds, backend = wanted.count, wanted.seconds, wanted.backend
     limits = Limits(_KERNELS * count, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
-        bench = Bench(Place() if place is None else place, device, executor, _silent, device.machine.arch, limits)
+        bench = Bench(
+            Place() if place is None else place, device, executor, _silent, device.machine.arch, limits, backend
+        )
         try:
             tuned = tune(root, bench)
         except NoTimes as error:
@@ -71,7 +86,28 @@ def fastest(
     if not found:
         what = f"expected a candidate within tolerance on this GPU, got none: {'; '.join(reasons) or 'none was timed'}"
         raise UnsupportedError(what, where="measure", hint="search again with another space, or measure=0 for no check")
-    return found
+    return found if tuned.triton is None else _in_triton(found, tuned.triton, asked=backend == "triton")
+
+
+def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
+    """The results with their Triton files, fastest first: those that have one if it was asked for, else the fastest.
+
+    Raises:
+        UnsupportedError: Triton files were asked for, and none was measured within tolerance.
+    """
+    if asked and beside.backend != "triton":
+        raise UnsupportedError(f"expected a Triton file within tolerance, got none: {beside.said}", where="measure")
+    warnings.warn(beside.said, KernelWarning, stacklevel=4)
+    if beside.backend != "triton":
+        return list(results)
+    texts = beside.texts if asked else dict(list(beside.texts.items())[:1])
+    named = {one.digest[:12]: one for one in results}
+    found = []
+    for name, text in texts.items():
+        one = named.pop(name.split("-")[-1], None)
+        if one is not None and one.alternatives is not None:
+            found.append(replace(one, backend="triton", alternatives=one.alternatives.in_file(text)))
+    return found if asked else [*found, *(one for one in results if one.digest[:12] in named)]
 
 
 def _estimated(results: Sequence[Result], why: str, seconds: float) -> list[Result]:
@@ -85,4 +121,4 @@ def _silent(what: str, done: int, count: int) -> None:
     """Nothing is shown."""
 
 
-__all__ = ["fastest"]
+__all__ = ["Wanted", "fastest"]

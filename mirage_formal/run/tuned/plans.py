@@ -5,7 +5,8 @@ A tuning directory (the user's cache, if no other is given) holds
 - ``plans/<id>.json``: the kernels of a run's candidates, each once, with the schedules that they can have;
 - ``kernels/<key>``: machine code of one kernel, or why there is none;
 - ``times/<device>.jsonl``: what one GPU took for each, a line for each measurement; the last one counts;
-- ``finals/<digest>.json``: how the kernels of a directory were chosen, by the digest of its manifest.
+- ``finals/<digest>.json``: how the kernels of a directory were chosen, by the digest of its manifest;
+- ``triton/<digest>.py`` and ``triton/<key>.json``: Triton files, and what one GPU said of each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SLUG: Final = re.compile(r"[^a-z0-9]+")
 
 #: A kernel of a plan: positions of piece and schedule.
 At = tuple[int, int]
-#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built" or "measured".
+#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built", "measured" or "triton".
 Watch = Callable[[str, int, int], None]
 
 

@@ -93,6 +93,9 @@ class Child:
                     with contextlib.suppress(msgspec.DecodeError):  # what a library prints is no answer
                         answer = msgspec.json.decode(line, type=Answer)
                         yield left.pop(0), answer
+                        if answer.broken:  # its process ends; that is not the next job's fault
+                            self.close()
+                            break
         finally:
             if left:  # what it was asked beyond that is of no use any more
                 self.close()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed import manifest_digest
@@ -20,20 +20,15 @@ from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.place.lock import writing
+from mirage_formal.run.tuned.bench import Bench, Row, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, needed
 from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
-from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
     from mirage_formal.run.built.values import Built
     from mirage_formal.run.tuned.prepare import Source
-
-#: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
-MOST_KERNELS: Final = 128
-FINALISTS: Final = 8
-
 
 #: Of a limit of time, by when the kernels of each round are made and timed, and by when finalists are built.
 _MADE: Final = (0.35, 0.6)
@@ -49,93 +44,12 @@ class NoTimes(RunError):
     """No candidate has kernels that were all timed: there was too little time, or all of one failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A finalist.
-
-    Attributes:
-        name: Its directory.
-        form: The form of the candidate.
-        us: Measured microseconds; None if it was not measured, or failed.
-        composed_us: Sum of the times of its kernels.
-        estimated_us: The cost model's estimate.
-        model_rank: By this estimate.
-        said: What went wrong, or empty.
-    """
-
-    name: str
-    form: str
-    us: float | None
-    composed_us: float
-    estimated_us: float
-    model_rank: int
-    said: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What came of a run.
-
-    Attributes:
-        kernels: Distinct kernels that were considered.
-        ready: Of these, how many may run.
-        timed: Of these, how many have a time.
-        rows: The finalists, fastest first; empty before kernels were timed.
-        added: Kernels that were considered beyond the limit, so that whole candidates can be put together.
-        left: What is to be done on another machine, or empty.
-        built: The finalists' kernels by name.
-    """
-
-    kernels: int
-    ready: int
-    timed: int
-    rows: tuple[Row, ...]
-    left: str = ""
-    built: Mapping[str, Built] = field(default_factory=dict)
-    added: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is tried.
-
-    Attributes:
-        kernels: Kernels that are made and timed.
-        finalists: Candidates that are built and compared.
-        seconds: For everything; None is no limit.
-    """
-
-    kernels: int = MOST_KERNELS
-    finalists: int = FINALISTS
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What a run is tuned with.
-
-    Attributes:
-        place: The tuning directory.
-        device: The GPU; or the name of a file of times in ``place``; None if there is neither.
-        executor: Workers that make kernels.
-        watch: Told of progress.
-        arch: What kernels are compiled for.
-        limits: How much is tried.
-    """
-
-    place: Place
-    device: Device | str | None
-    executor: Executor[Any]
-    watch: Watch
-    arch: str
-    limits: Limits = Limits()
-
-
 def tune(root: Path, bench: Bench) -> Tuned:
     """Tune one run as far as this machine can.
 
-    Sound: of what is timed every kernel has had all its obligations discharged; what is written is built again from a
-    proved candidate by ``run.built.build.build_form``, which refuses a kernel that may not run.
+    Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
+    from a proved candidate by ``run.built.build.build_form``, which refuses a kernel that may not run. Triton files,
+    which have no obligations, are timed with other back ends alone (``run.tuned.triton.beside``).
 
     Args:
         root: The run's directory.
@@ -144,16 +58,30 @@ def tune(root: Path, bench: Bench) -> Tuned:
     Raises:
         RunError: There is no finished run, or no candidate has kernels that may run.
     """
-    from mirage_formal.run.tuned.prepare import Maker, plan_of, source_of
+    from mirage_formal.run.tuned.prepare import source_of
+
+    begin, source = time.monotonic(), source_of(root)
+    tuned = _tuned(root, source, bench, begin)
+    if bench.backend == "cuda":
+        return tuned
+    from mirage_formal.run.tuned.triton.beside import beside_cuda
+
+    end = float("inf") if bench.limits.seconds is None else begin + bench.limits.seconds
+    with writing(root):
+        late = max(end, time.monotonic() + _JUDGED_S)
+        return replace(tuned, triton=beside_cuda(root, tuned.rows, source.digest, bench, late))
+
+
+def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
+    """The same with CUDA kernels alone, since a value of time.monotonic()."""
+    from mirage_formal.run.tuned.prepare import Maker, plan_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
-    begin = time.monotonic()
 
     def until(share: float) -> float:
         return float("inf") if limits.seconds is None else begin + share * limits.seconds
 
     deadline = until(1.0)
-    source = source_of(root)
     maker = Maker(place, bench.executor, watch)
     plan = place.plan(source.digest, bench.arch)
     if plan is None:
@@ -414,4 +342,4 @@ def on_device(
     return found
 
 
-__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "NoTimes", "Row", "Tuned", "on_device", "tune"]
+__all__ = ["NoTimes", "on_device", "tune"]

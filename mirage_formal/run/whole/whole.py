@@ -413,7 +413,9 @@ class _Whole:
         return record
 
     def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
-        from mirage_formal.run.built.build import Alternatives  # as in a single run, not before there is a result
+        from mirage_formal.run.built.alternatives import (
+            Alternatives,  # as in a single run, not before there is a result
+        )
 
         evidence = read(self.root / WHOLE_FILE)
         names = [one.graph_digest for one in record.covers]

@@ -206,10 +206,11 @@ def torch_operator(result: Result) -> TorchOperator:
         result: The candidate.
 
     Returns:
-        The operator; the same for the same candidate of the same program.
+        The operator; the same for the same candidate of the same program with the same back end.
     """
     program = result.optimized.program
-    name = f"c{digest(program)[: _DIGITS // 2]}{result.digest[: _DIGITS // 2]}"
+    kind = "t" if result.backend == "triton" else "c"
+    name = f"{kind}{digest(program)[: _DIGITS // 2]}{result.digest[: _DIGITS // 2]}"
     with _lock:
         if name not in _registered:
             _registered[name] = TorchOperator(name, result, program)

@@ -207,6 +207,16 @@ def scale(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     return lambda root: edit(root / "numerics.json", lambda record: change(record["scales"][1]["outputs"][0]))
 
 
+def triton(**changes: Any) -> Callable[[Path], None]:
+    """Adds a Triton file that took the place of the CUDA kernels, of which something is not as it would be."""
+    variant = {"sha256": "0" * 64, "warps": 1.0, "stages": None, "us": 1.0, "answer": "within", "failed": ""}
+    found = {"tried": [variant] * changes.pop("times", 1), "chosen": "0" * 64, "us": 1.0, "cuda_us": 3.0}
+    found |= {"versions": "torch 2.11.0, Triton 3.6.0", "scales": [], "backend": "triton", "reason": ""}
+    for key, value in changes.items():
+        (variant if key in ("answer", "sha256") else found)[key] = value
+    return lambda root: edit(root / "measure.json", lambda record: record.update(triton=found))
+
+
 #: Edits by somebody who signs everything again, and what must be said.
 FORGERIES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "fewer threads": (set_launch(threads=64), "plan of"),
@@ -250,6 +260,13 @@ FORGERIES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "which kernels",
     ),
     "a median below the fastest": (lambda root: edit(root / "measure.json", lambda r: r.update(us=1.0)), "times"),
+    "a Triton file that nobody compared": (triton(answer=None), "Triton file"),
+    "a Triton file that is wrong": (triton(answer="outside"), "Triton file"),
+    "a Triton file that was not tried": (triton(chosen="1" * 64), "Triton file"),
+    "a Triton file that is as fast": (triton(us=2.95), "Triton file"),
+    "a Triton file without a time": (triton(us=None), "Triton file"),
+    "a Triton file twice": (triton(times=2), "Triton file"),
+    "a Triton file of another kind": (triton(sha256="x"), "sha256"),
     "more bytes": (lambda root: edit(root / "measure.json", lambda r: r.update(moved_bytes=1)), "moves"),
 }
 
@@ -265,6 +282,13 @@ def test_forgeries_are_refused_after_signing_again(attention: Path, name: str) -
         assert main([str(attention), "--jobs", "1"]) == 1
         return
     refused(directory, expected)
+
+
+def test_a_triton_file_beside_kernels_is_the_authors_word(attention: Path) -> None:
+    directory = first(attention)
+    triton()(directory)
+    sign_kernels(directory)
+    derive_kernels(directory)
 
 
 def states(path: Path) -> object:

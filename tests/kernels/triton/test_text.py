@@ -14,6 +14,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.triton.file import triton_file
+from mirage_formal.kernels.triton.options import LaunchOptions
 from tests.kit.kernels import example_kernels, tails
 from tests.kit.triton import files as kit
 
@@ -212,3 +213,42 @@ def test_what_has_no_function_is_refused() -> None:
     graph = kernel(g, [InputIterator((None, None, None), None)], ops, reduction_dimx=6)
     with pytest.raises(UnsupportedError, match="expected a reduction to a power of two of elements, got 6"):
         text(graph)
+
+
+# --- launch options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "launched"),
+    [
+        (LaunchOptions(), "num_warps=4, num_stages=4"),
+        (LaunchOptions(0.5), "num_warps=2, num_stages=4"),
+        (LaunchOptions(2.0, 3), "num_warps=8, num_stages=3"),
+        (LaunchOptions(64.0, 2), "num_warps=16, num_stages=2"),
+        (LaunchOptions(1 / 64), "num_warps=1, num_stages=4"),
+    ],
+)
+def test_launch_options_are_all_that_they_change(options: LaunchOptions, launched: str) -> None:
+    program, graph = tails.product(64, 256, 64, (64, 32, 64))
+    own, other = (triton_file(graph, program, kit.H200, "", one).text for one in (LaunchOptions(), options))
+    assert launched in other
+    assert other.replace(launched, "num_warps=4, num_stages=4") == own
+    assert triton_file(graph, program, kit.H200).text == own
+
+
+def test_stages_are_those_of_loops_that_are_pipelined_alone() -> None:
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(64, 64), name="x")
+    g.mark_output(g.softmax(x, dim=1))
+    plain, asked = (
+        triton_file(g.freeze(), g.freeze(), kit.H200, "", LaunchOptions(1.0, stages)).text for stages in (None, 4)
+    )
+    assert "num_stages=1" in plain
+    assert asked == plain
+
+
+def test_options_say_what_they_are() -> None:
+    assert [str(one) for one in (LaunchOptions(), LaunchOptions(0.5, 3))] == [
+        "warps x1, own stages",
+        "warps x0.5, 3 stages",
+    ]

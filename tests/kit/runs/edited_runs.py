@@ -29,7 +29,7 @@ SAID: Final = tuple(
         "kernels/obligations.jsonl": "*/solvers/* */milliseconds",
         "kernels/plan.json": "kernels/*/compiled/*/compiler kernels/*/compiled/*/shared_bytes",
         "kernels/numerics.json": "device scales/*/seed scales/*/overflows/* scales/*/outputs/*",
-        "kernels/measure.json": "device us low high spread replays calls sets",
+        "kernels/measure.json": "device us low high spread replays calls sets triton",
     }.items()
     for place in fields.split()
 )

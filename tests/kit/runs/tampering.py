@@ -18,7 +18,8 @@ from mirage_formal.check.timed import Within
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.records import KernelManifestRecord, ManifestRecord, MeasureRecord, NumericsRecord, SummaryRecord
+from mirage_formal.records import KernelManifestRecord, ManifestRecord, SummaryRecord
+from tests.kit.runs.edited_runs import seal_file
 
 #: Fields that say something about the making of evidence, not about what it shows.
 INFORMATION = {"milliseconds", "version", "galois", "attempts"}
@@ -109,11 +110,10 @@ def sign_kernels(root: Path) -> None:
     listed = {name: records.sha256((root / name).read_bytes()) for name in names}
     path.write_bytes(records.sealed(msgspec.structs.replace(old, files=listed)))
     bound = records.sha256(path.read_bytes())
-    kinds: tuple[type[Any], ...] = (NumericsRecord, MeasureRecord)
-    for name, kind in zip(records.DEVICE_FILES, kinds, strict=True):
+    for name in records.DEVICE_FILES:
         if (root / name).is_file():
-            record = records.decode((root / name).read_bytes(), kind, "")
-            (root / name).write_bytes(records.sealed(msgspec.structs.replace(record, kernels=bound)))
+            edit(root / name, lambda record: record.update(kernels=bound))
+            seal_file(root / name)
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:

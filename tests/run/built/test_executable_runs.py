@@ -28,7 +28,8 @@ from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
 from mirage_formal.run.built import __main__ as build_command
-from mirage_formal.run.built.build import Alternatives, KernelWarning, build, build_run, discharged
+from mirage_formal.run.built.alternatives import Alternatives
+from mirage_formal.run.built.build import KernelWarning, build, build_run, discharged
 from mirage_formal.run.built.values import KernelRefused
 from mirage_formal.run.place.directory import DirectoryWarning
 from mirage_formal.run.tuned.child import Answer, Job, Machine, judged

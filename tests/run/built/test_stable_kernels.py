@@ -27,7 +27,8 @@ from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
 from mirage_formal.meaning import reference
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.built.build import Alternatives, KernelWarning, build
+from mirage_formal.run.built.alternatives import Alternatives
+from mirage_formal.run.built.build import KernelWarning, build
 from mirage_formal.run.built.save import save_built
 from mirage_formal.run.built.stable import NotProved, stable
 from mirage_formal.run.built.values import KernelRefused

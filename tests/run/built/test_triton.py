@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.run import request
 from mirage_formal.run.built import __main__ as command
 from mirage_formal.run.built import triton
-from mirage_formal.run.built.build import Alternatives
+from mirage_formal.run.built.alternatives import Alternatives
 from mirage_formal.run.built.triton_calls import TritonOptimized, loaded
 
 
@@ -137,6 +138,64 @@ def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
         optimized._on_device(["q", "k"], Kind.CUPY, None)
     with pytest.raises(launch.TensorError, match="got some in host memory"):
         optimized._copied([])
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_what_is_prepared_was_launched_once(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing is compiled in a call, which may be captured."""
+    seen: list[Any] = []
+    on: list[Any] = []
+
+    def device(number: int) -> Any:
+        on.append(number)
+        return _nothing()
+
+    cuda = SimpleNamespace(is_available=lambda: gpu, current_device=lambda: 3, device=device)
+    torch = SimpleNamespace(cuda=cuda, empty_strided=lambda *given, **more: (*given, more["dtype"], more["device"]))
+    module = SimpleNamespace(run=lambda *given: seen.append(given), INPUTS=(((4, 8), (8, 1), "half"),))
+    monkeypatch.setattr("mirage_formal.run.built.triton_calls.loaded", lambda text: module)
+    monkeypatch.setattr("mirage_formal.run.built.triton_calls.import_module", lambda name: torch)
+    optimized = TritonOptimized(attention().freeze(), lambda: "text")
+    optimized.prepare()
+    optimized.prepare(1)
+    assert seen == ([(((4, 8), (8, 1), "half", "cuda"),)] * 2 if gpu else [])
+    assert on == ([3, 1] if gpu else [])
+
+
+def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that was not asked to be in Triton takes what any other takes."""
+    program = attention().freeze()
+    asked: list[tuple[Any, ...]] = []
+
+    class Kernels(launch.Optimized):
+        def _on_device(self, given: Any, kind: Any, out: Any) -> Any:
+            asked.append((given, kind, out))
+            return ["by CUDA"]
+
+        def _copied(self, bits: Any) -> Any:
+            return ["copied by CUDA"]
+
+    optimized = TritonOptimized(program, lambda: "text", Kernels(program, lambda arch: None))  # type: ignore[arg-type, return-value]
+    from mirage_formal.device.tensors import Kind
+
+    assert optimized._on_device(["q", "k"], Kind.CUPY, None) == ["by CUDA"]
+    assert asked == [(["q", "k"], Kind.CUPY, None)]
+    assert optimized._copied([]) == ["copied by CUDA"]
+    held = Alternatives([("a", encode(program))], program, load_target("h200")).in_file("text")
+    assert held.triton_source() == "text"
+    assert isinstance(held.in_triton, TritonOptimized)
+    assert held.in_triton._otherwise is held.optimized
+    assert Alternatives([("a", encode(program))], program, load_target("h200")).in_triton._otherwise is None  # type: ignore[attr-defined]
+
+
+def test_what_was_not_measured_is_what_was_asked_for() -> None:
+    for backend, expected in (("auto", "cuda"), ("triton", "triton"), ("cuda", "cuda")):
+        assert {one.backend for one in request._as_asked([_Named("cuda")], backend)} == {expected}  # type: ignore[list-item]
+
+
+@dataclass(frozen=True)
+class _Named:
+    backend: str
 
 
 def test_without_triton_it_says_what_to_install() -> None:

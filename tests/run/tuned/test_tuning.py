@@ -19,13 +19,14 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.run.built.build import KernelWarning
 from mirage_formal.run.results.listing import Results
+from mirage_formal.run.tuned.bench import Bench, Limits, Row, Tuned
 from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, composed, in_order
-from mirage_formal.run.tuned.fastest import fastest
+from mirage_formal.run.tuned.fastest import Wanted, fastest
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD, Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.tuned.tune import Bench, Limits, NoTimes, Row, Tuned, on_device, tune
+from mirage_formal.run.tuned.tune import NoTimes, on_device, tune
 from mirage_formal.workers.dispatch import Done
 from mirage_formal.workers.pool import Pool
 from tests.kit.runs import small_run, tampering
@@ -285,9 +286,9 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place, given = Place(tmp_path / "place"), list(Results())
     with pytest.warns(KernelWarning, match="nothing was measured within 5 s"):
-        assert fastest(given, made[0], 2, device, place, seconds=5.0) == given
+        assert fastest(given, made[0], Wanted(2, 5.0), device, place) == given
     with pytest.raises(NoTimes):
-        fastest(given, made[0], 2, device, place)
+        fastest(given, made[0], Wanted(2), device, place)
 
 
 def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, Path], tmp_path: Path) -> None:
