@@ -148,6 +148,23 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
+class TritonText:
+    """A Triton file beside the run, which is tested and not proved.
+
+    Attributes:
+        name: Of the file.
+        text: What stands in it.
+        lines: Those that belong to parts of a µGraph; empty where that is not known.
+        form: The µGraph that these are of, where it is not the candidate's own.
+    """
+
+    name: str
+    text: str
+    lines: tuple[Lines, ...] = ()
+    form: KernelGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What a device said: microseconds, and the largest error over its tolerance."""
 
@@ -229,7 +246,7 @@ class Candidate:
         certificates: Abstract expressions of its tensors.
         conditions, added: As the evidence has them.
         code, measured: Where kernels were built and run.
-        triton: Name and text of a Triton file beside the run, which is tested and not proved.
+        triton: Its Triton file beside the run, where there is one.
         peers: What it was timed beside, where a record beside the run says so.
         remarks: What there is to know beside, in sentences.
         faults: What does not hold.
@@ -255,7 +272,7 @@ class Candidate:
     added: tuple[str, ...] = ()
     code: Code | None = None
     measured: Measured | None = None
-    triton: tuple[str, str] | None = None
+    triton: TritonText | None = None
     peers: Peers | None = None
     remarks: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()

@@ -130,10 +130,12 @@ def test_a_step_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Open
     opened.quiet()
 
 
-def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening) -> None:
+@pytest.mark.parametrize("at", [0, -1], ids=["CUDA", "Triton"])
+def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening, at: int) -> None:
     opened = opening(pages["small"])
     page = opened.page
-    source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).first
+    source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).nth(at)
+    assert (".py" in source.locator("> summary").inner_text()) == (at == -1)
     source.locator("> summary").focus()
     page.keyboard.press("Enter")
     link = source.locator('.of a.goto:text-is("exp")').first
@@ -143,7 +145,7 @@ def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], openi
     assert page.evaluate("document.activeElement.dataset.node") == wanted
     assert page.locator(".here").count() == 1
     source.evaluate("one => { one.open = false }")
-    page.locator("article.candidate button.to-code").first.focus()
+    page.locator("article.candidate button.to-code").nth(at).focus()
     page.keyboard.press("Enter")
     assert source.evaluate("one => one.open")
     assert page.evaluate("document.activeElement.dataset.goto").endswith(wanted)

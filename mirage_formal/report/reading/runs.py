@@ -31,7 +31,7 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
-from mirage_formal.report.reading.beside import with_beside
+from mirage_formal.report.reading.beside import Asked, with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
@@ -74,6 +74,7 @@ def read_run(source: Source, shown: Shown) -> Report:
     if summary is not None:
         _manifest(source, summary)
     candidates, target = _candidates(source, summary, program, shown)
+    asked = Asked(program, record.identity.target if record else "", shown.proofs)
     made = () if record is None else (*sorted(record.versions.items()), *_host(record))
     return Report(
         kind="run",
@@ -81,7 +82,7 @@ def read_run(source: Source, shown: Shown) -> Report:
         source=record.source if record else "",
         place=str(source.root),
         program=program,
-        candidates=with_beside(source.root, candidates),
+        candidates=with_beside(source.root, candidates, asked),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
         search=_search(source, record, summary) if record else None,
