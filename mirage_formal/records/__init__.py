@@ -86,7 +86,15 @@ from mirage_formal.records.run import (
     Version,
     reported,
 )
-from mirage_formal.records.searched import SAMPLES, FoundRecord, TimesRecord, UnitRecord
+from mirage_formal.records.searched import (
+    LEVELS,
+    SAMPLES,
+    FoundRecord,
+    LevelName,
+    TimesRecord,
+    UnitRecord,
+    by_reason,
+)
 from mirage_formal.records.storage import (
     confined,
     decode,
@@ -113,6 +121,7 @@ __all__ = [
     "GRAPH_FILE",
     "KERNELS",
     "LAUNCH_FILE",
+    "LEVELS",
     "MANIFEST_FILE",
     "MAX_FILE_BYTES",
     "MAX_LINE_BYTES",
@@ -156,6 +165,7 @@ __all__ = [
     "KernelPlanRecord",
     "Launch",
     "LaunchRecord",
+    "LevelName",
     "Log2",
     "LoopRecord",
     "ManifestRecord",
@@ -187,6 +197,7 @@ __all__ = [
     "VerificationRecord",
     "Version",
     "WarpsRecord",
+    "by_reason",
     "confined",
     "decode",
     "decode_proof",

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.searched import Search
+from mirage_formal.report.searched import PartSearch, Search
 
 
 class Basis(StrEnum):
@@ -384,7 +384,8 @@ class Report:
         parts: Of the best cover of a whole program.
         judged: Graphs given to ``verify``, and candidates that were rejected.
         rejected: How many were rejected, where they are more than ``judged`` has.
-        search: None where no search is recorded.
+        search: None where no search is recorded; of a whole program, the sums of its parts' searches.
+        searches: Those of the parts of a whole program.
         floor: None where the target is not known.
         unfused: Kernels and estimated microseconds of the program's operators one by one, where recorded.
         made: Facts about how it was made: versions and host.
@@ -405,6 +406,7 @@ class Report:
     judged: tuple[Judged, ...] = ()
     rejected: int = 0
     search: Search | None = None
+    searches: tuple[PartSearch, ...] = ()
     floor: Floor | None = None
     unfused: tuple[int, float] | None = None
     made: tuple[tuple[str, str], ...] = ()

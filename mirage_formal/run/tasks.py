@@ -39,7 +39,7 @@ from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
-from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord, by_reason
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
@@ -127,7 +127,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         record = _found(job, graph, candidate.graph if job.engine in ENGINES else None)
         found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
-    pruned = stats.pop("pruned")
+    at = stats.pop("pruned_at")
     return UnitRecord(
         key=task.key,
         unit=task.unit.index,
@@ -135,7 +135,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
         status="done",
         attempts=1,
         stats=stats,
-        pruned=pruned,
+        pruned=by_reason(at),
+        pruned_at=at,
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),

@@ -132,7 +132,7 @@ def test_a_step_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Open
 
 @pytest.mark.parametrize("at", [0, -1], ids=["CUDA", "Triton"])
 def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening, at: int) -> None:
-    opened = opening(pages["small"])
+    opened = opening(pages["beside"])
     page = opened.page
     source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).nth(at)
     assert (".py" in source.locator("> summary").inner_text()) == (at == -1)

@@ -9,14 +9,13 @@ from mirage_formal.graph.views import launched
 from mirage_formal.report.model import Floor, Report
 from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.pruned import pruned_section
 from mirage_formal.report.page.units import course_section, units_section
+from mirage_formal.report.searched import Search
 
 
-def search_section(report: Report) -> Markup:
-    """The search of a run."""
-    search = report.search
-    if search is None:
-        return Markup("")
+def search_section(search: Search) -> Markup:
+    """The search of a run, or all those of a whole program."""
     facts = [
         ("engine", search.engine), ("oracle", search.oracle), ("space", search.space), ("seed", str(search.seed)),
         ("target", search.target), ("status", search.status), ("seconds", f"{search.wall_s:.1f}"),
@@ -27,14 +26,14 @@ def search_section(report: Report) -> Markup:
         facts.append(("note", "recalled from the user's cache: the seconds are not those of a search"))
     rows = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
     counters = table("Counters of the search", ("counter", "count"), ((k, f"{v:,}") for k, v in search.stats))
-    cut = table("Branches pruned, by reason", ("reason", "count"), ((k, f"{v:,}") for k, v in search.pruned))
     allowed = table("What the space allowed", ("bound", "value"), search.allowed)
     return joined(
         [
             element("dl", {"class": "facts"}, *rows),
             units_section(search),
             course_section(search),
-            element("div", {"class": "columns"}, counters, cut) if search.stats or search.pruned else None,
+            pruned_section(search),
+            counters if search.stats else None,
             details("What the space allowed", allowed) if search.allowed else None,
         ]
     )

@@ -14,6 +14,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import (
     KERNELS,
+    LEVELS,
     MANIFEST_FILE,
     RUN_FILE,
     SEARCH_FILE,
@@ -85,7 +86,7 @@ def read_run(source: Source, shown: Shown) -> Report:
         candidates=with_beside(source.root, candidates, asked),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
-        search=_search(source, record, summary) if record else None,
+        search=read_search(source, record, summary) if record else None,
         floor=floor(program, target, record.identity if record else None),
         made=made,
         faults=tuple(source.faults),
@@ -149,10 +150,12 @@ def _rejected(summary: SummaryRecord | None) -> tuple[Judged, ...]:
     return tuple(Judged(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED])
 
 
-def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
+def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
+    """How the search of a run went; what of its journal cannot be read is a fault."""
     units: list[Unit] = []
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()
+    pruned_at: Counter[tuple[str, str]] = Counter()
     if source.there(SEARCH_FILE):
         with source.reading(SEARCH_FILE):
             last: dict[int, UnitRecord] = {}
@@ -165,6 +168,8 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
+                for level, reasons in one.pruned_at.items():
+                    pruned_at.update({(level, reason): count for reason, count in reasons.items()})
                 units.append(unit_of(source, one))
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
@@ -185,6 +190,12 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=course(units),
+        pruned_at=tuple(
+            (level, reason, pruned_at[level, reason])
+            for level in LEVELS
+            for reason in sorted(pruned)
+            if (level, reason) in pruned_at
+        ),
     )
 
 
@@ -227,4 +238,4 @@ def alone(source: Source, program: KernelGraph | None, verdict: str, digest: str
     return read_candidate(source, program, about, Wanted())
 
 
-__all__ = ["Shown", "alone", "floor", "read_run", "with_kernels"]
+__all__ = ["Shown", "alone", "floor", "read_run", "read_search", "with_kernels"]
