@@ -47,11 +47,7 @@ def _lines(report: Report, width: int) -> Iterator[str]:
     yield from _figures(report, width)
     if report.search is not None:
         yield from _search(report.search, width)
-    for one in report.searches[:MOST]:
-        units, states, pruned = counts(one)
-        said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
-        where = f", part {one.part} of the best cover" if one.part else ""
-        yield from wrap(plain(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
+    yield from _searches(report, width)
     for graph in report.judged[:MOST]:
         yield from _judged(graph, width)
     for title, proof in _proofs(report):
@@ -77,6 +73,17 @@ def _figures(report: Report, width: int) -> Iterator[str]:
             yield from wrap(plain(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
     for one in report.tables:
         yield from _table(one, width)
+
+
+def _searches(report: Report, width: int) -> Iterator[str]:
+    """The searches of a whole program's parts."""
+    for one in report.searches[:MOST]:
+        units, states, pruned = counts(one)
+        said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
+        where = f", part {one.part} of the best cover" if one.part else ""
+        yield from wrap(plain(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
+    if len(report.searches) > MOST:
+        yield f"and {len(report.searches) - MOST} more searches"
 
 
 def _search(search: Search, width: int) -> Iterator[str]:

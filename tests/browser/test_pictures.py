@@ -1,4 +1,4 @@
-"""The two pictures of the documents are what is drawn today, but for fonts: a mean difference of a few per cent."""
+"""The pictures of the documents are what is drawn today, but for fonts: a mean difference of a few per cent."""
 
 from __future__ import annotations
 
@@ -75,12 +75,13 @@ def test_the_picture_of_a_mugraph(
     compared(request, "mugraph.png", opened.page.locator("svg.mu").screenshot(), browser)
 
 
+@pytest.mark.parametrize(("theme", "name"), [("light", "report.png"), ("dark", "report-dark.png")])
 def test_the_picture_of_a_report(
-    request: pytest.FixtureRequest, browser: Any, opening: Callable[..., Opened], tmp_path: Path
+    request: pytest.FixtureRequest, browser: Any, opening: Callable[..., Opened], tmp_path: Path, theme: str, name: str
 ) -> None:
     (tmp_path / "page.html").write_text(page(attention()), encoding="utf-8")
-    opened = opening(tmp_path / "page.html", color_scheme="light", viewport={"width": 1100, "height": 1500})
-    compared(request, "report.png", opened.page.screenshot(), browser)
+    opened = opening(tmp_path / "page.html", color_scheme=theme, viewport={"width": 1100, "height": 1500})
+    compared(request, name, opened.page.screenshot(), browser)
 
 
 def test_a_picture_of_something_else_differs(
