@@ -10,7 +10,7 @@ from mirage_formal.records import LEVELS
 from mirage_formal.report.model import Candidate, Judged, Report, Table
 from mirage_formal.report.page.header import conditions, verdict, who
 from mirage_formal.report.page.peers import measured_by, peer_rows
-from mirage_formal.report.page.searches import counts, seconds
+from mirage_formal.report.page.search.parts import counts, seconds
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof

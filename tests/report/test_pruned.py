@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.report.page.pruned import pruned_rows, pruned_section
+from mirage_formal.report.page.search.pruned import pruned_rows, pruned_section
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.searched import Search
 from mirage_formal.report.terminal import report_text

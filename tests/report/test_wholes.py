@@ -12,7 +12,7 @@ import pytest
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Report
 from mirage_formal.report.page.document import page
-from mirage_formal.report.page.searches import counts
+from mirage_formal.report.page.search.parts import counts
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.beside import BENCH_FILE
 from mirage_formal.report.terminal import report_text

@@ -15,8 +15,8 @@ from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.header import head, made
 from mirage_formal.report.page.judged import judged_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.search import roofline_section, search_section
-from mirage_formal.report.page.searches import part_anchor, search_link, searches_section
+from mirage_formal.report.page.search.overview import roofline_section, search_section
+from mirage_formal.report.page.search.parts import part_anchor, search_link, searches_section
 
 _ASSETS: Final = Path(__file__).resolve().parent / "assets"
 _FOOTER: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.search import search_section
+from mirage_formal.report.page.search.overview import search_section
 from mirage_formal.report.searched import PartSearch
 
 #: Searches that are shown in full.

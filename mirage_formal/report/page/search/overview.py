@@ -9,8 +9,8 @@ from mirage_formal.graph.views import launched
 from mirage_formal.report.model import Floor, Report
 from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.pruned import pruned_section
-from mirage_formal.report.page.units import course_section, units_section
+from mirage_formal.report.page.search.pruned import pruned_section
+from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.searched import Search
 
 
