@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
@@ -176,6 +177,10 @@ class Measured:
     replays: int
     numerics: str
     ratio: float | None
+
+
+#: What a kernel is called as a peer that only reads the inputs.
+READ_ONLY: Final = "reading the inputs alone"
 
 
 @dataclass(frozen=True, slots=True)

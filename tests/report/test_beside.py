@@ -20,6 +20,7 @@ from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.page.code import triton_section
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.peers import peer_rows
+from mirage_formal.report.page.search.overview import roofline_section
 from mirage_formal.report.reading import Shown, read_report
 from mirage_formal.report.reading.beside import BENCH_FILE, triton_of
 from mirage_formal.report.terminal import report_text
@@ -189,6 +190,20 @@ def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
     assert report_values(read_report(run))["candidates"][0]["peers"]["ours"] == 4.0
 
 
+def test_the_time_of_reading_alone_is_the_floor_of_the_roofline(run: Path) -> None:
+    assert "reading alone" not in str(roofline_section(read_report(run)))
+    values = bench(run, Path(best(run).directory).name, ours=4.0, read_plain=2.0)
+    (run.parent / BENCH_FILE).write_text(json.dumps(values))
+    report = read_report(run)
+    assert report.floor is not None
+    html = str(roofline_section(report))
+    assert "A kernel that only reads the inputs took 2 µs, as a record beside the run says (not checked)." in html
+    least = max(report.floor.read_us, report.floor.compute_us)
+    row = f"<td>reading alone</td><td>{report.floor.bytes:,}</td><td>2.00 (measured)</td><td>{2 / least:.2f}</td>"
+    assert row in html
+    assert "as long as reading alone took" in html
+
+
 def test_times_of_other_runs_are_not_taken(run: Path) -> None:
     values = bench(run, Path(best(run).directory).name, ours=4.0, eager=8.0)
     values["rows"][0]["directory"] = values["rows"][0]["directory"].replace("attn-b1/", "attn-b8/")
@@ -202,6 +217,10 @@ def test_times_of_other_runs_are_not_taken(run: Path) -> None:
         lambda values: values.update(command="</script><script>alert(1)</script>\u202e" + "x" * 10_000),
         lambda values: values["rows"][0].update(ours="4"),
         lambda values: values["rows"][0].update(ours=0.0),
+        lambda values: values["rows"][0].update(read_only=0.0),
+        lambda values: values["rows"][0].update(read_only=-1.0),
+        lambda values: values["rows"][0].update(read_only=1e-300),
+        lambda values: values["rows"][0].update(read_only=1e300),
         lambda values: values["rows"][0].update(missing={"eager": "<img onerror=x>"}, eager=None),
         lambda values: values.update(rows=None),
         lambda values: values.clear(),

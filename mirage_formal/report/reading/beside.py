@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.model import Candidate, Lines, Peer, Peers, TritonText
+from mirage_formal.report.model import READ_ONLY, Candidate, Lines, Peer, Peers, TritonText
 from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
@@ -28,7 +28,7 @@ _PEERS: Final = {
     "autotune": "torch.compile, max-autotune",
     "flash": "SDPA flash",
     "cudnn": "SDPA cuDNN",
-    "read_only": "reading the inputs alone",
+    "read_only": READ_ONLY,
 }
 #: Bytes of a Triton file that is shown.
 _MOST: Final = 1 << 19
