@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,17 @@ def test_its_lines_are_linked_to_nodes_that_are_drawn(run: Path) -> None:
     assert where(one) == "candidate" or f'data-graph="{where(one)}"' in str(candidate_section(one, None))
     values = report_values(read_report(run))["candidates"][0]["triton"]
     assert [row["first"] for row in values["lines"]] == [piece.first for piece in one.triton.lines]
+
+
+def test_no_solver_is_loaded_for_it(run: Path) -> None:
+    write_run(run, 1)
+    code = (
+        "import sys; from pathlib import Path; from mirage_formal.report.reading import read_report\n"
+        f"assert read_report(Path({str(run)!r})).candidates[0].triton.lines\n"
+        "print(sorted({'z3', 'cvc5', 'torch', 'triton', 'sympy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def where(one: Candidate) -> str:
