@@ -14,7 +14,7 @@ from mirage_formal.search.exhaustive.block import BlockSearch
 from mirage_formal.search.guided.closure import PRUNED, Closer, Closure
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import load_space
-from tests.search.test_guided import attention, rms_linear
+from tests.search.test_guided import rms_linear
 
 #: What each engine prunes, by level.
 KNOWN = {
@@ -35,8 +35,7 @@ def exhaustive(**options: Any) -> Stats:
 
 
 def guided(**options: Any) -> Stats:
-    space = load_space("default").with_overrides(max_kernel_ops=2)
-    return counted(GuidedEngine(), attention(2, 8, 4, 16), space, SearchOptions(**options))
+    return counted(GuidedEngine(), rms_linear(2, 4, 6), load_space("norm"), SearchOptions(**options))
 
 
 @pytest.mark.parametrize(("name", "run"), [("exhaustive", exhaustive), ("guided", guided)])
