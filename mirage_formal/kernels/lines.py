@@ -15,9 +15,9 @@ from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DTensor
 from mirage_formal.kernels.cuda import emit, line_counts
 from mirage_formal.kernels.lowering.assemble import Owned, statements
-from mirage_formal.kernels.planning.expand import expand, node_names
+from mirage_formal.kernels.planning.expand import expand
 from mirage_formal.kernels.program.flat import operands_of, results_of
-from mirage_formal.kernels.program.lines import Lines
+from mirage_formal.kernels.program.lines import Lines, node_names
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import (
     Barrier,

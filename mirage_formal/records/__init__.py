@@ -93,7 +93,6 @@ from mirage_formal.records.searched import (
     LevelName,
     TimesRecord,
     UnitRecord,
-    by_reason,
 )
 from mirage_formal.records.storage import (
     confined,
@@ -197,7 +196,6 @@ __all__ = [
     "VerificationRecord",
     "Version",
     "WarpsRecord",
-    "by_reason",
     "confined",
     "decode",
     "decode_proof",

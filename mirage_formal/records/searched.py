@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -91,20 +89,3 @@ class UnitRecord(Record, frozen=True, kw_only=True):
     milliseconds: Figure
     error: str = ""
     times: TimesRecord | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse counts by level that are not those by reason.
-
-        Raises:
-            ValueError: They are not.
-        """
-        if self.pruned_at and (got := by_reason(self.pruned_at)) != self.pruned:
-            raise ValueError(f"pruned_at: expected the counts of pruned by level, {self.pruned}, got {got}")
-
-
-def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
-    """Counts of all levels together, by reason in alphabetical order."""
-    found: Counter[str] = Counter()
-    for reasons in counts.values():
-        found.update(reasons)
-    return dict(sorted(found.items()))

@@ -39,13 +39,13 @@ from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
-from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord, by_reason
+from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
-from mirage_formal.search.engine import Engine, Stats, Unit, counted
+from mirage_formal.search.engine import Engine, Stats, Unit, by_reason, counted
 from mirage_formal.search.joined import spread
 from mirage_formal.search.tails import rounded
 from mirage_formal.search.thread import fuse_threads

@@ -19,7 +19,7 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.logic.terms import Expr
-from mirage_formal.records import LEVELS, LevelName, by_reason
+from mirage_formal.records import LEVELS, LevelName
 from mirage_formal.search.space import SearchSpace
 
 #: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
@@ -129,6 +129,14 @@ class Stats(msgspec.Struct, frozen=True):
     def pruned(self) -> dict[str, int]:
         """How many each test rejected at any level, by the name of the test."""
         return by_reason(self.pruned_at)
+
+
+def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
+    """Counts of all levels together, by reason in alphabetical order."""
+    found: Counter[str] = Counter()
+    for reasons in counts.values():
+        found.update(reasons)
+    return dict(sorted(found.items()))
 
 
 def added(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dict[str, int]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.records import LEVELS, by_reason
-from mirage_formal.search.engine import SearchOptions, Stats
+from mirage_formal.records import LEVELS
+from mirage_formal.search.engine import SearchOptions, Stats, by_reason
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive.block import BlockSearch
 from mirage_formal.search.guided.closure import PRUNED, Closer, Closure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
@@ -76,20 +75,6 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
     outputs = tuple(values[saver.operand] for saver in block.outputs)
     work.ops = _joined(work, outputs)
     return _pruned(work, outputs, len(block.inputs))
-
-
-def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
-    """For each tensor of a flattened block graph, the node that it is a part of, as in ``program.lines.Lines``.
-
-    Args:
-        block: The block graph.
-        makers: As ``Flat`` has them.
-    """
-    names: list[str] = []
-    for number, item in enumerate(block.ops):
-        inner = () if isinstance(item, Op) else item.graph.ops
-        names += [f"op{number}"] if isinstance(item, Op) else [f"op{number}.op{n}" for n in range(len(inner))]
-    return tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
 
 
 @dataclass(slots=True)

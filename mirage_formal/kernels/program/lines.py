@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from mirage_formal.graph.graph import BlockGraph, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +49,18 @@ def joined(about: Iterable[About], first: int) -> tuple[Lines, ...]:
     return tuple(found)
 
 
-__all__ = ["About", "Lines", "joined"]
+def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
+    """For each tensor of a flattened block graph, the node that it is a part of, as in ``Lines``.
+
+    Args:
+        block: The block graph.
+        makers: As ``planning.expand.Flat`` has them.
+    """
+    names: list[str] = []
+    for number, item in enumerate(block.ops):
+        inner = () if isinstance(item, Op) else item.graph.ops
+        names += [f"op{number}"] if isinstance(item, Op) else [f"op{number}.op{n}" for n in range(len(inner))]
+    return tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
+
+
+__all__ = ["About", "Lines", "joined", "node_names"]

@@ -15,7 +15,7 @@ from typing import Final
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.expand import expand, node_names
+from mirage_formal.kernels.planning.expand import expand
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -29,7 +29,7 @@ from mirage_formal.kernels.program.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.lines import Lines, joined
+from mirage_formal.kernels.program.lines import Lines, joined, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -168,8 +169,12 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
-                for level, reasons in one.pruned_at.items():
-                    pruned_at.update({(level, reason): count for reason, count in reasons.items()})
+                levels: Counter[tuple[str, str]] = Counter()
+                for at, reasons in one.pruned_at.items():
+                    levels.update({(at, reason): count for reason, count in reasons.items()})
+                pruned_at.update(levels)
+                if levels and _together(levels) != one.pruned:
+                    source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
                 units.append(unit_of(source, one))
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
@@ -197,6 +202,14 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
             if (level, reason) in pruned_at
         ),
     )
+
+
+def _together(levels: Mapping[tuple[str, str], int]) -> Counter[str]:
+    """Counts of all levels together, by reason."""
+    found: Counter[str] = Counter()
+    for (_, reason), count in levels.items():
+        found[reason] += count
+    return found
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:
