@@ -171,6 +171,18 @@ def test_charts_of_the_search_have_their_tables(pages: dict[str, Path], opening:
     opened.quiet()
 
 
+def test_a_part_leads_to_its_search_and_back(pages: dict[str, Path], opening: Opening) -> None:
+    """Both lie in what is closed at first, and open."""
+    opened = opening(pages["layer"])
+    for link in ('#parts a[href^="#search-"]', '#search a[href^="#part-"]'):
+        wanted = opened.page.locator(link).first.get_attribute("href")
+        assert not opened.page.locator(wanted).is_visible()
+        opened.page.locator(link).first.focus()
+        opened.page.keyboard.press("Enter")
+        opened.page.locator(wanted).wait_for(state="visible")
+    opened.quiet()
+
+
 def test_two_candidates_side_by_side_show_what_differs(pages: dict[str, Path], opening: Opening) -> None:
     opened = opening(pages["small"])
     page = opened.page
