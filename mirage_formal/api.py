@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -219,7 +219,7 @@ class Graph(ShownProgram, KernelBuilder):
         """The best candidate for this program.
 
         Args:
-            verbose: Whether to print progress to stderr.
+            verbose: Whether to print progress to stderr; in a notebook, bars below the cell.
             options: See ``superoptimize``, which returns all candidates.
 
         Returns:
@@ -253,7 +253,7 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
 
     Args:
         graph: The program.
-        verbose: Whether to print progress to stderr.
+        verbose: Whether to print progress to stderr; in a notebook, bars below the cell.
         options: See ``run.request.Options``. Options of the reference system that have no meaning here are accepted
             with a warning.
 
@@ -287,7 +287,7 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
         hint = "the options are " + ", ".join(request.Options.__annotations__)
         raise fail(UnsupportedError, f"superoptimize: no option is called {', '.join(unknown)}", hint)
     if verbose:
-        given.setdefault("watch", _Lines())
+        given.setdefault("watch", _watch())
     return request.superoptimize(graph, **cast("Options", given))
 
 
@@ -377,6 +377,17 @@ def bypass_compile_errors(value: bool = True) -> None:
         value: Not used.
     """
     ignore("bypass_compile_errors")
+
+
+def _watch() -> Callable[[Progress], None]:
+    """Shows where a run stands: as bars in a notebook, and as lines on standard error elsewhere."""
+    from mirage_formal.run.progress.choice import in_notebook
+
+    if not in_notebook():
+        return _Lines()
+    from mirage_formal.run.progress.notebook import NotebookBars
+
+    return NotebookBars("superoptimize").watch("")
 
 
 class _Lines:

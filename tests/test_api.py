@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ import mirage_formal as mf
 from mirage_formal import api
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
+from mirage_formal.run.progress import Phase, Progress, notebook
 from tests.kit.runs.clock import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
@@ -131,6 +134,48 @@ def test_verbose_prints_progress(
     assert capsys.readouterr().err.splitlines() == [
         f"{phase}: 1/2, 30 states, 4 pruned, 5 candidates, 0.5 s" for phase in ("searching", "certifying", "certifying")
     ]
+
+
+class Shown:
+    """What a notebook shows: each drawing of its one output."""
+
+    def __init__(self) -> None:
+        self.drawn: list[str] = []
+
+    def display(self, value: Any, *, display_id: bool) -> Any:
+        assert display_id
+        self.update(value)
+        return self
+
+    def update(self, value: Any) -> None:
+        made = value._repr_mimebundle_(include=(), exclude=())
+        assert set(made) == {"text/plain", "text/html"}
+        self.drawn.append(made["text/html"])
+
+
+@pytest.mark.parametrize("kernel", [object(), None], ids=["a notebook", "IPython in a terminal"])
+def test_verbose_shows_bars_in_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, graph: mf.Graph, capsys: pytest.CaptureFixture[str], kernel: object
+) -> None:
+    shown = Shown()
+    shell = SimpleNamespace(kernel=kernel)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.display))
+    fake = install(monkeypatch, ["best"])
+    graph.superoptimize(verbose=True)
+    clock = clock_of(monkeypatch, notebook, still=True)
+    counted = Progress(Phase.SEARCH, 0, 4, 1000, 10, 3, 0.5, pruned_by={"<shape>": 10}, best_us=2.5)
+    for done, clock.ahead in ((0, 0.0), (1, 0.1), (2, 0.3), (3, 0.35), (4, 0.4)):
+        fake.options["watch"](replace(counted, done=done))
+    if kernel is None:
+        assert shown.drawn == []
+        assert capsys.readouterr().err.startswith("searching: 0/4, 1000 states")
+        return
+    assert [re.findall(r"(\d)/4", html) for html in shown.drawn] == [["0"], ["2"], ["4"]]
+    assert "1,000 states" in shown.drawn[0]
+    assert "&lt;shape&gt; 10" in shown.drawn[0]
+    assert "best est. 2.5 us" in shown.drawn[0]
+    assert capsys.readouterr() == ("", "")
 
 
 def test_unknown_options_are_refused(graph: mf.Graph) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
+from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DTensor
 from mirage_formal.kernels.cuda import emit, line_counts
 from mirage_formal.kernels.lowering.assemble import Owned, statements
 from mirage_formal.kernels.planning.expand import expand
 from mirage_formal.kernels.program.flat import operands_of, results_of
+from mirage_formal.kernels.program.lines import Lines, node_names
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import (
     Barrier,
@@ -56,24 +57,6 @@ _DOES: Final[dict[type, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines of a kernel's text that belong together.
-
-    Attributes:
-        first, last: From 1, in the text that ``emit`` gives.
-        nodes: What they are about, first what the step is named after, then what is computed on the way: "it0" is an
-            input iterator, "op2" an operator of the block graph, "op2.op1" one of its thread graph, "sv0" an output
-            saver.
-        does: In words.
-    """
-
-    first: int
-    last: int
-    nodes: tuple[str, ...]
-    does: str
-
-
 def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[Lines, ...]:
     """The lines of a graph-defined kernel that belong to a part of its block graph, in their order.
 
@@ -89,9 +72,7 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
         ValueError: The program is not that of the plan.
     """
     cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
-    makers = expand(replace(op, graph=cut), tuple(operands)).makers
-    names = _names(op.graph)
-    tensors = tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
+    tensors = node_names(op.graph, expand(replace(op, graph=cut), tuple(operands)).makers)
     body, inside = statements(plan)
     end = emit(program).count("\n") - 1  # the last line closes the kernel
     about = _About(plan, tensors)
@@ -103,15 +84,6 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
         else:
             about.add(found, step, first, last)
     return tuple(found)
-
-
-def _names(block: BlockGraph) -> list[str]:
-    """For each operator of the block graph with its thread graphs opened, where it stands."""
-    names: list[str] = []
-    for number, item in enumerate(block.ops):
-        inner = () if isinstance(item, Op) else item.graph.ops
-        names += [f"op{number}"] if isinstance(item, Op) else [f"op{number}.op{n}" for n in range(len(inner))]
-    return names
 
 
 def _placed(

@@ -88,7 +88,14 @@ from mirage_formal.records.run import (
     Version,
     reported,
 )
-from mirage_formal.records.searched import SAMPLES, FoundRecord, TimesRecord, UnitRecord
+from mirage_formal.records.searched import (
+    LEVELS,
+    SAMPLES,
+    FoundRecord,
+    LevelName,
+    TimesRecord,
+    UnitRecord,
+)
 from mirage_formal.records.storage import (
     confined,
     decode,
@@ -115,6 +122,7 @@ __all__ = [
     "GRAPH_FILE",
     "KERNELS",
     "LAUNCH_FILE",
+    "LEVELS",
     "MANIFEST_FILE",
     "MAX_FILE_BYTES",
     "MAX_LINE_BYTES",
@@ -158,6 +166,7 @@ __all__ = [
     "KernelPlanRecord",
     "Launch",
     "LaunchRecord",
+    "LevelName",
     "Log2",
     "LoopRecord",
     "ManifestRecord",

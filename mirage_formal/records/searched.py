@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -12,6 +12,11 @@ from mirage_formal.records.run import SCHEMA_VERSION, Count, Figure, Positive, R
 SAMPLES: Final = 32
 #: Seconds of searching; no search takes thirty years.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+#: A level of the µGraph.
+LevelName = Literal["kernel", "block", "thread"]
+LEVELS: Final[tuple[LevelName, ...]] = get_args(LevelName)
 
 
 class FoundRecord(Record, frozen=True, kw_only=True):
@@ -61,6 +66,8 @@ class UnitRecord(Record, frozen=True, kw_only=True):
         attempts: Tries that it took.
         stats: Counters by name (states, oracle_calls, ...).
         pruned: Branches cut, by reason.
+        pruned_at: The same by the level of the µGraph at which they were cut, then by reason, for information; empty in
+            journals of earlier versions.
         fingerprint_tests: Search-time fingerprints computed; what they did not confirm is counted in ``stats``.
         candidates: What it found, in the engine's order.
         milliseconds: Time the worker took.
@@ -76,6 +83,7 @@ class UnitRecord(Record, frozen=True, kw_only=True):
     attempts: Positive
     stats: dict[str, Count]
     pruned: dict[str, Count]
+    pruned_at: dict[LevelName, dict[str, Count]] = msgspec.field(default_factory=dict)
     fingerprint_tests: Count
     candidates: tuple[FoundRecord, ...]
     milliseconds: Figure

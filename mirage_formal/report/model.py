@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.searched import Search
+from mirage_formal.report.searched import PartSearch, Search
 
 
 class Basis(StrEnum):
@@ -148,6 +149,23 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
+class TritonText:
+    """A Triton file beside the run, which is tested and not proved.
+
+    Attributes:
+        name: Of the file.
+        text: What stands in it.
+        lines: Those that belong to parts of a µGraph; empty where that is not known.
+        form: The µGraph that these are of, where it is not the candidate's own.
+    """
+
+    name: str
+    text: str
+    lines: tuple[Lines, ...] = ()
+    form: KernelGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What a device said: microseconds, the largest error over its tolerance, and what came of Triton files."""
 
@@ -160,6 +178,10 @@ class Measured:
     numerics: str
     ratio: float | None
     triton: str = ""
+
+
+#: What a kernel is called as a peer that only reads the inputs.
+READ_ONLY: Final = "reading the inputs alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +252,7 @@ class Candidate:
         certificates: Abstract expressions of its tensors.
         conditions, added: As the evidence has them.
         code, measured: Where kernels were built and run.
-        triton: Name and text of a Triton file beside the run, which is tested and not proved.
+        triton: Its Triton file beside the run, where there is one.
         peers: What it was timed beside, where a record beside the run says so.
         remarks: What there is to know beside, in sentences.
         faults: What does not hold.
@@ -256,7 +278,7 @@ class Candidate:
     added: tuple[str, ...] = ()
     code: Code | None = None
     measured: Measured | None = None
-    triton: tuple[str, str] | None = None
+    triton: TritonText | None = None
     peers: Peers | None = None
     remarks: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -368,7 +390,8 @@ class Report:
         parts: Of the best cover of a whole program.
         judged: Graphs given to ``verify``, and candidates that were rejected.
         rejected: How many were rejected, where they are more than ``judged`` has.
-        search: None where no search is recorded.
+        search: None where no search is recorded; of a whole program, the sums of its parts' searches.
+        searches: Those of the parts of a whole program.
         floor: None where the target is not known.
         unfused: Kernels and estimated microseconds of the program's operators one by one, where recorded.
         made: Facts about how it was made: versions and host.
@@ -389,6 +412,7 @@ class Report:
     judged: tuple[Judged, ...] = ()
     rejected: int = 0
     search: Search | None = None
+    searches: tuple[PartSearch, ...] = ()
     floor: Floor | None = None
     unfused: tuple[int, float] | None = None
     made: tuple[tuple[str, str], ...] = ()

@@ -42,6 +42,28 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class PartSearch:
+    """The search for a part of a whole program.
+
+    Attributes:
+        run: Its directory, relative to the whole's.
+        operators: Numbers of its operators in the program; empty where no reported cover has it.
+        part: Number of the part of the best cover whose place one of its candidates takes, from 1; 0 for none.
+        units_done, units: Of the search.
+        kept: Candidates that it reports.
+        search: How it went.
+    """
+
+    run: str
+    operators: tuple[int, ...]
+    part: int
+    units_done: int
+    units: int
+    kept: int
+    search: Search
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """How the search went.
 
@@ -50,7 +72,8 @@ class Search:
         status: complete, interrupted or time-limit.
         wall_s, workers, recalled: Of the session that ended it.
         stats: Counters by name.
-        pruned: Branches cut, by reason; a reason names its level where the engine counts by level.
+        pruned: Branches cut, by reason.
+        pruned_at: The same by level of the µGraph and reason, of units that say at which level.
         units: In the order of the journal.
         allowed: The bounds of the space, as it was written.
         course: Seconds of searching, and the states that all units together had visited and the classes that they had
@@ -72,3 +95,4 @@ class Search:
     units: tuple[Unit, ...]
     allowed: tuple[tuple[str, str], ...]
     course: tuple[tuple[float, int, int], ...] = ()
+    pruned_at: tuple[tuple[str, str, int], ...] = ()

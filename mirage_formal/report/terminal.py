@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Final
 
+from mirage_formal.records import LEVELS
 from mirage_formal.report.model import Candidate, Judged, Report, Table
 from mirage_formal.report.page.header import conditions, verdict, who
 from mirage_formal.report.page.peers import measured_by, peer_rows
+from mirage_formal.report.page.search.parts import counts, seconds
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
@@ -45,6 +47,7 @@ def _lines(report: Report, width: int) -> Iterator[str]:
     yield from _figures(report, width)
     if report.search is not None:
         yield from _search(report.search, width)
+    yield from _searches(report, width)
     for graph in report.judged[:MOST]:
         yield from _judged(graph, width)
     for title, proof in _proofs(report):
@@ -72,8 +75,27 @@ def _figures(report: Report, width: int) -> Iterator[str]:
         yield from _table(one, width)
 
 
+def _searches(report: Report, width: int) -> Iterator[str]:
+    """The searches of a whole program's parts."""
+    for one in report.searches[:MOST]:
+        units, states, pruned = counts(one)
+        said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
+        where = f", part {one.part} of the best cover" if one.part else ""
+        yield from wrap(plain(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
+    if len(report.searches) > MOST:
+        yield f"and {len(report.searches) - MOST} more searches"
+
+
 def _search(search: Search, width: int) -> Iterator[str]:
-    """When units were searched, and the states by then; nothing where no times were recorded."""
+    """What was pruned at which level; when units were searched, and the states by then, where that was recorded."""
+    if search.pruned_at:
+        yield ""
+        for level in LEVELS:
+            of = [f"{reason} {count:,}" for at, reason, count in search.pruned_at if at == level]
+            if of:
+                yield from wrap(
+                    plain(f"Pruned at the {level} level: {', '.join(of)}", 2000), width, subsequent_indent="  "
+                )
     timed = [(unit, unit.span) for unit in search.units if unit.span is not None]
     if not timed:
         return

@@ -46,7 +46,7 @@ from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
-from mirage_formal.search.engine import Engine, Stats, Unit, counted
+from mirage_formal.search.engine import Engine, Stats, Unit, by_reason, counted
 from mirage_formal.search.joined import spread
 from mirage_formal.search.tails import rounded
 from mirage_formal.search.thread import fuse_threads
@@ -131,7 +131,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         record = _found(job, whole, graph if canonical else None)
         found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
-    pruned = stats.pop("pruned")
+    at = stats.pop("pruned_at")
     return UnitRecord(
         key=task.key,
         unit=task.unit.index,
@@ -139,7 +139,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
         status="done",
         attempts=1,
         stats=stats,
-        pruned=pruned,
+        pruned=by_reason(at),
+        pruned_at=at,
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.logic.terms import Expr
+from mirage_formal.records import LEVELS, LevelName
 from mirage_formal.search.space import SearchSpace
 
 #: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
@@ -89,7 +90,8 @@ class Stats(msgspec.Struct, frozen=True):
 
     Attributes:
         states: Operator applications (and kernel configurations) tried.
-        pruned: How many of them each test rejected, by the name of the test.
+        pruned_at: How many of them each test rejected, by the level of the µGraph and the name of the test. Thread
+            graphs are put together by a rule when a candidate is complete, so nothing is rejected at their level.
         oracle_calls: Subexpression queries asked.
         oracle_unknown: Queries without an answer; their branches were kept.
         cache_hits: Queries answered from a memo.
@@ -104,7 +106,7 @@ class Stats(msgspec.Struct, frozen=True):
     """
 
     states: int = 0
-    pruned: dict[str, int] = {}
+    pruned_at: dict[LevelName, dict[str, int]] = {}
     oracle_calls: int = 0
     oracle_unknown: int = 0
     cache_hits: int = 0
@@ -118,11 +120,32 @@ class Stats(msgspec.Struct, frozen=True):
     cut: int = 0
 
     def __add__(self, other: Stats) -> Stats:
-        pruned = dict(Counter(self.pruned) + Counter(other.pruned))
         totals = {
-            name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "pruned"
+            name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "pruned_at"
         }
-        return Stats(pruned=dict(sorted(pruned.items())), **totals)
+        return Stats(pruned_at=added(self.pruned_at, other.pruned_at), **totals)
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """How many each test rejected at any level, by the name of the test."""
+        return by_reason(self.pruned_at)
+
+
+def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
+    """Counts of all levels together, by reason in alphabetical order."""
+    found: Counter[str] = Counter()
+    for reasons in counts.values():
+        found.update(reasons)
+    return dict(sorted(found.items()))
+
+
+def added(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dict[str, int]]:
+    """The sums of counts by level and reason."""
+    found: dict[LevelName, Counter[str]] = {}
+    for one in counts:
+        for level, reasons in one.items():
+            found.setdefault(level, Counter()).update(reasons)
+    return {level: dict(sorted(found[level].items())) for level in LEVELS if level in found}
 
 
 class CutError(Exception):
@@ -139,7 +162,7 @@ class Tally:
 
     def __init__(self, max_states: int | None = None, deadline: float | None = None) -> None:
         self._counts: Counter[str] = Counter()
-        self._pruned: Counter[str] = Counter()
+        self._pruned: dict[LevelName, Counter[str]] = {level: Counter() for level in LEVELS}
         self._max_states = max_states
         self._deadline = deadline
         if (watched := _watched.get()) is not None:
@@ -169,13 +192,14 @@ class Tally:
         """Add to the field of Stats called ``name``."""
         self._counts[name] += amount
 
-    def prune(self, reason: str) -> None:
-        """Count one state that the named test rejected."""
-        self._pruned[reason] += 1
+    def prune(self, reason: str, level: LevelName, count: int = 1) -> None:
+        """Count states that the named test rejected at a level of the µGraph."""
+        self._pruned[level][reason] += count
 
     def stats(self) -> Stats:
         """The counts so far, as a value."""
-        return Stats(pruned=dict(sorted(self._pruned.items())), **self._counts)
+        pruned = {level: dict(sorted(counts.items())) for level, counts in self._pruned.items() if counts}
+        return Stats(pruned_at=pruned, **self._counts)
 
 
 #: The tallies of the unit that is being searched, where somebody wants to know how far it is.

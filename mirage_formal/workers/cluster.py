@@ -24,8 +24,9 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from mirage_formal.errors import ClusterError
-from mirage_formal.workers.cluster_worker import Order, compute
+from mirage_formal.workers.cluster_worker import TOPIC, Order, compute
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
+from mirage_formal.workers.notes import EVERY_S
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
 _CONNECT_S: Final = 5.0
@@ -33,6 +34,8 @@ _APPEAR_S: Final = 60.0
 #: Seconds between two looks at which workers there are, and without any worker before the run is given up.
 _LOOK_EVERY_S: Final = 1.0
 _ALONE_S: Final = 300.0
+#: Events a second in which all tasks together say where they stand, at most; the scheduler passes them on.
+_EVENTS_PER_S: Final = 200.0
 #: Seconds to fetch an answer that a worker says it has.
 _FETCH_S: Final = 60.0
 #: Seconds for the local cluster to start and to end.
@@ -80,6 +83,7 @@ class Cluster(Executor[_Thread]):
         self._name = uuid.uuid4().hex
         self._sent = 0
         self._ended: queue.SimpleQueue[tuple[_Thread, Any]] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
         self._refused: set[str] = set()
         self._seen = self._looked = time.monotonic()
         self._client: Any = None
@@ -103,6 +107,8 @@ class Cluster(Executor[_Thread]):
                 self._stop(slot)
         self._slots.clear()
         if self._client is not None:
+            with suppress(Exception):  # the scheduler may be gone
+                self._client.unsubscribe_topic(TOPIC)
             self._client.close(timeout=_END_S)
             self._client = None
         if self._host is not None:
@@ -134,6 +140,7 @@ class Cluster(Executor[_Thread]):
             hint = "start one with: dask scheduler, and on every machine: dask worker ADDRESS"
             what = f"expected a dask scheduler, got none: {_short(error)}"
             raise ClusterError(what, where=address, hint=hint) from None
+        self._client.subscribe_topic(TOPIC, self._hear)
         end = time.monotonic() + _APPEAR_S
         while not self._slots and time.monotonic() < end:
             refused = self._take_on(self._threads())
@@ -197,13 +204,30 @@ class Cluster(Executor[_Thread]):
     def _send(self, slot: _Thread, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
         self._sent += 1
         key = f"mirage_formal-{self._name}-{self._sent}"
-        order = Order(pickle.dumps((function, task)), key, limit_s, self._memory, self._preload)
+        tell_s = max(EVERY_S, len(self._slots) / _EVENTS_PER_S)
+        order = Order(pickle.dumps((function, task)), key, limit_s, self._memory, self._preload, tell_s)
         future = self._client.submit(compute, order, key=key, workers=[slot.home], pure=False)
         slot.future = future
         future.add_done_callback(lambda ended: self._ended.put((slot, ended)))
         return True
 
+    def _hear(self, event: tuple[float, tuple[str, bytes]]) -> None:
+        """Keep what a task says of itself; dask calls it, in a thread of its own, with what all clients' tasks say."""
+        _, (key, said) = event
+        if key.startswith(f"mirage_formal-{self._name}-"):
+            self._told.put((key, said))
+
+    def _note_told(self) -> None:
+        """Give what tasks have said to the slots that still compute them."""
+        slots = {slot.future.key: slot for slot in self._slots if slot.future is not None and slot.task is not None}
+        with suppress(queue.Empty):
+            while True:
+                key, said = self._told.get_nowait()
+                if key in slots:
+                    slots[key].said = pickle.loads(said)
+
     def _events(self, timeout: float) -> Iterator[tuple[_Thread, Event]]:
+        self._note_told()
         with suppress(queue.Empty):
             while True:
                 slot, future = self._ended.get(timeout=timeout)

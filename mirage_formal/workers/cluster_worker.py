@@ -15,8 +15,12 @@ from typing import Any, Final
 
 from mirage_formal.errors import MirageError
 from mirage_formal.workers.dispatch import Answer, Done, Event, Failed, Lost, Mistake
+from mirage_formal.workers.notes import EVERY_S
 from mirage_formal.workers.pool import Pool
 
+#: Dask's name of the events by which tasks say where they stand: their key, and a pickled value. One name for all
+#: clients, as a scheduler keeps the last events of each name for ever.
+TOPIC: Final = "mirage_formal"
 #: Seconds after which a process that has nothing to do is ended: its cluster may have work for others.
 IDLE_S: Final = 60.0
 
@@ -31,6 +35,7 @@ class Order:
         limit_s: Seconds after which it counts as hung.
         memory: Bytes that it may use; None leaves it at the dask worker's own limit.
         preload: Modules that its process should start with.
+        tell_s: Seconds between two events by which the worker tells what the task says of itself (``notes``).
     """
 
     payload: bytes
@@ -38,6 +43,7 @@ class Order:
     limit_s: float
     memory: int | None
     preload: tuple[str, ...]
+    tell_s: float = EVERY_S
 
 
 def compute(order: Order) -> Event:
@@ -48,6 +54,7 @@ def compute(order: Order) -> Event:
     place = _CREW.take(order.preload, _bound(worker, order.memory))
     try:
         function, task = pickle.loads(order.payload)
+        told, then = None, float("-inf")
         for outcome in place.pool.run(function, [task], limit_s=order.limit_s, tries=1):
             match outcome:
                 case Done(value=value, milliseconds=wall, cpu_milliseconds=cpu):
@@ -56,6 +63,10 @@ def compute(order: Order) -> Event:
                     return Lost(reason, overdue)
             if _given_up(worker, order.key):
                 return Lost("its client gave it up")
+            said, now = place.pool.said.get(0), time.monotonic()
+            if said is not told and now - then >= order.tell_s:
+                told, then = said, now
+                worker.log_event(TOPIC, (order.key, pickle.dumps(said)))
     except MirageError as error:
         return Mistake(error)
     finally:

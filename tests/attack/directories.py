@@ -36,8 +36,8 @@ from tests.kit.runs.tampering import InProcess
 _SAID: Final = {
     "run.json": r"source|host(\.\w+)?|versions(\.[\w-]+)?|space(\..*)?|key"
     r"|identity\.(engine|oracle|prune|target\w*|space)",
-    "search.jsonl": r"\[\]\.(label|attempts|milliseconds|times(\..*)?|error|key|(stats|pruned)\.\w+|fingerprint_tests"
-    r"|candidates\.\[\]\.estimated_us)",
+    "search.jsonl": r"\[\]\.(label|attempts|milliseconds|times(\..*)?|error|key|(stats|pruned)\.\w+"
+    r"|pruned_at(\.\w+)*|fingerprint_tests|candidates\.\[\]\.estimated_us)",
     "summary.json": r"wall_s|workers|status|fingerprint_tests|key|(stats|pruned)\.\w+|rejected\.\[\]\.(kind|reason)",
     "candidates/ID/proof.jsonl": r".*\.milliseconds",
     "candidates/ID/proof/equivalence.json": r"bases(\.\[\])?",  # a base states nothing

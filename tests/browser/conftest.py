@@ -23,6 +23,7 @@ from mirage_formal.run.verify.verdicts import judge, written
 from mirage_formal.run.whole.answer import run_any
 from tests.kit.figures import bench, write_figures
 from tests.kit.runs import small_run
+from tests.report.conftest import LAYER
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -95,15 +96,6 @@ import mirage_formal as mf
 graph = mf.new_kernel_graph()
 x = graph.new_input(dims=(4, 8), dtype=mf.float16)
 graph.mark_output(graph.exp(x) / graph.reduction(graph.exp(x), 1))
-"""
-LAYER = """
-import mirage_formal as mf
-graph = mf.new_kernel_graph()
-x = graph.new_input(dims=(4, 16), dtype=mf.float16)
-w = graph.new_input(dims=(16, 16), dtype=mf.float16)
-y = graph.matmul(graph.rms_norm(x), w)
-graph.mark_output(y)
-graph.mark_output(graph.exp(y))
 """
 
 

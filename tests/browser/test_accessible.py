@@ -11,7 +11,7 @@ import pytest
 
 from mirage_formal.report.page.document import page as page_of
 from tests.browser.conftest import Opened
-from tests.browser.test_pictures import attention
+from tests.browser.test_pictures import shown
 from tests.browser.test_report import ALL
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install '.[browser]'")
@@ -42,7 +42,7 @@ def test_nor_has_one_with_everything_opened(pages: dict[str, Path], opening: Cal
 
 
 def test_nor_has_one_with_many_conditions(opening: Callable[..., Opened], tmp_path: Path) -> None:
-    report = attention()
+    report = shown()
     held = tuple(f"candidate, kernel operator {n}: divisor nonzero" for n in range(300))
     (tmp_path / "page.html").write_text(
         page_of(replace(report, candidates=(replace(report.candidates[0], conditions=held),)))

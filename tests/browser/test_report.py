@@ -130,10 +130,12 @@ def test_a_step_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Open
     opened.quiet()
 
 
-def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening) -> None:
-    opened = opening(pages["small"])
+@pytest.mark.parametrize("at", [0, -1], ids=["CUDA", "Triton"])
+def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], opening: Opening, at: int) -> None:
+    opened = opening(pages["beside"])
     page = opened.page
-    source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).first
+    source = page.locator("article.candidate details.source").filter(has=page.locator(".code .of a")).nth(at)
+    assert (".py" in source.locator("> summary").inner_text()) == (at == -1)
     source.locator("> summary").focus()
     page.keyboard.press("Enter")
     link = source.locator('.of a.goto:text-is("exp")').first
@@ -143,7 +145,7 @@ def test_a_line_of_code_jumps_to_its_node_and_back(pages: dict[str, Path], openi
     assert page.evaluate("document.activeElement.dataset.node") == wanted
     assert page.locator(".here").count() == 1
     source.evaluate("one => { one.open = false }")
-    page.locator("article.candidate button.to-code").first.focus()
+    page.locator("article.candidate button.to-code").nth(at).focus()
     page.keyboard.press("Enter")
     assert source.evaluate("one => one.open")
     assert page.evaluate("document.activeElement.dataset.goto").endswith(wanted)
@@ -166,6 +168,18 @@ def test_charts_of_the_search_have_their_tables(pages: dict[str, Path], opening:
         number, about, _, worker, began, ended = [cell.inner_text() for cell in row.locator("td").all()[:6]]
         assert bar.text_content().startswith(f"{number}: {about}: {began} s to {ended} s, worker {worker}, ")
     assert page.locator("#search polyline.curve").count() >= 1
+    opened.quiet()
+
+
+def test_a_part_leads_to_its_search_and_back(pages: dict[str, Path], opening: Opening) -> None:
+    """Both lie in what is closed at first, and open."""
+    opened = opening(pages["layer"])
+    for link in ('#parts a[href^="#search-"]', '#search a[href^="#part-"]'):
+        wanted = opened.page.locator(link).first.get_attribute("href")
+        assert not opened.page.locator(wanted).is_visible()
+        opened.page.locator(link).first.focus()
+        opened.page.keyboard.press("Enter")
+        opened.page.locator(wanted).wait_for(state="visible")
     opened.quiet()
 
 

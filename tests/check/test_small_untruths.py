@@ -89,6 +89,8 @@ UNTRUTHS: dict[str, tuple[str, Change, str]] = {
     "a million samples": ("search.jsonl", at(0, "times", "samples", value=[[0, 1, 0]] * 10**6), "of length <= 32"),
     "states that were not visited": ("search.jsonl", at(0, "times", "samples", value=[[0, -1, 0]]), ">= 0"),
     "a sample that is no pair": ("search.jsonl", at(0, "times", "samples", value=[[0]]), "of length 3"),
+    "a level that no graph has": ("search.jsonl", at(0, "pruned_at", value={"warp": {"shape": 1}}), "Invalid enum"),
+    "a negative count at a level": ("search.jsonl", at(0, "pruned_at", value={"block": {"shape": -1}}), ">= 0"),
     "negative time of a run": ("summary.json", at("wall_s", value=-0.001), ">= 0"),
     "negative time of a solver": (CANDIDATE + "proof.jsonl", at(0, "z3", "milliseconds", value=-3), ">= 0"),
     "negative time of an obligation": (KERNELS + "obligations.jsonl", at(0, "milliseconds", value=-1.5), ">= 0"),

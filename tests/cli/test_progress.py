@@ -51,8 +51,8 @@ def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() 
         first, second = Tally(), Tally()
         first.step("states")
         second.step("states")
-        second.prune("shape")
-        assert so_far() == Stats(states=2, pruned={"shape": 1})
+        second.prune("shape", "block")
+        assert so_far() == Stats(states=2, pruned_at={"block": {"shape": 1}})
         with counted() as inner:
             Tally().step("states")
             assert inner().states == 1

@@ -6,7 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.cli.user_file import load_programs
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.whole.answer import run_any
 from tests.kit.runs import small_run
+
+#: Three operators with two outputs, which are searched in parts and as a whole.
+LAYER = """
+import mirage_formal as mf
+graph = mf.new_kernel_graph()
+x = graph.new_input(dims=(4, 16), dtype=mf.float16)
+w = graph.new_input(dims=(16, 16), dtype=mf.float16)
+y = graph.matmul(graph.rms_norm(x), w)
+graph.mark_output(y)
+graph.mark_output(graph.exp(y))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +29,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("report") / "small"
     small_run.make(root)
     return root
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole program with covers."""
+    root = tmp_path_factory.mktemp("whole")
+    (root / "layer.py").write_text(LAYER)
+    (layer,) = load_programs(root / "layer.py").values()
+    run_any(layer, Settings(workers=1, cache=False), root / "layer", name="layer")
+    return root / "layer"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,15 @@ from mirage_formal.cli.app import app
 from mirage_formal.errors import MirageError
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Candidate
+from mirage_formal.report.page.candidates import candidate_section
+from mirage_formal.report.page.code import triton_section
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.peers import peer_rows
-from mirage_formal.report.reading import read_report
+from mirage_formal.report.page.search.overview import roofline_section
+from mirage_formal.report.reading import Shown, read_report
 from mirage_formal.report.reading.beside import BENCH_FILE, triton_of
 from mirage_formal.report.terminal import report_text
+from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.built.triton_files import default_out, write_run
 from tests.kit.figures import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
@@ -48,13 +55,108 @@ def test_triton_is_shown_beside_cuda(run: Path) -> None:
     assert said.startswith("built")
     found = best(run).triton
     assert found is not None
-    assert found == (f"attn-b1-triton/{name}.py", (default_out(run) / f"{name}.py").read_text())
+    assert (found.name, found.text) == (f"attn-b1-triton/{name}.py", (default_out(run) / f"{name}.py").read_text())
     made = page(read_report(run))
     harmless(made)
     text = Elements(made).text
     assert "It is not proved, and no manifest lists it." in text
     assert "tl.store" in text
     assert '<span class="t-k">def</span>' in made
+
+
+def test_its_lines_are_linked_to_nodes_that_are_drawn(run: Path) -> None:
+    write_run(run, 1)
+    one = best(run)
+    assert one.triton is not None
+    drawn = one.triton.form or one.graph
+    assert drawn is not None
+    names = {node.id: node.label for node in all_nodes(levels(drawn))}
+    rows = one.triton.text.split("\n")
+    assert len(one.triton.lines) > 5
+    for piece in one.triton.lines:
+        assert all(names[node] == label for node, label in piece.parts)
+        if "exp" in dict(piece.parts).values() and piece.does == "computes":
+            assert "tl.exp(" in "".join(rows[piece.first - 1 : piece.last])
+    html = str(triton_section(one.triton, one.code))
+    beside = re.findall(r'<span class="l part[^"]*" data-line="(\d+)"><span class="of">(.*?)</span>', html)
+    assert [int(line) for line, _ in beside] == [piece.first for piece in one.triton.lines]
+    for piece, (_, shown) in zip(one.triton.lines, beside, strict=True):
+        goals = re.findall(r'data-goto="(\w+):(.*?)"', shown)
+        assert [node for _, node in goals] == [node for node, _ in piece.parts]
+        assert {graph for graph, _ in goals} == {where(one)}
+    assert where(one) == "candidate" or f'data-graph="{where(one)}"' in str(candidate_section(one, None))
+    values = report_values(read_report(run))["candidates"][0]["triton"]
+    assert [row["first"] for row in values["lines"]] == [piece.first for piece in one.triton.lines]
+
+
+def test_no_solver_is_loaded_for_it(run: Path) -> None:
+    write_run(run, 1)
+    code = (
+        "import sys; from pathlib import Path; from mirage_formal.report.reading import read_report\n"
+        f"assert read_report(Path({str(run)!r})).candidates[0].triton.lines\n"
+        "print(sorted({'z3', 'cvc5', 'torch', 'triton', 'sympy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def where(one: Candidate) -> str:
+    """The drawing of the graph that a Triton file's lines lead to."""
+    assert one.triton is not None
+    if one.triton.form is None:
+        return "candidate"
+    return "form" if one.code is not None and one.code.form == one.triton.form else "triton"
+
+
+def test_its_form_is_drawn_where_no_kernels_are_built(run: Path) -> None:
+    shutil.rmtree(run / "kernels")
+    write_run(run, 1)
+    one = best(run)
+    assert one.code is None
+    assert one.triton is not None
+    assert one.triton.form is not None  # of attention, with running maxima
+    assert where(one) == "triton"
+    assert 'data-graph="triton"' in str(candidate_section(one, None))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("tl.exp(", "tl.exp2(", 1),
+        lambda text: text + "\n",
+        lambda text: "",
+        lambda text: text.replace('"""', '"""more ', 1).replace("tl.store", "tl.load"),
+    ],
+)
+def test_nothing_is_said_about_the_lines_of_another_text(run: Path, change: Any) -> None:
+    ((name, _), *_) = write_run(run, 1)
+    path = default_out(run) / f"{name}.py"
+    path.write_text(change(path.read_text()))
+    one = best(run)
+    assert one.triton is not None
+    assert (one.triton.lines, one.triton.form) == ((), None)
+    harmless(page(read_report(run)))
+
+
+def test_a_title_of_its_own_changes_nothing(run: Path) -> None:
+    ((name, _), *_) = write_run(run, 1)
+    before = best(run).triton
+    path = default_out(run) / f"{name}.py"
+    path.write_text(path.read_text().replace('"""001', '"""My own', 1))
+    after = best(run).triton
+    assert before is not None
+    assert after is not None
+    assert after.text != before.text
+    assert after.lines == before.lines != ()
+
+
+def test_lines_are_found_for_as_many_as_asked_for(run: Path) -> None:
+    write_run(run, 2)
+    first, second, *_ = read_report(run, shown=Shown(proofs=1)).candidates
+    assert first.triton is not None
+    assert second.triton is not None
+    assert first.triton.lines
+    assert not second.triton.lines
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"# " + b"x" * (1 << 19)], ids=["no text", "too long"])
@@ -101,6 +203,20 @@ def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
     assert report_values(read_report(run))["candidates"][0]["peers"]["ours"] == 4.0
 
 
+def test_the_time_of_reading_alone_is_the_floor_of_the_roofline(run: Path) -> None:
+    assert "reading alone" not in str(roofline_section(read_report(run)))
+    values = bench(run, Path(best(run).directory).name, ours=4.0, read_plain=2.0)
+    (run.parent / BENCH_FILE).write_text(json.dumps(values))
+    report = read_report(run)
+    assert report.floor is not None
+    html = str(roofline_section(report))
+    assert "A kernel that only reads the inputs took 2 µs, as a record beside the run says (not checked)." in html
+    least = max(report.floor.read_us, report.floor.compute_us)
+    row = f"<td>reading alone</td><td>{report.floor.bytes:,}</td><td>2.00 (measured)</td><td>{2 / least:.2f}</td>"
+    assert row in html
+    assert "as long as reading alone took" in html
+
+
 def test_times_of_other_runs_are_not_taken(run: Path) -> None:
     values = bench(run, Path(best(run).directory).name, ours=4.0, eager=8.0)
     values["rows"][0]["directory"] = values["rows"][0]["directory"].replace("attn-b1/", "attn-b8/")
@@ -114,6 +230,10 @@ def test_times_of_other_runs_are_not_taken(run: Path) -> None:
         lambda values: values.update(command="</script><script>alert(1)</script>\u202e" + "x" * 10_000),
         lambda values: values["rows"][0].update(ours="4"),
         lambda values: values["rows"][0].update(ours=0.0),
+        lambda values: values["rows"][0].update(read_only=0.0),
+        lambda values: values["rows"][0].update(read_only=-1.0),
+        lambda values: values["rows"][0].update(read_only=1e-300),
+        lambda values: values["rows"][0].update(read_only=1e300),
         lambda values: values["rows"][0].update(missing={"eager": "<img onerror=x>"}, eager=None),
         lambda values: values.update(rows=None),
         lambda values: values.clear(),

@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal.report.as_json import report_json
 from mirage_formal.report.page.document import page
-from mirage_formal.report.page.units import course_section, units_section
+from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.units import POINTS, course
 from mirage_formal.report.searched import Search, Span, Unit

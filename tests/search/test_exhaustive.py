@@ -264,11 +264,14 @@ def test_options_override_the_limits_of_the_space() -> None:
 def test_counts_add_up() -> None:
     tally = Tally()
     tally.add("states", 3)
-    tally.prune("shape")
-    tally.prune("shape")
-    other = Stats(states=2, pruned={"shape": 1, "use": 4}, candidates=1)
-    assert tally.stats() + other == Stats(states=5, pruned={"shape": 3, "use": 4}, candidates=1)
-    assert tally.stats() == Stats(states=3, pruned={"shape": 2})
+    tally.prune("shape", "block")
+    tally.prune("shape", "block")
+    tally.prune("use", "kernel", 4)
+    other = Stats(states=2, pruned_at={"block": {"shape": 1}, "kernel": {"use": 1, "order": 2}}, candidates=1)
+    whole = tally.stats() + other
+    assert whole == Stats(states=5, pruned_at={"kernel": {"order": 2, "use": 5}, "block": {"shape": 3}}, candidates=1)
+    assert whole.pruned == {"order": 2, "shape": 3, "use": 5}
+    assert tally.stats() == Stats(states=3, pruned_at={"kernel": {"use": 4}, "block": {"shape": 2}})
 
 
 def test_the_judge_recognises_outputs_up_to_the_axioms_only() -> None:

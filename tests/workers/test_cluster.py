@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import Done, Slow
+from mirage_formal.workers.notes import telling
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S, clock_of, first_try
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
@@ -237,6 +240,62 @@ def test_a_straggling_unit_is_shown_with_its_label(given: KernelGraph, tmp_path:
 
 
 # The cluster's own end, and ours
+
+
+def step_by_step(path: str) -> int:
+    """Says 1, then 2, until the test leaves a file."""
+    for step in (1, 2):
+        with telling(lambda step=step: step):  # type: ignore[misc]
+            while not Path(f"{path}{step}").exists():
+                time.sleep(0.02)
+    return 3
+
+
+def test_a_cluster_hears_what_its_tasks_say(two: Cluster, tmp_path: Path) -> None:
+    """While they compute, and no longer; of two tasks it knows which one says what."""
+    paths, heard = [str(tmp_path / name) for name in "ab"], set()
+    for outcome in two.run(step_by_step, paths, limit_s=HUNG_S):
+        for index, said in two.said.items():
+            heard.add((index, said))
+            if (index, said) == (1, 1) or (0, 2) in heard:
+                Path(f"{paths[1]}1").touch()
+            if (1, 2) in heard:
+                Path(f"{paths[0]}1").touch()
+            if (index, said) in ((0, 2), (1, 2)):
+                Path(f"{paths[index]}2").touch()
+        if outcome is not None:
+            assert getattr(outcome, "value", None) == 3
+    assert heard == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert two.said == {}
+
+
+def test_what_other_clients_and_other_tasks_say_is_not_taken(two: Cluster) -> None:
+    two._hear((0.0, ("mirage_formal-another-1", pickle.dumps(9))))
+    two._hear((0.0, (f"mirage_formal-{two._name}-999999", pickle.dumps(9))))
+    assert two._told.qsize() == 1
+    two._note_told()
+    assert two.said == {}
+
+
+def test_journals_of_a_cluster_have_samples(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
+    """As those of one machine: states that a unit had visited by then, while it was searched."""
+    states: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.phase is Phase.SEARCH and (not states or progress.states > states[-1]):
+            states.append(progress.states)
+        if len(states) > UNITS + 3:
+            (shared(given) / "go").touch()
+
+    run(given, settings("Counting"), tmp_path / "run", watch=watch, executor=two)
+    (unit,) = [one for one in journaled(tmp_path / "run") if one.unit == 2]
+    assert unit.times is not None
+    assert len(unit.times.samples) >= 2
+    for (at, before, _), (then, behind, _) in pairwise(unit.times.samples):
+        assert (at < then, before < behind) == (True, True)
+    assert unit.times.begin <= unit.times.samples[0][0] <= unit.times.samples[-1][0] <= unit.times.end
+    assert unit.times.samples[-1][1] <= unit.stats["states"]
+    assert check([str(tmp_path / "run")]) == 0
 
 
 def test_processes_of_a_local_cluster_end_with_it() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.program.lines import Lines, joined
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import TANH
-from mirage_formal.kernels.triton.host import TORCH, host, input_names
+from mirage_formal.kernels.triton.host import TORCH, Host, host, input_names
 from mirage_formal.kernels.triton.kernel import Function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.reference import HELPERS, reference
@@ -89,6 +91,8 @@ def main():
 def _listed(found):
     return list(found) if isinstance(found, tuple) else [found]
 '''
+#: Lines of ``run`` before it looks at its inputs.
+_HEAD: Final = 2
 #: What is done when the file is run; this module is no command itself.
 _GUARD: Final = "if __name__ == {!r}:\n    raise SystemExit(main())\n"
 
@@ -100,10 +104,13 @@ class TritonFile:
     Attributes:
         text: What stands in it.
         functions: Its functions, in the order of their launches.
+        lines: Which of its lines belong to which part of the µGraph; nodes are "op2" for an operator of the kernel
+            graph and "op2.it0" for what is inside.
     """
 
     text: str
     functions: tuple[Function, ...]
+    lines: tuple[Lines, ...]
 
 
 def triton_file(
@@ -139,14 +146,38 @@ def triton_file(
     helpers = {name for one in made.functions for name in one.helpers}
     parts = ["\n".join(head) + "\n"]
     parts += [TANH] if "_tanh" in helpers else []
+    at = len(parts)
     parts += functions
     parts += [_NEW] if any("_new(" in line for line in made.lines) else []
-    parts += [_EXPECT, _run(program.inputs, made.names, made.lines, made.results)]
+    parts += [_EXPECT, _run(made.names, made.lines, made.results)]
+    lines = _lines(made, _starts(parts)[at:], _starts(parts)[-1])
     parts += [HELPERS[name] for name in known.helpers]
     doc = '    """The program in float64, operator by operator."""'
     body = [f"    {line}" for line in (*known.lines, f"return {_tuple(known.results)}")]
     parts.append("\n".join([f"def reference({', '.join(input_names(program.inputs))}):", doc, *body]) + "\n")
-    return TritonFile("\n\n".join([*parts, _MAIN, _GUARD.format("__main__").replace("'", '"')]), made.functions)
+    text = "\n\n".join([*parts, _MAIN, _GUARD.format("__main__").replace("'", '"')])
+    return TritonFile(text, made.functions, lines)
+
+
+def _starts(parts: Sequence[str]) -> list[int]:
+    """The first line of each part of the file; two empty lines are between parts."""
+    return list(accumulate((part.count("\n") + 2 for part in parts[:-1]), initial=1))
+
+
+def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
+    """Lines of the file by parts of the µGraph.
+
+    Args:
+        made: The functions and calls.
+        functions: First lines of the functions.
+        run: First line of ``run``.
+    """
+    found: list[Lines] = []
+    for one, operator, start in zip(made.functions, made.operators, functions, strict=False):
+        for piece in one.pieces:
+            nodes = tuple(f"op{operator}.{node}" for node in piece.nodes) or (f"op{operator}",)
+            found.append(Lines(piece.first + start - 1, piece.last + start - 1, nodes, piece.does))
+    return (*found, *joined(made.about, run + _HEAD + len(made.names)))
 
 
 def _least(graph: KernelGraph) -> DType:
@@ -166,7 +197,7 @@ def _said(item: Input) -> str:
     return "".join(c if c.isprintable() else "?" for c in item.name)[:60]
 
 
-def _run(inputs: Sequence[Input], names: Sequence[str], lines: Sequence[str], results: Sequence[str]) -> str:
+def _run(names: Sequence[str], lines: Sequence[str], results: Sequence[str]) -> str:
     found = [f"def run({', '.join(names)}, poison=False):", '    """Compute the outputs from the inputs."""']
     found += [f'    _expect("{name}", {name}, *INPUTS[{number}])' for number, name in enumerate(names)]
     found += [f"    {line}" for line in lines]

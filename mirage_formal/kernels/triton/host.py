@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
@@ -20,6 +20,7 @@ from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.predefined import block_forms
+from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import real
 from mirage_formal.kernels.triton.kernel import Function, function
@@ -62,13 +63,17 @@ class Host:
     Attributes:
         names: Names of the inputs.
         functions: Those that are launched.
+        operators: For each of them, the operator of the µGraph that it computes.
         lines: The statements, in order; ``_new`` and ``poison`` are the file's.
+        about: For each of them, the operator of the µGraph that it is about, as "op2", and what it does.
         results: Names of the outputs.
     """
 
     names: tuple[str, ...]
     functions: tuple[Function, ...]
+    operators: tuple[int, ...]
     lines: tuple[str, ...]
+    about: tuple[About, ...]
     results: tuple[str, ...]
 
 
@@ -99,28 +104,37 @@ class _Calls:
     target: Target
     launching: LaunchOptions
     functions: list[Function] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    about: list[About] = field(default_factory=list)
+    position: int = 0
     names: dict[int, str] = field(default_factory=dict)
 
     def made(self) -> Host:
         graph, needed = self.graph, set(launched(self.graph))
         given = input_names(graph.inputs)
         self.names = dict(enumerate(given))
-        for position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
-            if position not in needed:
+        for self.position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+            if self.position not in needed:
                 continue
             if isinstance(op, GraphDefined):
-                self._kernel(f"kernel{position}", op, first)
+                self._kernel(f"kernel{self.position}", op, first)
             else:
-                self._predefined(position, op, first)
+                self._predefined(self.position, op, first)
         results: list[str] = []
         for place, number in enumerate(graph.outputs):
             if number < len(graph.inputs) or number in graph.outputs[:place]:
                 results.append(f"out{place}")
                 self.lines.append(f"out{place} = {self._tensor(number)}.clone(memory_format=torch.contiguous_format)")
+                self.about.append(None)
             else:
                 results.append(self.names[number])
-        return Host(given, tuple(self.functions), tuple(self.lines), tuple(results))
+        functions, operators = tuple(self.functions), tuple(self.operators)
+        return Host(given, functions, operators, tuple(self.lines), tuple(self.about), tuple(results))
+
+    def _line(self, text: str, does: str) -> None:
+        self.lines.append(text)
+        self.about.append(((f"op{self.position}",), does))
 
     # --- tensors
 
@@ -147,7 +161,7 @@ class _Calls:
         self.names[base] = f"t{base}"
         tensor = kernel_types(self.graph)[base]
         call = f"_new({tensor.shape}, {TORCH[tensor.dtype]}, {self.names[0]}.device, poison)"
-        self.lines.append(f"t{base} = {call}")
+        self._line(f"t{base} = {call}", "makes memory for its result")
 
     def _tensor(self, number: int) -> str:
         """A tensor as an expression of torch."""
@@ -169,10 +183,11 @@ class _Calls:
 
     def _launch(self, made: Function, arguments: dict[str, str]) -> None:
         self.functions.append(made)
+        self.operators.append(self.position)
         given = ", ".join(arguments[pointer.removesuffix("_ptr")] for pointer in made.pointers)
         warps, stages = self.launching.of(made)
         options = f"num_warps={warps}, num_stages={stages}, enable_fp_fusion=False"
-        self.lines.append(f"{made.name}[{made.grid}]({given}, {options})")
+        self._line(f"{made.name}[{made.grid}]({given}, {options})", "launches its function")
 
     def _predefined(self, position: int, op: Op, first: int) -> None:
         if SPECS[op.kind].family in (Family.REDUCTION, Family.NORM) and self._as_block_graph(position, op, first):
@@ -180,7 +195,7 @@ class _Calls:
         self.names[first] = f"t{first}"
         operands = [self._tensor(number) for number in op.operands]
         text = called(op, operands, [self._shape(number) for number in op.operands], self._dtype(first))
-        self.lines.append(f"t{first} = {text}")
+        self._line(f"t{first} = {text}", "computes by torch")
 
     def _dtype(self, number: int) -> DType:
         return kernel_types(self.graph)[number].dtype
@@ -206,6 +221,8 @@ class _Calls:
         made = function(
             f"kernel{position}", kernel, lying[:-1], lying[-1:], f"{op.kind.value} along dim {op.attrs.dim}"
         )
+        # Its block graph is none of the µGraph's: the operator as a whole is what its lines compute.
+        made = replace(made, pieces=tuple(replace(piece, nodes=()) for piece in made.pieces))
         self._launch(made, {one.name: one.name for one in given})
         return True
 

@@ -7,7 +7,7 @@ loop, what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -27,7 +27,9 @@ from mirage_formal.kernels.program.flat import (
     Repeat,
     Running,
     operands_of,
+    results_of,
 )
+from mirage_formal.kernels.program.lines import Lines, joined, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile
@@ -35,6 +37,9 @@ from mirage_formal.kernels.triton.functions import ZERO_AT_ZERO, applied, real
 from mirage_formal.kernels.triton.padding import on_tensor_cores, padding, power
 from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, names
 
+#: What lines do, in words.
+_STARTS: Final = "starts at the neutral element"
+_ADDS: Final = "adds an iteration's part"
 #: Where a running maximum starts: above -inf, so that the difference of two of them is a number.
 _LOWEST: Final = "-3.4028234663852886e38"
 #: Elements of a block that are summed over a dim after the loop, not in each iteration.
@@ -62,6 +67,7 @@ class Function:
         stages: Stages of its loop.
         helpers: Names of the file's helpers that it calls.
         piped: Whether its loop loads operands of products, whose loads Triton pipelines.
+        pieces: Which of its lines belong to which part of its block graph.
     """
 
     name: str
@@ -73,6 +79,7 @@ class Function:
     stages: int
     helpers: frozenset[str]
     piped: bool
+    pieces: tuple[Lines, ...]
 
 
 def function(
@@ -94,7 +101,8 @@ def function(
     if any(extent > most for extent, most in zip(graph.grid, _GRID, strict=True)):
         raise UnsupportedError(f"expected a grid of at most {_GRID}, got {graph.grid}", where="triton")
     flat = expand(op, tuple(one.tensor for one in reads))
-    return _Kernel(name, graph, flat, padding(flat), tuple(reads), tuple(writes), about).function()
+    nodes = node_names(graph, flat.makers)
+    return _Kernel(name, graph, flat, padding(flat), tuple(reads), tuple(writes), about, nodes).function()
 
 
 @dataclass(slots=True)
@@ -105,18 +113,22 @@ class _Kernel(Writer):
                 self.readers.setdefault(number, []).append(op)
         for number, (iterator, operand) in enumerate(zip(self.graph.inputs, self.reads, strict=True)):
             tile = Tile(operand.place, operand.tensor, self.flat.tensors[number].shape, iterator.imap, iterator.fmap)
+            self._begin((number,), "reads")
             self._load(number, tile, operand)
         for op in self.flat.ops:
+            self._begin(self._computed(op), "computes")
             self._operator(op)
-        for saver, number, operand in zip(self.graph.outputs, self.flat.outputs, self.writes, strict=True):
+        stores = zip(self.graph.outputs, self.flat.outputs, self.writes, strict=True)
+        for position, (saver, number, operand) in enumerate(stores):
             tile = Tile(operand.place, operand.tensor, self.flat.tensors[number].shape, saver.omap)
+            self.owner = ((f"sv{position}",), "writes to device memory")
             self._store(number, tile, operand)
         return self._finished()
 
     def _finished(self) -> Function:
         types = {f"{one.name}_ptr": one.tensor.dtype for one in (*self.reads, *self.writes)}
         pointers = tuple(types)
-        body = [*self.lines[Phase.BEFORE]]
+        body, about = [*self.lines[Phase.BEFORE]], [*self.owners[Phase.BEFORE]]
         if self.lines[Phase.LOOP]:
             # The counter is a Python integer in the interpreter and one of 32 bits on a GPU.
             lap = (
@@ -124,7 +136,9 @@ class _Kernel(Writer):
             )
             body += [line.format(self.flat.iterations) for line in lap]
             body += [f"    {line}" for line in self.lines[Phase.LOOP]]
+            about += [*[None] * len(lap), *self.owners[Phase.LOOP]]
         body += self.lines[Phase.AFTER]
+        about += self.owners[Phase.AFTER]
         text = "\n".join(body)
         long = ".to(tl.int64)" if self.wide else ""
         head = [f'"""{self.about}"""'] if self.about else []
@@ -141,9 +155,22 @@ class _Kernel(Writer):
         stages = 1 if not self.staged else max(1, min(4, _STAGED // self.staged))
         helpers = frozenset(self.helpers)
         text, known = "\n".join(lines) + "\n", tuple(types.values())
-        return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers, bool(self.staged))
+        pieces = joined(about, len(lines) - len(body) + 1)
+        piped = bool(self.staged)
+        return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers, piped, pieces)
 
     # --- operators
+
+    def _computed(self, op: FlatOp) -> Iterator[int]:
+        """What is computed where an operator is written: its result, then concatenations that only its terms are of."""
+        makers = {number: one for one in self.flat.ops for number in results_of(one)}
+        yield results_of(op)[0]
+        left = [makers.get(number) for number in operands_of(op)] if isinstance(op, Product) else []
+        while left:
+            one = left.pop(0)
+            if isinstance(one, Concat) and self._dissolved(one):
+                yield one.result
+                left += [makers.get(number) for number in operands_of(one)]
 
     def _operator(self, op: FlatOp) -> None:
         match op:
@@ -283,10 +310,10 @@ class _Kernel(Writer):
         axis, block = self.pad.axis(op.operand, op.dim), list(self.pad.block(op.operand))
         count, chunk = power(self.flat.iterations), self.flat.tensors[op.operand].shape[op.dim]
         state = [*block[:axis], count, *block[axis:]]
-        self._emit(Phase.BEFORE, f"{name} = tl.zeros({state}, tl.float32)")
+        self._emit(Phase.BEFORE, f"{name} = tl.zeros({state}, tl.float32)", _STARTS)
         here = f"{self._along(count, axis, len(state))} == {STEP}"
         text = f"tl.where({here}, tl.expand_dims({self._value(op.operand)}, {axis}), {name})"
-        self._emit(Phase.LOOP, f"{name} = {text}")
+        self._emit(Phase.LOOP, f"{name} = {text}", "keeps an iteration's part")
         merged = [*block[:axis], count * block[axis], *block[axis + 1 :]]
         wanted = list(self.pad.block(op.result))
         text = f"tl.reshape({name}, {merged})"
@@ -305,17 +332,22 @@ class _Kernel(Writer):
         whole = self.pad.block(op.operand)
         late = op.dim is not None and prod(whole) <= _LOOPED
         block = list(whole if late else self.pad.block(op.result))
-        self._emit(Phase.BEFORE, f"{name} = tl.full({block}, {NEUTRAL[op.fn]}, tl.float32)")
+        self._emit(Phase.BEFORE, f"{name} = tl.full({block}, {NEUTRAL[op.fn]}, tl.float32)", _STARTS)
         product = next((one for one in self.flat.ops if isinstance(one, Product) and one.result == op.operand), None)
         so_far = name if op.factor is None else f"{name} * {self._value(op.factor)}"
-        if product is not None and self._fused(product):
+        fused = product is not None and self._fused(product)
+        if product is not None and fused:
             text, zero = self._product(product, so_far), self._zero_product(product)
         else:
             given, zero = self._value(op.operand), op.operand in self.zeros
             if op.dim is not None and not late:
                 given = self._reduced(given, op, zero=zero)
             text = applied(op.fn, so_far, given)
-        self._emit(Phase.LOOP, f"{name} = {text}")
+        own = self.owner
+        if product is not None and fused:
+            self._begin((*self._computed(product), op.result), "")
+        self._emit(Phase.LOOP, f"{name} = {text}", f"computes and {_ADDS}" if fused else _ADDS)
+        self.owner = own
         self.values[op.result] = name
         # A maximum that starts at -inf is what its terms are; a sum of zeros is zero, unless a factor spoils it.
         zero = zero and op.factor is None
@@ -327,7 +359,9 @@ class _Kernel(Writer):
     def _running(self, op: Running) -> None:
         """The largest so far, and what sums so far are multiplied by."""
         state = f"before_{op.operand}"
-        self._emit(Phase.BEFORE, f"{state} = tl.full({list(self.pad.block(op.largest))}, {_LOWEST}, tl.float32)")
+        self._emit(
+            Phase.BEFORE, f"{state} = tl.full({list(self.pad.block(op.largest))}, {_LOWEST}, tl.float32)", _STARTS
+        )
         self._define("largest", op.largest, f"tl.maximum({state}, {self._value(op.operand)})")
         if op.rescale in self.readers:
             self._define("rescale", op.rescale, f"tl.exp({state} - {self._value(op.largest)})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -12,6 +12,7 @@ from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.program.flat import Concat, FlatOp, Product
+from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn
 from mirage_formal.kernels.triton.address import WIDE, Address, Index, Tile, address
@@ -54,8 +55,13 @@ class Writer:
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
     about: str
-    #: Lines by phase.
+    #: The node that each tensor is a part of.
+    nodes: tuple[str, ...]
+    #: Lines by phase, and what each is about.
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
+    owners: dict[Phase, list[About]] = field(default_factory=lambda: {phase: [] for phase in Phase})
+    #: What is being written.
+    owner: tuple[tuple[str, ...], str] = ((), "")
     #: Names of tensors in float32, and as operands of tl.dot.
     values: dict[int, str] = field(default_factory=dict)
     operands: dict[int, str] = field(default_factory=dict)
@@ -152,8 +158,14 @@ class Writer:
 
     # --- values
 
-    def _emit(self, phase: Phase, line: str) -> None:
+    def _emit(self, phase: Phase, line: str, does: str = "") -> None:
+        """Write a line; ``does``: what it does, if something else than what is being written."""
         self.lines[phase].append(line)
+        self.owners[phase].append((self.owner[0], does or self.owner[1]))
+
+    def _begin(self, numbers: Iterable[int], does: str) -> None:
+        """What is written from here on computes tensors, or does something else with them."""
+        self.owner = (tuple(dict.fromkeys(self.nodes[number] for number in numbers)), does)
 
     def _phase(self, number: int) -> Phase:
         return self.flat.tensors[number].phase
@@ -170,7 +182,10 @@ class Writer:
                 return self._value(number)
             self.operands[number] = f"{self._value(number)}h"
             line = f"{self.operands[number]} = {self._value(number)}.to({_OPERANDS[dtype]})"
+            before = self.owner
+            self._begin((number,), "rounds for a product")
             self._emit(self._phase(number), line)
+            self.owner = before
         elif number < len(self.reads) and dtype is DType.BFLOAT16:
             return f"{self.operands[number]}.to({_OPERANDS[dtype]})"
         return self.operands[number]

@@ -124,7 +124,7 @@ def candidate_section(one: Candidate, program: KernelGraph | None) -> Markup:
         conditions(one.conditions, one.added) if one.proof is None and one.conditions else None,
         element("h4", None, "Code"),
         code_section(one.code),
-        triton_section(one.triton),
+        triton_section(one.triton, one.code),
         peers_section(one.peers),
     ]  # fmt: skip
     return element(

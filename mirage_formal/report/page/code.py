@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.report.model import Code, Kernel, Lines
+from mirage_formal.report.model import Code, Kernel, Lines, TritonText
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
 from mirage_formal.terminal import plain
@@ -87,14 +87,29 @@ def code_section(code: Code | None) -> Markup:
     return joined([*notes, _launches(code), *(_source(name, text, code) for name, text in code.sources), _safety(code)])
 
 
-def triton_section(found: tuple[str, str] | None) -> Markup | None:
-    """The same candidate as a Triton file, where one lies beside the run."""
+def triton_section(found: TritonText | None, code: Code | None) -> Markup | None:
+    """The same candidate as a Triton file, where one lies beside the run.
+
+    Args:
+        found: The file.
+        code: The candidate's CUDA kernels, beside which the µGraph may be drawn that the file is of.
+    """
     if found is None:
         return None
-    name, text = found
-    title = f"{name}: {text.count(chr(10)) + 1} lines of Triton, a file beside the run"
-    note = "It compares itself with the program when it is run. It is not proved, and no manifest lists it."
-    return details(title, element("p", None, note), numbered(text, _PYTHON), attributes={"class": "source"})
+    drawn, form = "candidate", None
+    if found.form is not None:
+        same = code is not None and code.form == found.form
+        drawn = "form" if same else "triton"
+        shown = None if same else graph_section(found.form, "triton", {})
+        form = None if shown is None else details("The µGraph of its form", shown, attributes={"class": "source"})
+    title = f"{found.name}: {found.text.count(chr(10)) + 1} lines of Triton, a file beside the run"
+    notes = [element("p", None, "It compares itself with the program when it is run. It is not proved, and no manifest "
+                                "lists it.")]  # fmt: skip
+    if found.form is not None:
+        notes.append(element("p", None, "It computes another form of this candidate, without overflow."))
+    text = numbered(found.text, _PYTHON, _marks(found.lines, drawn))
+    shown_lines = _by_lines(found.name, found.lines, drawn)
+    return details(title, *notes, form, text, shown_lines, attributes={"class": "source"})
 
 
 def _launches(code: Code) -> Markup:
@@ -119,41 +134,48 @@ def _launches(code: Code) -> Markup:
 def _operator(one: Kernel, code: Code) -> Markup | str:
     if one.operator < 0:
         return "a copy to an output"
-    name = f"operator {one.operator}"
-    return _linked(f"op{one.operator}", name, code)
+    return _linked(f"op{one.operator}", f"operator {one.operator}", _drawn(code))
 
 
-def _linked(node: str, shown: str, code: Code) -> Markup | str:
+def _drawn(code: Code) -> str:
+    """The name of the drawing of the µGraph that kernels compute; empty where it is not drawn."""
+    if code.own:
+        return "candidate"
+    return "" if code.form is None else "form"
+
+
+def _linked(node: str, shown: str, drawn: str) -> Markup | str:
     """A name of a node, as a link to where it is drawn."""
-    if not code.own and code.form is None:
+    if not drawn:
         return shown
-    drawn = "candidate" if code.own else "form"
     return element("a", {"href": "#candidate", "class": "goto", "data-goto": f"{drawn}:{node}"}, shown)
 
 
-def _marks(name: str, code: Code) -> dict[int, tuple[str, Markup]]:
+def _marks(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]:
     """What stands beside lines of a source: where a piece begins, what it does and of which parts of the µGraph."""
     marks: dict[int, tuple[str, Markup]] = {}
-    pieces = [piece for one in code.kernels if one.source == name for piece in one.lines]
     for number, piece in enumerate(pieces):
         kind = f"part part-{number % 2}"
         marks |= dict.fromkeys(range(piece.first, piece.last + 1), (kind, Markup("")))
-        marks[piece.first] = (kind, element("span", {"class": "of"}, f"{piece.does}: ", _parts(piece, code)))
+        marks[piece.first] = (kind, element("span", {"class": "of"}, f"{piece.does}: ", _parts(piece, drawn)))
     return marks
 
 
-def _parts(piece: Lines, code: Code) -> Markup:
+def _parts(piece: Lines, drawn: str) -> Markup:
     """What lines belong to."""
-    return joined((_linked(node, label, code) for node, label in piece.parts), ", ")
+    return joined((_linked(node, label, drawn) for node, label in piece.parts), ", ")
 
 
-def _by_lines(name: str, code: Code) -> Markup | None:
+def _by_lines(name: str, pieces: Sequence[Lines], drawn: str) -> Markup | None:
     """The same as a table; None where it is not known."""
     rows = [
-        (f"{piece.first}–{piece.last}", piece.does, _parts(piece, code), ", ".join(node for node, _ in piece.parts))
-        for one in code.kernels
-        if one.source == name
-        for piece in one.lines
+        (
+            f"{piece.first}–{piece.last}",
+            piece.does,
+            _parts(piece, drawn),
+            ", ".join(node for node, _ in piece.parts),
+        )
+        for piece in pieces
     ]
     if not rows:
         return None
@@ -171,8 +193,9 @@ def _source(name: str, text: str, code: Code) -> Markup:
     )
     count = text.count("\n") + 1
     more = f"; the first {_LINES} are shown" if count > _LINES else ""
-    shown = numbered(text, marks=_marks(name, code))
-    return details(f"{name}: {count} lines{more}. {of}", shown, _by_lines(name, code), attributes={"class": "source"})
+    pieces, drawn = [piece for one in code.kernels if one.source == name for piece in one.lines], _drawn(code)
+    shown, lines = numbered(text, marks=_marks(pieces, drawn)), _by_lines(name, pieces, drawn)
+    return details(f"{name}: {count} lines{more}. {of}", shown, lines, attributes={"class": "source"})
 
 
 def _safety(code: Code) -> Markup:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from mirage_formal.report.drawing.svg import SHAPES
-from mirage_formal.report.model import Part, Report, Table
+from mirage_formal.report.model import Report, Table
 from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, packed
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.header import head, made
 from mirage_formal.report.page.judged import judged_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.search import roofline_section, search_section
+from mirage_formal.report.page.search.overview import roofline_section, search_section
+from mirage_formal.report.page.search.parts import part_anchor, search_link, searches_section
 
 _ASSETS: Final = Path(__file__).resolve().parent / "assets"
 _FOOTER: Final = (
@@ -93,7 +93,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
             ("candidate", "Best candidate, or the one that was chosen", element("div", {"id": "detail-body"}, best))
         )
     if report.parts:
-        out.append(("parts", "Parts of the best cover", _parts(report.parts)))
+        out.append(("parts", "Parts of the best cover", _parts(report)))
     if report.program is not None:
         out.append(("program", "The program", graph_section(report.program, "program", {})))
     if report.judged or report.kind == "run":
@@ -101,7 +101,9 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     if report.candidates and report.kind != "candidate":
         out.append(("limits", "Estimates and limits", roofline_section(report)))
     if report.search is not None:
-        out.append(("search", "The search", search_section(report)))
+        title = "The searches of its parts" if report.searches else "The search"
+        shown = [search_section(report.search), searches_section(report.searches)]
+        out.append(("search", title, joined(shown)))
     out.append(("evidence", "How it was made, as the evidence says", made(report)))
     return out
 
@@ -110,7 +112,9 @@ def _figures(one: Table) -> Markup:
     return joined([element("p", None, one.note) if one.note else None, table(one.title, one.heads, one.rows)])
 
 
-def _parts(parts: Sequence[Part]) -> Markup:
+def _parts(report: Report) -> Markup:
+    parts = report.parts
+    searches = {one.run: number for number, one in enumerate(report.searches, 1)}
     rows = [
         (
             str(number),
@@ -119,6 +123,7 @@ def _parts(parts: Sequence[Part]) -> Markup:
             str(part.kernels),
             f"{part.estimated_us:.2f}",
             f"{part.unfused_us:.2f}",
+            search_link(part.run, searches.get(part.run, 0)),
         )
         for number, part in enumerate(parts, 1)
     ]
@@ -129,11 +134,12 @@ def _parts(parts: Sequence[Part]) -> Markup:
         "kernels",
         "estimate µs",
         "its operators one by one, µs",
+        "its search",
     )
     opened = [
         details(
             f"Part {number}: {part.digest[:12]}, in the place of operators {', '.join(map(str, part.operators))}",
-            element("h4", None, "What the part computes"),
+            element("h4", {"id": part_anchor(number)}, "What the part computes"),
             graph_section(part.program, "program", {}) if part.program is not None else None,
             candidate_section(part.report, part.program),
             attributes={"class": "judged"},

@@ -7,13 +7,15 @@ be read is left out with a remark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
 
-from mirage_formal.report.model import Candidate, Peer, Peers
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.report.model import READ_ONLY, Candidate, Lines, Peer, Peers, TritonText
+from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
 
@@ -26,7 +28,7 @@ _PEERS: Final = {
     "autotune": "torch.compile, max-autotune",
     "flash": "SDPA flash",
     "cudnn": "SDPA cuDNN",
-    "read_only": "reading the inputs alone",
+    "read_only": READ_ONLY,
 }
 #: Bytes of a Triton file that is shown.
 _MOST: Final = 1 << 19
@@ -56,25 +58,52 @@ def triton_of(root: Path) -> Path:
     return whole.with_name(f"{whole.name}-triton")
 
 
-def with_beside(root: Path, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates of a run, each with what lies beside the run and has its name."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, from which a Triton file is made again.
+
+    Attributes:
+        program: None where it cannot be read.
+        target: Name of the target.
+        lines: For how many candidates lines are tied to operators.
+    """
+
+    program: KernelGraph | None
+    target: str
+    lines: int
+
+
+def with_beside(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
+    """The candidates of a run, each with what lies beside the run and has its name.
+
+    Args:
+        root: The directory of the run, or of a whole program.
+        found: The candidates, best first.
+        asked: What was asked for.
+    """
     folder = triton_of(root)
     times = _times(root) if found else {}
     out = []
-    for one in found:
+    for number, one in enumerate(found):
         name = PurePosixPath(one.directory).name
         if (folder / f"{name}.py").is_file():
-            one = _with_triton(one, folder, f"{name}.py")
+            one = _with_triton(one, folder, f"{name}.py", asked if number < asked.lines else None)
         out.append(replace(one, peers=times.get(name)))
     return tuple(out)
 
 
-def _with_triton(one: Candidate, folder: Path, file: str) -> Candidate:
+def _with_triton(one: Candidate, folder: Path, file: str, asked: Asked | None) -> Candidate:
     source = Source(folder)
     with source.reading(file):
         data = source.data(file)
         if len(data) <= _MOST:
-            return replace(one, triton=(f"{folder.name}/{file}", data.decode("utf-8")))
+            text = data.decode("utf-8")
+            lines: tuple[Lines, ...] = ()
+            form: KernelGraph | None = None
+            if asked is not None and asked.program is not None and one.graph is not None:
+                known = one.code.form if one.code is not None else None
+                lines, form = triton_lines(one.graph, known, asked.program, asked.target, text)
+            return replace(one, triton=TritonText(f"{folder.name}/{file}", text, lines, form))
     return replace(one, remarks=(*one.remarks, f"{folder.name}/{file} cannot be shown"))
 
 
@@ -106,4 +135,4 @@ def _peers(row: _Row, command: str, device: str) -> Peers:
     return Peers(command, device, row.ours, timed)
 
 
-__all__ = ["BENCH_FILE", "triton_of", "with_beside"]
+__all__ = ["BENCH_FILE", "Asked", "triton_of", "with_beside"]

@@ -1,22 +1,29 @@
-"""Which lines of recorded sources belong to which node of the µGraph that they compute.
+"""Which lines of sources belong to which node of the µGraph that they compute.
 
 The files don't say it. So kernels are made of the µGraph once more, as the plans say, and where that gives the very
 text that is recorded, its lines are known. Where it gives another one, or none, nothing is said: that is for ``check``.
+Likewise for Triton files, which have no plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, generate, schedule_of
 from mirage_formal.kernels.lines import kernel_lines
-from mirage_formal.kernels.target import Target
+from mirage_formal.kernels.program.lines import Lines as Piece
+from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
+from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.records import PlanRecord, TargetRecord
 from mirage_formal.report.model import Lines
 from mirage_formal.report.views.levels import all_nodes, levels
@@ -52,22 +59,61 @@ def _lines_of(
     made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), schedules)
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
     types = kernel_types(graph)
-    names = {node.id: node.label for node in all_nodes(levels(graph))}
     found = []
     for one, source in zip(kernels, made.sources, strict=True):
         op = graph.ops[one.operator] if one.operator >= 0 else None
         if one.plan is None or not isinstance(op, GraphDefined) or emit(one.program) != texts.get(source):
             continue
         here = f"op{one.operator}"
-        lines = tuple(
-            Lines(
-                item.first, item.last, tuple((f"{here}.{node}", names[f"{here}.{node}"]) for node in item.nodes),
-                item.does,
-            )
-            for item in kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
-        )  # fmt: skip
-        found.append(((source, one.operator), lines))
+        pieces = kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
+        inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
+        found.append(((source, one.operator), _named(inside, graph)))
     return found
 
 
-__all__ = ["lines_of"]
+def triton_lines(
+    graph: KernelGraph, known: KernelGraph | None, program: KernelGraph, target: str, text: str
+) -> tuple[tuple[Lines, ...], KernelGraph | None]:
+    """Lines of a Triton file, and the form of the candidate that they are of; no lines where they are not known.
+
+    Args:
+        graph: The candidate.
+        known: The form of it that its CUDA kernels compute, if they compute another one.
+        program: Its program.
+        target: Name of what the file was written for.
+        text: The file.
+    """
+    if len(text) > _TEXT or len(graph.ops) > _OPERATORS:
+        return (), None
+    try:
+        figures = load_target(target)
+        title = text.split("\n", 1)[0].removeprefix('"""')
+        for form in _forms(graph, known):
+            with suppress(MirageError):  # it has no Triton file
+                made = triton_file(form, program, figures, title)
+                if made.text == text:
+                    return _named(made.lines, form), None if form == graph else form
+    except Exception:  # whatever a forged graph leads to: then it is not known
+        return (), None
+    return (), None
+
+
+def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGraph]:
+    """What a file may be of: the candidate, or a form of it without overflow."""
+    yield graph
+    if known is not None:
+        yield known
+    found = stabilize(graph)
+    if not isinstance(found, NotStable) and found not in (graph, known):
+        yield found
+
+
+def _named(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
+    """Lines with what their nodes are called."""
+    names = {node.id: node.label for node in all_nodes(levels(graph))}
+    return tuple(
+        Lines(item.first, item.last, tuple((node, names[node]) for node in item.nodes), item.does) for item in lines
+    )
+
+
+__all__ = ["lines_of", "triton_lines"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -14,6 +15,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import (
     KERNELS,
+    LEVELS,
     MANIFEST_FILE,
     RUN_FILE,
     SEARCH_FILE,
@@ -31,7 +33,7 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
-from mirage_formal.report.reading.beside import with_beside
+from mirage_formal.report.reading.beside import Asked, with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
@@ -74,6 +76,7 @@ def read_run(source: Source, shown: Shown) -> Report:
     if summary is not None:
         _manifest(source, summary)
     candidates, target = _candidates(source, summary, program, shown)
+    asked = Asked(program, record.identity.target if record else "", shown.proofs)
     made = () if record is None else (*sorted(record.versions.items()), *_host(record))
     return Report(
         kind="run",
@@ -81,10 +84,10 @@ def read_run(source: Source, shown: Shown) -> Report:
         source=record.source if record else "",
         place=str(source.root),
         program=program,
-        candidates=with_beside(source.root, candidates),
+        candidates=with_beside(source.root, candidates, asked),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
-        search=_search(source, record, summary) if record else None,
+        search=read_search(source, record, summary) if record else None,
         floor=floor(program, target, record.identity if record else None),
         made=made,
         faults=tuple(source.faults),
@@ -148,10 +151,12 @@ def _rejected(summary: SummaryRecord | None) -> tuple[Judged, ...]:
     return tuple(Judged(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED])
 
 
-def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
+def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
+    """How the search of a run went; what of its journal cannot be read is a fault."""
     units: list[Unit] = []
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()
+    pruned_at: Counter[tuple[str, str]] = Counter()
     if source.there(SEARCH_FILE):
         with source.reading(SEARCH_FILE):
             last: dict[int, UnitRecord] = {}
@@ -164,6 +169,12 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
+                levels: Counter[tuple[str, str]] = Counter()
+                for at, reasons in one.pruned_at.items():
+                    levels.update({(at, reason): count for reason, count in reasons.items()})
+                pruned_at.update(levels)
+                if levels and _together(levels) != one.pruned:
+                    source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
                 units.append(unit_of(source, one))
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
@@ -184,7 +195,21 @@ def _search(source: Source, record: RunRecord, summary: SummaryRecord | None) ->
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=course(units),
+        pruned_at=tuple(
+            (level, reason, pruned_at[level, reason])
+            for level in LEVELS
+            for reason in sorted(pruned)
+            if (level, reason) in pruned_at
+        ),
     )
+
+
+def _together(levels: Mapping[tuple[str, str], int]) -> Counter[str]:
+    """Counts of all levels together, by reason."""
+    found: Counter[str] = Counter()
+    for (_, reason), count in levels.items():
+        found[reason] += count
+    return found
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:
@@ -226,4 +251,4 @@ def alone(source: Source, program: KernelGraph | None, verdict: str, digest: str
     return read_candidate(source, program, about, Wanted())
 
 
-__all__ = ["Shown", "alone", "floor", "read_run", "with_kernels"]
+__all__ = ["Shown", "alone", "floor", "read_run", "read_search", "with_kernels"]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
+from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
 from mirage_formal.records.whole import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, Candidate, Part, Report
+from mirage_formal.report.reading.beside import Asked, with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
-from mirage_formal.report.reading.runs import floor, with_kernels
+from mirage_formal.report.reading.runs import floor, read_search, with_kernels
 from mirage_formal.report.reading.source import Source
-from mirage_formal.report.searched import Search
+from mirage_formal.report.searched import PartSearch, Search
+
+#: Searches of parts that are read.
+_SEARCHES: Final = 256
+#: Covers whose lines of code are tied to operators.
+_LINES: Final = 24
 
 
 def read_whole(source: Source) -> Report:
@@ -27,27 +37,75 @@ def read_whole(source: Source) -> Report:
                 raise FormatError("its digest is not the one in whole.json: the file was changed")
     parts = tuple(_part(source, one) for one in whole.covers[0].parts) if whole.covers else ()
     covers = tuple(_cover(source, rank, cover) for rank, cover in enumerate(whole.covers, 1))
+    searches = _searches(source, whole)
     return Report(
         kind="whole",
         name=whole.program,
         source=whole.source,
         place=str(source.root),
         program=program,
-        candidates=covers,
+        candidates=with_beside(source.root, covers, Asked(program, whole.identity.target, _LINES)),
         parts=parts,
-        search=_search(whole),
+        search=_search(whole, searches),
+        searches=searches,
         floor=floor(program, None, whole.identity),
         unfused=(whole.unfused_kernels, whole.unfused_us),
         faults=tuple(source.faults),
     )
 
 
-def _search(whole: WholeRecord) -> Search:
+def _searches(source: Source, whole: WholeRecord) -> tuple[PartSearch, ...]:
+    """The searches that the whole lists, in their order."""
+    operators = {part.run: part.operators for cover in reversed(whole.covers) for part in cover.parts}
+    best = whole.covers[0].parts if whole.covers else ()
+    used = {part.run: number for number, part in enumerate(best, 1) if part.candidate is not None}
+    found: list[PartSearch] = []
+    for name in sorted(whole.manifest)[:_SEARCHES]:
+        run = name.removesuffix(f"/{SUMMARY_FILE}")
+        with source.reading(name):
+            below = source.below(run)
+            record = decode(below.data(RUN_FILE), RunRecord, RUN_FILE)
+            summary = unsealed(below.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+            search = read_search(below, record, summary)
+            source.faults += below.faults
+            found.append(
+                PartSearch(
+                    run, operators.get(run, ()), used.get(run, 0), summary.units_done, summary.units,
+                    len(summary.candidates), search,
+                )
+            )  # fmt: skip
+    if len(whole.manifest) > _SEARCHES:
+        source.fault(WHOLE_FILE, f"only {_SEARCHES} of {len(whole.manifest)} searches of parts are shown")
+    return tuple(found)
+
+
+def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
+    """What the searches of all parts counted together."""
     who = whole.identity
+    stats: Counter[str] = Counter()
+    pruned: Counter[str] = Counter()
+    levels: Counter[tuple[str, str]] = Counter()
+    for one in searches:
+        stats.update(dict(one.search.stats))
+        pruned.update(dict(one.search.pruned))
+        levels.update({(level, reason): count for level, reason, count in one.search.pruned_at})
     return Search(
-        who.engine, who.oracle, whole.config or "chosen for each part", who.seed, who.target, whole.status,
-        whole.wall_s, 0, False, len(whole.covers), (), (), (), (("searches of parts", str(len(whole.manifest))),),
-    )  # fmt: skip
+        engine=who.engine,
+        oracle=who.oracle,
+        space=whole.config or "chosen for each part",
+        seed=who.seed,
+        target=who.target,
+        status=whole.status,
+        wall_s=whole.wall_s,
+        workers=0,
+        recalled=False,
+        found=sum(one.search.found for one in searches),
+        stats=tuple(sorted(stats.items())),
+        pruned=tuple(sorted(pruned.items())),
+        units=(),
+        allowed=(("searches of parts", str(len(whole.manifest))),),
+        pruned_at=tuple((*one, levels[one]) for level in LEVELS for one in sorted(levels) if one[0] == level),
+    )
 
 
 def _cover(source: Source, rank: int, cover: CoverRecord) -> Candidate:

@@ -36,4 +36,10 @@ def display(mode: str, command: str) -> Display:
     return Bars(command)
 
 
-__all__ = ["MODES", "display"]
+def in_notebook() -> bool:
+    """Whether this process computes cells of a notebook: its shell has a kernel, that of IPython in a terminal none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+__all__ = ["MODES", "display", "in_notebook"]

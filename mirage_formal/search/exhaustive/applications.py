@@ -18,6 +18,7 @@ from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr, var
 from mirage_formal.meaning.domain import LOOP_AXIS
 from mirage_formal.meaning.operators import RULES, Level, Value
+from mirage_formal.records import LevelName
 from mirage_formal.search.carried import elementwise
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.judge import Judge
@@ -183,6 +184,7 @@ class Applier:
         self._tensors = tensors
         self._tally = tally
         self._context = context
+        self._level: LevelName = "kernel" if context is None else "block"
         self._of_one: dict[tuple[Tensor, bool, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
         self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, bool, Tensor]]] = {}
 
@@ -252,11 +254,11 @@ class Applier:
     def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...]) -> Iterator[Tensor]:
         shapes = SPECS[kind].shape(attrs, tuple(x.shape for x in operands), self._context)
         if isinstance(shapes, str):
-            self._tally.prune("shape")
+            self._tally.prune("shape", self._level)
             return
         term = self._terms.term(kind, attrs, operands, self._context)
         if term is None:
-            self._tally.prune("expression")
+            self._tally.prune("expression", self._level)
             return
         lead = operands[0].lead if len(operands) == 1 else tuple(map(max, operands[0].lead, operands[1].lead))
         if SPECS[kind].accumulator:

@@ -106,7 +106,7 @@ class _Walk:
     def run(self) -> Iterator[Closed]:
         held = sum(self._bytes(tile) for tile in self.tensors)
         if held > self.space.shared_bytes:
-            self.tally.prune("memory")
+            self.tally.prune("memory", "block")
             return
         for newest in range(len(self.tensors)):
             self.choices += self.applier.choices(newest, self.tensors, self.behind, len(self.opening.tiles))
@@ -133,11 +133,11 @@ class _Walk:
             else:
                 self.behind = before
             if self._missing(remaining) > left:
-                self.tally.prune("use")
+                self.tally.prune("use", "block")
                 continue
             needed = held if op.kind in IN_PLACE else held + self._bytes(result)
             if needed > self.space.shared_bytes:
-                self.tally.prune("memory")
+                self.tally.prune("memory", "block")
                 continue
             self.tally.step("states")
             self.ops.append(op)
@@ -170,7 +170,7 @@ class _Walk:
         if self.opening.needs_dimx and not any(SPECS[op.kind].reads_dimx for op in self.ops):
             return
         if not self._depends(unread):
-            self.tally.prune("grid")
+            self.tally.prune("grid", "block")
             return
         seen = self.behind & ~dangling
         read = [n for n in range(len(self.tensors)) if seen >> n & 1 and self._depends([n])]

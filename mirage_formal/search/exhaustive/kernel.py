@@ -182,7 +182,7 @@ class KernelSearch:
         unread = dangling & ~sum(1 << n for n in operands)
         room = min(self.space.max_block_outputs, self._room(unread, left, kernels_left))
         if room < 1:
-            self.tally.prune("use")
+            self.tally.prune("use", "kernel")
             return
         tiles = tuple(
             self.known.loaded(self.tensors[n], how.grid, imap, how.loop, fmap)
@@ -206,16 +206,16 @@ class KernelSearch:
         remaining = dangling & ~sum(1 << n for n in set(op.operands))
         remaining |= ((1 << len(results)) - 1) << first
         if self._room(remaining, left, kernels_left) < 0:
-            self.tally.prune("use")
+            self.tally.prune("use", "kernel")
             return
         if op in self.ops:
-            self.tally.prune("order")
+            self.tally.prune("order", "kernel")
             return
         self.tally.step("states")
         self.ops.append(op)
         self.tensors += results
         if sum(DTensor(t.shape, self.dtype).bytes for t in self.tensors) > self.space.device_bytes:
-            self.tally.prune("memory")
+            self.tally.prune("memory", "kernel")
         else:
             yield from self._complete(remaining)
             if left:

@@ -77,6 +77,7 @@ class Closure:
         index: Number of a class; PRUNED for a class that was.
         producers: For each class, every operator application found that yields it.
         tried: Operator applications tried.
+        diagonals: Classes that were pruned because a term has one index of the kernel under two names.
     """
 
     inputs: int
@@ -84,6 +85,16 @@ class Closure:
     index: dict[BlockClass, ClassId]
     producers: list[list[Producer]]
     tried: int = 0
+    diagonals: int = 0
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many classes were pruned, each once, by the reason."""
+        counts = {
+            "diagonal": self.diagonals,
+            "expression": len(self.index) - len(self.classes) - self.diagonals,
+        }
+        return {reason: count for reason, count in counts.items() if count}
 
 
 _PAIRS = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, *sorted(EXTREMES))
@@ -175,6 +186,7 @@ class Closer:
                 return
             if context.same and self._independent and self._diagonal(cls[0], context.same):
                 out.index[cls] = PRUNED
+                out.diagonals += 1
                 return
             number = out.index[cls] = ClassId(len(out.classes))
             out.classes.append(cls)

@@ -246,6 +246,8 @@ class KernelSolver:
         closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
+        for reason, count in closure.dropped.items():
+            self.tally.prune(reason, "block", count)
         self.tally.check()
         return Solved(closure, costs(closure), reachable_inputs(closure))
 
@@ -265,7 +267,7 @@ class KernelSolver:
             found = self._last[key] = []
             for read in readings:
                 if self._filter and len(readings) == 1 and not self._may_reach(read, frame):
-                    self.tally.prune("filter")
+                    self.tally.prune("filter", "kernel")
                     continue
                 found += self._last_kernels(read, frame)
         return found
@@ -376,7 +378,7 @@ class KernelSolver:
         tensors = [tensor for _, tensor, _ in chosen]
         collapsed = collapse(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
         if collapsed is None:
-            self.tally.prune("parts")
+            self.tally.prune("parts", "kernel")
             return None
         handover, origins = collapsed
         outputs = [self.device_tensor(o.form, o.dims, handover.frame) for o in handover.outputs]
@@ -384,7 +386,7 @@ class KernelSolver:
         if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in kernel.tensors for o in named):
             return None
         if any(o.form in self._raw for o in named):
-            self.tally.prune("copy")
+            self.tally.prune("copy", "kernel")
             return None
         order = sorted(range(len(named)), key=lambda i: (named[i].form, named[i].dims))
         goals = tuple(numbers[i] for i in order)

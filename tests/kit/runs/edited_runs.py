@@ -21,7 +21,7 @@ SAID: Final = tuple(
     for file, fields in {
         "run.json": "source host/* versions/* space/* identity/engine identity/oracle identity/prune identity/target "
         "identity/target_digest identity/space key",
-        "search.jsonl": "*/key */label */attempts */milliseconds */error */times",
+        "search.jsonl": "*/key */label */attempts */milliseconds */error */times */pruned_at",
         "summary.json": "key wall_s recalled workers status most_us candidates/*/outside candidates/*/rounding "
         "rejected/*/reason rejected/*/kind fingerprint_tests",
         "proof.jsonl": "*/z3/milliseconds */cvc5/milliseconds */digits/*/z3/milliseconds */digits/*/cvc5/milliseconds",

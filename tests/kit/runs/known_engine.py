@@ -202,7 +202,7 @@ class KnownEngine:
         candidate = Candidate(self._graphs(program)[unit.index], self.name)
         tally = Tally()
         tally.add("states", 10 + unit.index)
-        tally.prune("shape")
+        tally.prune("shape", "block")
         assert options.accept is not None
         good = isinstance(options.accept(candidate), Probable)
         return UnitResult((candidate,) if good else (), tally.stats())

@@ -24,7 +24,7 @@ from tests.kit.runs.edited_runs import seal_file
 #: Fields that say something about the making of evidence, not about what it shows.
 INFORMATION = {"milliseconds", "version", "galois", "attempts"}
 RUN_INFORMATION = {"source", "host", "versions", "wall_s", "workers", "label", "attempts", "milliseconds", "error"}
-RUN_INFORMATION |= {"outside", "rounding", "recalled", "times"}
+RUN_INFORMATION |= {"outside", "rounding", "recalled", "times", "pruned_at"}
 
 
 def copy(source: Path, target: Path) -> Path:

@@ -198,10 +198,15 @@
       button.addEventListener("click", () => { reveal(inside); one("summary", inside).focus(); inside.scrollIntoView(); });
       about.append(button);
     }
-    const lines = codeOf(graph, graph.dataset.graph, node.dataset.node);
-    if (lines.length) {
-      const button = make("button", "Show its lines of code", { type: "button", class: "to-code" });
-      button.addEventListener("click", () => { reveal(lines[0]); lines[0].focus(); lines[0].scrollIntoView({ block: "center" }); });
+    const sources = new Map();
+    for (const link of codeOf(graph, graph.dataset.graph, node.dataset.node)) {
+      const source = link.closest("details.source");
+      if (!sources.has(source)) sources.set(source, link);
+    }
+    for (const [source, line] of sources) {
+      const name = sources.size > 1 ? `in ${one("summary", source).textContent.split(":")[0]}` : "of code";
+      const button = make("button", `Show its lines ${name}`, { type: "button", class: "to-code" });
+      button.addEventListener("click", () => { reveal(line); line.focus(); line.scrollIntoView({ block: "center" }); });
       about.append(button);
     }
     const found = steps(graph, graph.dataset.graph, node.dataset.node);

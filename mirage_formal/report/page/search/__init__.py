@@ -1,0 +1,1 @@
+"""How a search went, on the page: units, what was pruned, the roofline, searches of a whole program's parts."""
