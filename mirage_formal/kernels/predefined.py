@@ -24,7 +24,7 @@ from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.lowering.boxes import Operand
 from mirage_formal.kernels.lowering.fibres import fibres
-from mirage_formal.kernels.lowering.pointwise import pointwise
+from mirage_formal.kernels.lowering.pointwise import Tensors, pointwise
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.access import listing
 from mirage_formal.kernels.program.distribution import vector
@@ -89,7 +89,7 @@ def operator_program(
     elif family in (Family.REDUCTION, Family.NORM):
         planned = _planned(name, op, operands, result, target)
         return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
-    return _aligned(pointwise(name, op, operands, result, target, params, tile))
+    return _aligned(pointwise(name, op, Tensors(operands, result, params), target, tile))
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:

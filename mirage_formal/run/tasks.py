@@ -124,12 +124,15 @@ def search_unit(task: UnitTask) -> UnitRecord:
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}
     graphs = [candidate.graph for candidate in result.candidates]
-    more = dealt(graphs, job.target, estimate(program, job.target).us)
-    for graph in (*graphs, *more):
+    for graph in graphs:
         whole = graph if longer is None else longer.wrapped(graph)
-        canonical = job.engine in ENGINES and graph not in more
-        record = _found(job, whole, graph if canonical else None)
+        record = _found(job, whole, graph if job.engine in ENGINES else None)
         found[record.digest] = record
+    most = estimate(program, job.target).us
+    if all(one.estimated_us > most for one in found.values()):
+        for graph in dealt(graphs, job.target, most):
+            record = _found(job, graph if longer is None else longer.wrapped(graph), None)
+            found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
     at = stats.pop("pruned_at")
     return UnitRecord(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
@@ -51,29 +51,34 @@ _BLOCKS_PER_SM: Final = 4
 _WARP: Final = 32
 
 
-def pointwise(
-    name: str,
-    op: Op,
-    operands: tuple[Operand, ...],
-    result: DTensor,
-    target: Target,
-    params: tuple[Param, ...],
-    tile: int = 0,
-) -> Program:
+class Tensors(NamedTuple):
+    """The tensors of a kernel.
+
+    Attributes:
+        operands: What it reads.
+        result: What it writes, row-major.
+        params: All of them, as parameters.
+    """
+
+    operands: tuple[Operand, ...]
+    result: DTensor
+    params: tuple[Param, ...]
+
+
+def pointwise(name: str, op: Op, tensors: Tensors, target: Target, tile: int = 0) -> Program:
     """The kernel of an operator that moves or maps elements.
 
     Args:
         name: Its name.
         op: Any operator but a product, a reduction or a norm.
-        operands: What it reads.
-        result: What it writes, row-major.
+        tensors: What it reads and writes.
         target: The GPU that it is for.
-        params: The operands and the result.
         tile: Which of the tiles in which operands that lie across may be read.
 
     Raises:
         UnsupportedError: There are not so many.
     """
+    operands, result, params = tensors
     layout = layout_of(op, operands, result).joined()
     found = transposed(name, op, layout, target, params, tile)
     if found is not None:

@@ -16,6 +16,7 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors
 from mirage_formal.kernels.forms.rewrite import rewritten as changed
 from mirage_formal.kernels.target import Target
+from mirage_formal.run.built.joined import JOINED, joined
 from mirage_formal.run.built.stable import Rewriting, Stable, rewritten, stable
 from mirage_formal.search.thread import fuse_threads
 
@@ -71,6 +72,10 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
         except MirageError:
             continue
         if form.proof is not None and not _slow(change, form.us, slack * own.us):
+            found.setdefault(form.graph, form)
+    if own.proof is None and not own.note and (made := joined(candidate, target)) is not None:
+        form = _form(JOINED, made, target)
+        if form.us <= slack * own.us:
             found.setdefault(form.graph, form)
     first, *others = found.values()
     return [first, *sorted(others, key=lambda form: (form.us, form.name))]

@@ -22,6 +22,10 @@ from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 Rewriting = Callable[[KernelGraph], KernelGraph]
 
 
+#: Operators of a µGraph, and what takes their place; None if they stay.
+_Part = tuple[tuple[int, ...], Other | None]
+
+
 class NotProved(MirageError):
     """The form of a µGraph is not known to be equal to it."""
 
@@ -64,11 +68,27 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
     Raises:
         NotProved: There is such a form, but no such proof.
     """
-    from mirage_formal.claims.refutation.witness import unmet  # loads numerical packages
-
     parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
         return Stable(graph, note=note)
+    return assembled(graph, parts, note)
+
+
+def assembled(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
+    """The form of a µGraph that has others in the places of parts.
+
+    Sound: see ``stable``; nothing rests on where the parts come from.
+
+    Args:
+        graph: The µGraph.
+        parts: Its parts, in an order in which they can be computed, with what takes their places.
+        note: See ``Stable``.
+
+    Raises:
+        NotProved: A proof is refused, or says too little.
+    """
+    from mirage_formal.claims.refutation.witness import unmet  # loads numerical packages
+
     try:
         shown = replaced(graph, parts)
     except ProofError as error:
@@ -82,10 +102,6 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
     if never is not None:
         raise NotProved(f"expected an input at which it is defined: {never.reason}", where="form")
     return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
-
-
-#: Operators of a µGraph, and what takes their place; None if they stay.
-_Part = tuple[tuple[int, ...], Other | None]
 
 
 def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
@@ -118,7 +134,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
                 # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
                 return _whole(graph, rewriting)
             form = after
-        parts.append((run.operators, _proved(piece, form)))
+        parts.append((run.operators, proved(piece, form)))
     return parts, note
 
 
@@ -132,7 +148,7 @@ def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     if isinstance(form, NotStable):
         # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
         return [], f"no running maximum: {form.reason}"
-    return [(tuple(range(len(graph.ops))), _proved(whole, form))], ""
+    return [(tuple(range(len(graph.ops))), proved(whole, form))], ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +186,12 @@ def _singly(graph: KernelGraph) -> tuple[Piece, ...]:
     return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
-def _proved(piece: Piece, form: KernelGraph) -> Other:
-    """The form of a part, with its proof."""
+def proved(piece: Piece, form: KernelGraph) -> Other:
+    """The form of a part, with its proof.
+
+    Raises:
+        NotProved: There is none.
+    """
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 
     verdict = prove(piece.program, form)
@@ -208,4 +228,4 @@ def _answers(text: str) -> str:
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"
 
 
-__all__ = ["NotProved", "Rewriting", "Rewritten", "Stable", "as_it_is", "rewritten", "stable"]
+__all__ = ["NotProved", "Rewriting", "Rewritten", "Stable", "as_it_is", "assembled", "proved", "rewritten", "stable"]

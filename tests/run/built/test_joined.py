@@ -1,0 +1,94 @@
+"""Kernels that read what another one has just written, joined to one: proved, emulated, and only where tiles agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from mirage_formal.emulate.runner import Emulated
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.kernels.target import load_target
+from mirage_formal.meaning import reference
+from mirage_formal.run.built.build import build_form
+from mirage_formal.run.built.forms import forms
+from mirage_formal.run.built.joined import JOINED, joined
+from tests.kit.proofs.claims import Saved, kernel, on, program
+
+H200 = load_target("h200")
+INPUTS = {"X": (16, 64), "W": (64, 128), "H": (16, 32), "U": (32, 128), "B": (1, 128)}
+
+
+def product(g: Graph, x: Tensor, w: Tensor, b: Tensor, *, blocks: int = 4) -> Tensor:
+    """x w + b, by tiles of columns."""
+
+    def body(t: BlockBuilder, x: BlockTensor, w: BlockTensor, b: BlockTensor) -> Saved:
+        return t.forloop_accum(x @ w + b), on(1)
+
+    return kernel(g, (blocks,), [(x, on()), (w, on(1)), (b, on(1))], body)
+
+
+def cell(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    """h u + (x w + b): the second kernel adds what the first one has written."""
+    return product(g, h, u, product(g, x, w, b))
+
+
+def test_two_kernels_on_one_grid_are_one() -> None:
+    graph = program(INPUTS, cell)
+    assert kernel_count(graph) == 2
+    own, *others = forms(graph, H200)
+    (form,) = [one for one in others if one.name == JOINED]
+    assert form.us < own.us
+    (op,) = form.graph.ops
+    assert isinstance(op, GraphDefined)
+    assert len(op.operands) == 5
+    assert form.proof is not None
+    made = build_form(form, graph, H200)
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = [
+        rng.standard_normal(item.tensor.shape).astype(np.float16).astype(float) for item in graph.inputs
+    ]
+    (wanted,), (found,) = reference.run(graph, arrays), Emulated(made)(arrays)
+    assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
+
+
+def other_grid(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    return product(g, h, u, product(g, x, w, b, blocks=8))
+
+
+def read_twice(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    first = product(g, x, w, b)
+    return product(g, h, u, first) + g.exp(first)
+
+
+def whole_rows(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    """The second kernel's blocks read what others have written."""
+
+    def body(t: BlockBuilder, x: BlockTensor, h: BlockTensor, u: BlockTensor) -> Saved:
+        return t.forloop_accum(h @ u + t.max(x, 1)), on(1)
+
+    return kernel(g, (4,), [(product(g, x, w, b), on()), (h, on()), (u, on(1))], body)
+
+
+@pytest.mark.parametrize("body", [other_grid, read_twice, whole_rows])
+def test_what_does_not_fit_stays(body: Callable[..., Tensor]) -> None:
+    graph = program(INPUTS, body)
+    assert joined(graph, H200) is None
+    assert JOINED not in {form.name for form in forms(graph, H200)}
+
+
+def test_views_and_other_kernels_around_them_stay() -> None:
+    def around(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+        return g.exp(g.transpose(cell(g, g.relu(x), w, h, u, b), 0, 1))
+
+    graph: KernelGraph = program(INPUTS, around)
+    made = joined(graph, H200)
+    assert made is not None
+    assert kernel_count(made.graph) == kernel_count(graph) - 1
+    rng = np.random.default_rng(1)
+    arrays = [0.1 * rng.standard_normal(item.tensor.shape) for item in graph.inputs]
+    np.testing.assert_allclose(reference.run(made.graph, arrays)[0], reference.run(graph, arrays)[0], rtol=1e-9)
