@@ -44,7 +44,7 @@ class Table:
     """A GPU whose times a function gives; it counts what it is asked."""
 
     def __init__(self, us: Callable[[TuningPlan, Job], float | str]) -> None:
-        self.machine = Machine("Test", "sm_80", 1)
+        self.machine = Machine("Test", "sm_80", 1, "torch 2.11.0, Triton 3.6.0")
         self.us = us
         self.jobs: list[Job] = []
         self.stop_after = 10**9
@@ -109,6 +109,9 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     found = tuned(made[0], place, device)
     assert found.timed == found.ready == every(place.root)
     assert found.added == every(place.root) - KERNELS
+    assert found.triton is None, "nobody asked for it"
+    assert not any(job.triton for job in device.jobs)
+    assert not (place.root / "triton").exists()
     plan = plan_in(place.root)
     times = {name: one.us for name, one in place.times("Test").items()}
     best = next(batches(plan, composed(plan, times), 2))
