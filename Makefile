@@ -83,10 +83,13 @@ random-programs: $(READY)  ## search random programs as users write them; texts 
 replay: $(READY)  ## search every example and compare what is found and printed with benchmarks/replay.sha256
 	$(BIN)/python -m benchmarks.replay
 
+# Rows that are finished there are not measured again.
+REPRODUCE ?= runs/reproduce
+
 reproduce: $(READY)  ## the paper's search statistics measured again; in runs/reproduce, about 40 minutes
-	$(BIN)/python -m mirage_formal.reproduce table5
-	$(BIN)/python -m mirage_formal.reproduce workloads
-	$(BIN)/python -m mirage_formal.reproduce oracle
+	$(BIN)/python -m mirage_formal.reproduce table5 --out $(REPRODUCE)
+	$(BIN)/python -m mirage_formal.reproduce workloads --out $(REPRODUCE)
+	$(BIN)/python -m mirage_formal.reproduce oracle --out $(REPRODUCE)
 
 emulate-sanitized: $(READY)  ## every example's kernels on the emulator, with ASan and UBSan
 	$(BIN)/python -m benchmarks.emulate_examples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,26 @@ def kept(line: str, mirage: Command) -> None:
 
 def resumed(mirage: Command) -> Ended:
     return mirage(*SEARCH.split(), "--resume" if Path("runs/one/run.json").is_file() else "--force")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_while_check_runs_for_a_report(
+    mirage: Command, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """The process of check ends with it, and no half of a page is there."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Process(subprocess.Popen[str]):
+        def communicate(self, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+            started.append(self)
+            signal.raise_signal(number)
+            return super().communicate(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Process)
+        ended = mirage("report", "run", "--check")
+    assert ended.code == 128 + number, ended
+    assert len(ended.err.splitlines()) <= 20
+    (one,) = started
+    assert one.poll() is not None
+    assert list(Path().glob("*.html*")) == []

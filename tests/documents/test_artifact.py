@@ -107,6 +107,18 @@ def test_rows_look_for_what_their_commands_print() -> None:
     assert "got 0" in rows_of["unknown"].judge(Ran(0, row("**all**", Counter())))
 
 
+def test_no_row_is_judged_by_what_an_earlier_call_has_left() -> None:
+    """Whatever writes into a directory makes all of it again, or finds none there."""
+    kept = 0
+    for claim in CLAIMS:
+        for part in claim.command.split(" && ") if claim.tier != "gpu" else ():
+            for place in re.findall(r"(?:--out |REPRODUCE=)(\S+)", part):
+                kept += 1
+                anew = "--again" in part or "--force" in part or f"rm -rf {place} && " in claim.command
+                assert anew, (claim.name, part)
+    assert kept > 5
+
+
 @pytest.mark.parametrize("tier", ["--kick-tires", "--cpu", "--gpu"])
 def test_tiers_run_their_rows(tier: str) -> None:
     found = {claim.tier for claim in runner.chosen([tier])}
