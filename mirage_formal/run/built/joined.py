@@ -87,11 +87,11 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
         return None
     *others, last = pieces
     results = {piece.result for piece in others}
-    if any(piece.shape != last.shape and not last.behind(results) for piece in others):
+    if any(piece.shape != last.shape and not last.behind(results, carry=True) for piece in others):
         return None
     best: tuple[float, KernelGraph] | None = None
     for each in _turned(pieces):
-        kernel = united(each, graph.outputs)
+        kernel = united(each, graph.outputs, carry=True)
         if kernel is None or any(tensor >= count for tensor in kernel.operands):
             continue
         made = KernelGraph(graph.inputs, (kernel,), (count,))
