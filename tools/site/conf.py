@@ -89,7 +89,8 @@ def moved(text: str, document: Path, parent: Path | None = None) -> str:
 
 def _link(name: str, document: Path) -> str:
     """A bare name of a document as a link, or the name as it stands if there is no such page."""
-    for place in (DOCS.parent / name, document.parent / name, DOCS / name):
+    measured = DOCS / "reference" / name.removeprefix("benchmarks/")  # pages that include benchmarks/results-*.md
+    for place in (DOCS.parent / name, document.parent / name, DOCS / name, measured):
         if place.is_file() and place.is_relative_to(DOCS) and place != document:
             target = os.path.relpath(place, document.parent).replace(os.sep, "/")
             return f"[{name}]({target})"
@@ -140,6 +141,9 @@ def _included(app: Any, path: Path, parent: str, content: list[str]) -> None:
     source = (DOCS / path).resolve()
     if source in _MOVED:
         content[0] = moved(linked(content[0], source), source, _MOVED[source])
+        return
+    if Path(path).parent.name in ("artifact", "benchmarks"):
+        content[0] = linked(content[0], DOCS / "reference" / Path(path).name)
         return
     text = moved(linked(content[0], DOCS.parent / Path(path).name), DOCS.parent / Path(path).name)
     content[0] = re.sub(r"\]\(([\w/]+\.md)\)", lambda found: f"]({_PAGES.get(found[1], found[1])})", text)
