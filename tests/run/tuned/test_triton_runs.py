@@ -119,11 +119,13 @@ def test_torch_sees_the_elements_that_are_drawn(
     np.testing.assert_array_equal(found, 2 * values)
 
 
+@pytest.mark.slow
 def test_results_are_compared_and_what_nobody_writes_is_seen(kernels: Path) -> None:
     found = said(_COMPARED, kernels, kernels.parents[1] / "file.py", TRITON_INTERPRET="1")
     assert found == ["within True", "outside True", "outside True"]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_ahead_is_what_a_launch_looks_for(kernels: Path, tmp_path: Path) -> None:
     found = said(_AHEAD, kernels.parents[1] / "file.py", TRITON_CACHE_DIR=str(tmp_path))
     assert found[:2] == ["''", "True"]
