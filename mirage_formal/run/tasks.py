@@ -40,7 +40,6 @@ from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
 from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
-from mirage_formal.run.dealt import dealt
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
@@ -130,6 +129,8 @@ def search_unit(task: UnitTask) -> UnitRecord:
         found[record.digest] = record
     most = estimate(program, job.target).us
     if all(one.estimated_us > most for one in found.values()):
+        from mirage_formal.run.dealt import dealt  # few units need what it loads
+
         for graph in dealt(graphs, job.target, most):
             record = _found(job, graph if longer is None else longer.wrapped(graph), None)
             found[record.digest] = record
