@@ -19,9 +19,9 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.stable import rewritten as each_rewritten
 
 #: Candidates that are tried: those of the fewest kernels, cheapest first.
-_TRIED: Final = 32
+_TRIED: Final = 12
 #: Results that are kept.
-_KEPT: Final = 4
+_KEPT: Final = 2
 
 
 def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
