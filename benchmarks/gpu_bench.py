@@ -85,7 +85,8 @@ def main() -> int:
     parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help=what)
     options(parser)
     given = parser.parse_args()
-    runs = {run.name: run for run in sorted(given.runs, key=lambda run: example_of(run.name))}
+    named = [run for run in given.runs if not run.name.endswith("-triton")]  # tuning's Triton files, by runs/*
+    runs = {run.name: run for run in sorted(named, key=lambda run: example_of(run.name))}
     taken = (
         {name: triton_of(candidates(run, given.top)) for name, run in runs.items()} if given.backend == "auto" else {}
     )

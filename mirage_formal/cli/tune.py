@@ -69,6 +69,7 @@ def tune_command(
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.device.runtime import device_count
+    from mirage_formal.run.built.triton_files import runs_among
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.tuned.bench import FINALISTS, MOST_KERNELS, Bench, Limits
     from mirage_formal.run.tuned.plans import Place
@@ -84,7 +85,7 @@ def tune_command(
     found = []
     closing = gpu if isinstance(gpu, Child) else contextlib.nullcontext()
     with closing, Pool(workers or default_workers(), PRELOAD) as executor:
-        for root in runs:
+        for root in runs_among(runs):
             with display(progress, "tune") as shown:
                 step = _named(shown.steps(root.name))
                 tuned = tune(root, Bench(where, gpu, executor, step, wanted, limits, backend))

@@ -57,6 +57,14 @@ def test_a_row_for_each_candidate_in_triton_and_the_reason(tuned: Any, tmp_path:
     assert (tmp_path / "run-triton" / "001-a.py").read_text() == "mine"
 
 
+def test_what_an_earlier_call_wrote_beside_a_run_is_not_taken_for_a_run(tuned: Any, tmp_path: Path) -> None:
+    """The shell writes `runs/*` as both directories."""
+    assert tuned(TAKEN, "--backend", "auto").code == 0
+    ended = tuned(TAKEN, "run-triton", "other", "--backend", "auto", "--json")
+    assert ended.code == 0
+    assert [Path(one["run"]).name for one in json.loads(ended.out)["result"]] == ["run", "other"]
+
+
 def test_where_cuda_stays_it_says_so_in_one_line(tuned: Any, tmp_path: Path) -> None:
     ended = tuned(LEFT, "--backend", "auto")
     assert ended.code == 0

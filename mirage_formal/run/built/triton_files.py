@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_formal.errors import RunError
@@ -15,6 +16,12 @@ def default_out(root: Path) -> Path:
     """Where the Triton files of a run are written: beside its directory, which has only what is sealed."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
+
+
+def runs_among(paths: Sequence[Path]) -> list[Path]:
+    """The paths without directories that hold Triton files of others of them: ``runs/*`` names both."""
+    written = {default_out(path) for path in paths}
+    return [path for path in paths if path.absolute() not in written]
 
 
 def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = False) -> list[tuple[str, str]]:

@@ -5,7 +5,8 @@ what another one of them writes takes the block's own tile of it, where the tile
 where the loop runs once: then an accumulator is no more than a step from inside the loop to behind it, so it is left
 out and put in again where the united operators need it. A kernel whose loop runs once and that reads what others of
 them write stands behind any loop: the largest elements of rows of a softmax behind the loop of its product. What else
-it reads is carried there, if a space lists the largest value over a loop: of equal values it is that value.
+it reads is carried there, if a space lists the largest value over a loop: of equal values it is that value. And what a
+kernel carries behind its own loop may be what another one has written behind the same loop: x W + h U + b.
 
 Nothing here is believed: what is united is a candidate like any other, to be proved.
 """
@@ -85,6 +86,15 @@ def united(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = Fal
     return union.kernel(outputs)
 
 
+def _carried(block: BlockGraph) -> set[int]:
+    """Input iterators that the loop does not change and that are only brought behind it."""
+    found = {at for at, iterator in enumerate(block.inputs) if iterator.fmap is None}
+    for op in block.ops:
+        if not isinstance(op, Op) or op.kind is not OpKind.ACCUM_MAX:
+            found.difference_update(op.operands)
+    return found.difference(saver.operand for saver in block.outputs)
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """An operator of the united kernel, applied to nodes; for an input iterator, the tensor in place of operands."""
@@ -108,10 +118,11 @@ class _Union:
         """Take in a kernel; False if it does not fit to those that are there."""
         own: list[int] = []
         behind = self._once or piece.behind(self._written, carry=self._carry)
-        for tensor, iterator in zip(piece.reads, piece.block.inputs, strict=True):
+        carried = set() if behind else _carried(piece.block)
+        for at, (tensor, iterator) in enumerate(zip(piece.reads, piece.block.inputs, strict=True)):
             if tensor in self._written:
                 node, omap = self._written[tensor]
-                if not behind or self._mapped(iterator.imap) != omap:
+                if not (behind or at in carried) or self._mapped(iterator.imap) != omap:
                     return False
                 own.append(node)
             else:
@@ -123,7 +134,9 @@ class _Union:
             if not isinstance(op, Op) or op.results != 1:
                 return False
             operands = tuple(own[i] for i in op.operands)
-            if behind and op.kind is OpKind.ACCUM_SUM:
+            first = op.operands[0]
+            known = first in carried and piece.reads[first] in self._written  # the block has it, behind the loop
+            if known or (behind and op.kind is OpKind.ACCUM_SUM):
                 own.append(operands[0])
                 continue
             if SPECS[op.kind].commutative:

@@ -56,6 +56,38 @@ def test_two_kernels_on_one_grid_are_one() -> None:
     assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 
+def looped(g: Graph, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """x w + b in two steps over what is summed; b comes behind the loop."""
+
+    def body(t: BlockBuilder, x: BlockTensor, w: BlockTensor, b: BlockTensor) -> Saved:
+        return t.forloop_accum(x @ w) + t.forloop_accum_max(b), on(1)
+
+    return kernel(g, (4,), [(x, on(), 1), (w, on(1), 0), (b, on(1))], body, loop=2)
+
+
+def test_what_a_loop_carries_may_be_what_the_other_loop_has_summed() -> None:
+    graph = program(INPUTS, lambda g, x, w, h, u, b: looped(g, h, u, looped(g, x, w, b)))
+    assert kernel_count(graph) == 2
+    made = joined(graph, H200)
+    assert made is not None
+    (op,) = made.graph.ops
+    assert isinstance(op, GraphDefined)
+    assert op.graph.forloop_range == 2
+    assert len(op.operands) == 5
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal(item.tensor.shape) for item in graph.inputs]
+    np.testing.assert_allclose(reference.run(made.graph, arrays)[0], reference.run(graph, arrays)[0], rtol=1e-9)
+
+
+def read_in_the_loop(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    """The second kernel adds the first one's tile behind its loop, and its steps multiply by it."""
+
+    def body(t: BlockBuilder, h: BlockTensor, u: BlockTensor, y: BlockTensor) -> Saved:
+        return t.forloop_accum((h @ u) * y) + t.forloop_accum_max(y), on(1)
+
+    return kernel(g, (4,), [(h, on(), 1), (u, on(1), 0), (looped(g, x, w, b), on(1))], body, loop=2)
+
+
 def other_grid(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
     return product(g, h, u, product(g, x, w, b, blocks=8))
 
@@ -74,7 +106,7 @@ def whole_rows(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) 
     return kernel(g, (4,), [(product(g, x, w, b), on()), (h, on()), (u, on(1))], body)
 
 
-@pytest.mark.parametrize("body", [other_grid, read_twice, whole_rows])
+@pytest.mark.parametrize("body", [other_grid, read_twice, whole_rows, read_in_the_loop])
 def test_what_does_not_fit_stays(body: Callable[..., Tensor]) -> None:
     graph = program(INPUTS, body)
     assert joined(graph, H200) is None
