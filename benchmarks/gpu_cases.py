@@ -316,7 +316,7 @@ class _Triton:
     def __init__(self, case: Case, chosen: Mapping[str, Any], size: int) -> None:
         from mirage_formal.device.measure import TorchRecorder
         from mirage_formal.kernels.triton.options import LaunchOptions
-        from mirage_formal.run.built.triton_calls import loaded
+        from mirage_formal.run.built.triton.calls import loaded
         from mirage_formal.run.tuned.triton.files import texts
 
         (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])

@@ -64,7 +64,7 @@ def _file(job: Job, turn: Any) -> Result:
     import contextlib
     import io
 
-    from mirage_formal.run.built.triton_calls import loaded
+    from mirage_formal.run.built.triton.calls import loaded
 
     said = io.StringIO()
     module = loaded(Path(job["file"]).read_text(encoding="utf-8"))
@@ -175,7 +175,7 @@ def _own_form(directory: Path) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    from mirage_formal.run.built.triton_calls import loaded
+    from mirage_formal.run.built.triton.calls import loaded
 
     return loaded(text)
 
@@ -241,7 +241,7 @@ def write(root: Path, runs: list[Path], most: int, target: str) -> int:
     from mirage_formal.errors import MirageError
     from mirage_formal.kernels.target import load_target
     from mirage_formal.run.built.build import candidates_of
-    from mirage_formal.run.built.triton import triton_program
+    from mirage_formal.run.built.triton.program import triton_program
 
     count = 0
     for run in runs:

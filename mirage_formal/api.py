@@ -27,7 +27,7 @@ from mirage_formal.report.shown import ShownProgram
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.run.built.triton import TritonProgram
+    from mirage_formal.run.built.triton.program import TritonProgram
     from mirage_formal.run.progress import Progress
     from mirage_formal.run.request import Options
     from mirage_formal.run.results.result import Result

@@ -91,7 +91,7 @@ def build_command(
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
     from mirage_formal.device.compile import NVRTC_HINT, available
     from mirage_formal.run.built.build import ARCHS, build_run
-    from mirage_formal.run.built.triton_files import runs_among, write_run
+    from mirage_formal.run.built.triton.files import runs_among, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"

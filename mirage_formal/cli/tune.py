@@ -69,7 +69,7 @@ def tune_command(
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.device.runtime import device_count
-    from mirage_formal.run.built.triton_files import runs_among
+    from mirage_formal.run.built.triton.files import runs_among
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.tuned.bench import FINALISTS, MOST_KERNELS, Bench, Limits
     from mirage_formal.run.tuned.plans import Place
@@ -153,7 +153,7 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 def _written(root: Path, triton: Any) -> str:
     """Where the Triton file is that was taken: beside the run, as those of ``build --backend triton``."""
     from mirage_formal.errors import RunError
-    from mirage_formal.run.built.triton_files import default_out, save
+    from mirage_formal.run.built.triton.files import default_out, save
 
     if triton.backend != "triton":
         return ""

@@ -13,7 +13,7 @@ from mirage_formal.claims.numerics.numerics import draw_all, where_computed
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.run.built.triton_calls import TritonOptimized
+from mirage_formal.run.built.triton.calls import TritonOptimized
 from mirage_formal.run.tuned.child import machine
 from mirage_formal.run.tuned.triton.ahead import Task, compiled
 from mirage_formal.run.tuned.triton.files import TritonText, texts

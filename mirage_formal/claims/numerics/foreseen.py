@@ -114,7 +114,7 @@ def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
         numbers = range(len(values))
         bad = [i for i in numbers if _judged(program, i, results[i], values[i], tolerances[i]) == "outside"]
         if bad:
-            wider = [t + more for t, more in zip(tolerances, drift(graph, arrays, values), strict=True)]
+            wider = [t + more for t, more in zip(tolerances, drift(graph, arrays), strict=True)]
             bad = [i for i in bad if _judged(program, i, results[i], values[i], wider[i]) == "outside"]
         if scale == _USUAL:
             shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))

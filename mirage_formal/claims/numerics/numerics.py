@@ -357,8 +357,7 @@ def _at_scale(
     outputs = [compare(*one, xp) for one in every]
     if any(output.answer == "outside" for output in outputs):
         every = [
-            (*one[:2], one[2] + more, one[3])
-            for one, more in zip(every, drift(candidate, arrays, wanted.values, xp), strict=True)
+            (*one[:2], one[2] + more, one[3]) for one, more in zip(every, drift(candidate, arrays, xp), strict=True)
         ]
         outputs = [
             compare(*one, xp) if had.answer == "outside" else had for one, had in zip(every, outputs, strict=True)

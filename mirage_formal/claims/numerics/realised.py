@@ -20,24 +20,26 @@ from mirage_formal.claims.numerics.single import alone
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
-from mirage_formal.graph.types import DType
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.meaning.walk import evaluate
 
 
 class RealisedDomain(RoundingDomain):
-    """Exact but for the operands of matrix products.
+    """Exact but for what is stored and the operands of matrix products.
 
     Args:
         xp: numpy or cupy.
-        operands: Element type that these are rounded to.
+        operands: Element type that these are rounded to; None rounds nothing.
     """
 
-    def __init__(self, xp: Any, operands: DType) -> None:
+    def __init__(self, xp: Any, operands: DType | None) -> None:
         super().__init__(xp, None)
         self._operands: Final = operands
 
     def stored(self, a: Estimate, dtype: DType) -> Estimate:
         """The values as elements of a type; those beyond its range keep their digits and their exponent."""
+        if self._operands is None:
+            return a
         plain = self.plain(a)
         if not bool((self.xp.abs(plain.mantissa) > LARGEST[dtype]).any()):
             return Estimate(quantised(plain.mantissa, dtype, self.xp))
@@ -45,34 +47,43 @@ class RealisedDomain(RoundingDomain):
 
     def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
         """See ``Domain.matmul``."""
-        if self._operands is not DType.FLOAT32:
+        if self._operands is not None and self._operands is not DType.FLOAT32:
             a, b = self.stored(a, self._operands), self.stored(b, self._operands)
         return super().matmul(a, b, inner)
 
 
-def drift(candidate: KernelGraph, arrays: Sequence[Array], values: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """How far a candidate's outputs are off by its own roundings to element types, taken together.
+
+    Sound: both evaluations are the candidate's, so that nothing by which it differs from a program is tolerated.
 
     Args:
         candidate: The candidate.
         arrays: One float64 array for each input, of values that its element type holds.
-        values: The exact outputs.
         xp: numpy or cupy, whichever made the arrays.
 
     Returns:
         Absolute differences, 0 where one is not finite.
     """
     types = kernel_types(candidate)
-    domain = RealisedDomain(xp, types[0].dtype)
-    tensors = [Estimate(a) for a in arrays]
     with np.errstate(all="ignore"):
-        for op in candidate.ops:
-            moved = isinstance(op, Op) and op.kind in MOVES
-            for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
-                tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
-        found = (domain.plain(tensors[number]).mantissa for number in candidate.outputs)
-        differences = [xp.abs(one - value) for one, value in zip(found, values, strict=True)]
+        exact, found = (
+            _outputs(candidate, types, arrays, RealisedDomain(xp, operands)) for operands in (None, types[0].dtype)
+        )
+        differences = [xp.abs(one - other) for one, other in zip(found, exact, strict=True)]
         return tuple(xp.where(xp.isfinite(one), one, 0.0) for one in differences)
+
+
+def _outputs(
+    candidate: KernelGraph, types: Sequence[DTensor], arrays: Sequence[Array], domain: RealisedDomain
+) -> list[Array]:
+    """A candidate's outputs, kernel by kernel."""
+    tensors = [Estimate(a) for a in arrays]
+    for op in candidate.ops:
+        moved = isinstance(op, Op) and op.kind in MOVES
+        for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
+            tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
+    return [domain.plain(tensors[number]).mantissa for number in candidate.outputs]
 
 
 __all__ = ["RealisedDomain", "drift"]

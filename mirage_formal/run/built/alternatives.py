@@ -18,7 +18,7 @@ from mirage_formal.run.built.build import KernelWarning, build
 from mirage_formal.run.built.values import Built, KernelRefused
 
 if TYPE_CHECKING:
-    from mirage_formal.run.built.triton import TritonProgram
+    from mirage_formal.run.built.triton.program import TritonProgram
 
 #: Name of the program itself behind the candidates.
 UNFUSED: Final = "unfused"
@@ -48,7 +48,7 @@ class Alternatives:
     @cached_property
     def in_triton(self) -> Optimized:
         """The program as the Triton file computes it."""
-        from mirage_formal.run.built.triton_calls import TritonOptimized
+        from mirage_formal.run.built.triton.calls import TritonOptimized
 
         otherwise = None if self._file is None else self.optimized
         return TritonOptimized(self._program, self.triton_source, otherwise)
@@ -59,7 +59,7 @@ class Alternatives:
 
     def triton(self) -> TritonProgram:
         """The Triton file of the first candidate that has one; see ``run.built.triton.first_program``."""
-        from mirage_formal.run.built.triton import first_program
+        from mirage_formal.run.built.triton.program import first_program
 
         return first_program([(n, graph_of(data)) for n, data in self._candidates], self._program, self._target)
 

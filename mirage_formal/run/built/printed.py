@@ -14,7 +14,7 @@ from mirage_formal.frontend.mirage_api.table import refused
 from mirage_formal.graph.graph import KernelGraph
 
 if TYPE_CHECKING:
-    from mirage_formal.run.built.triton import TritonProgram
+    from mirage_formal.run.built.triton.program import TritonProgram
     from mirage_formal.run.built.written import CudaProgram
 
 #: Options of the reference system's code generator that have no meaning here.
@@ -72,7 +72,7 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_triton_program: expected a kernel graph, got {type(graph).__name__}"
         raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
-    from mirage_formal.run.built.triton import triton_program
+    from mirage_formal.run.built.triton.program import triton_program
     from mirage_formal.run.built.written import target_of
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph

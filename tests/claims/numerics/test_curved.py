@@ -149,3 +149,17 @@ def test_what_roundings_do_together_excuses_no_kernel_that_leaves_something_out(
 
         record = check(program, candidate, "", run, device="x", inputs=Inputs(scales=(0.1,)))
         assert record.answer == "outside", key
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_what_a_candidate_computes_instead_of_its_program_is_not_tolerated(scale: float) -> None:
+    """A kernel that does what its µGraph says is outside where the µGraph is not the program."""
+    inputs = {"X": (16, 32), "W": (32, 8)}
+    program = program_of(inputs, lambda g, x, w: g.rms_norm(x) @ w)
+    candidate = program_of(inputs, lambda g, x, w: x @ w)
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        return [quantised(arrays[0] @ arrays[1], DType.FLOAT16, np)]
+
+    record = check(program, candidate, "", run, device="x", inputs=Inputs(scales=(scale,)))
+    assert record.answer == "outside"

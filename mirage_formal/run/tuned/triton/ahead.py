@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.built.triton_calls import loaded
+from mirage_formal.run.built.triton.calls import loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, read, sha256, unsealed
-from mirage_formal.run.built.triton import TITLE
+from mirage_formal.run.built.triton.program import TITLE
 from mirage_formal.run.built.values import KernelRefused
 
 #: Factors of warps, and stages, that are tried.

@@ -8,7 +8,7 @@ from pathlib import Path
 from mirage_formal.errors import RunError
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.built.build import candidates_of
-from mirage_formal.run.built.triton import triton_program
+from mirage_formal.run.built.triton.program import triton_program
 from mirage_formal.run.built.values import KernelRefused
 
 

@@ -1,0 +1,1 @@
+"""Candidates as files of Triton: made, called, written beside a run."""
