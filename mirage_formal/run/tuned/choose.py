@@ -49,10 +49,11 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     A further kernel is as good as the best candidate that has it: by the ratio of this one's time to the least of as
     many kernels, then by the place of the schedule. The cost model tells candidates of different numbers of kernels
     apart less well, so the best of each number count as good, unless they are behind by more than half. A candidate's
-    time is the sum of its kernels' where all have one, and the cost model's estimate otherwise, scaled by what the
-    model is off by in the median. Without times, the first schedules of the best candidates' kernels come first, so
-    that there is always something to put together; with times, further schedules of the candidates that are the fastest
-    so far.
+    time is the sum of its kernels' where all have one, and otherwise the cost model's estimate, scaled by what the model
+    is off by in the median for candidates of the same form and number of kernels; where there are none, by the least of
+    these factors, so that every form gets its turn. Without times, the first schedules of the best candidates' kernels
+    come first, so that there is always something to put together; with times, further schedules of the candidates that
+    are the fastest so far.
 
     Args:
         plan: The plan.
@@ -61,10 +62,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     """
     if not plan.candidates:
         return []
-    times = {key: us for key, us in tried.items() if us is not None}
-    sums = {one.candidate: one.us for one in composed(plan, times)}
-    scale = median(us / max(plan.candidates[at].us, _LEAST) for at, us in sums.items()) if sums else 1.0
-    expected = [sums.get(at, one.us * scale) for at, one in enumerate(plan.candidates)]
+    expected = _expected(plan, {key: us for key, us in tried.items() if us is not None})
     best: dict[int, float] = {}
     for one, us in zip(plan.candidates, expected, strict=True):
         best[len(one.pieces)] = min(best.get(len(one.pieces), us), us)
@@ -86,6 +84,21 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     first = [*done, *(at for at in whole if at not in done)]
     rest = [at for at in ordered if at not in {*first, *beside}]
     return [*first, *rest[: max(0, most - len(first))], *beside]
+
+
+def _expected(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
+    """For each candidate the sum of its kernels' times, or what is expected of it; see ``in_order``."""
+    sums = {one.candidate: one.us for one in composed(plan, times)}
+    factors: dict[tuple[str, int], list[float]] = {}
+    for at, us in sums.items():
+        factors.setdefault(_kind(plan.candidates[at]), []).append(us / max(plan.candidates[at].us, _LEAST))
+    scales = {kind: median(found) for kind, found in factors.items()}
+    other = min(scales.values(), default=1.0)
+    return [sums.get(at, one.us * scales.get(_kind(one), other)) for at, one in enumerate(plan.candidates)]
+
+
+def _kind(one: CandidatePlan) -> tuple[str, int]:
+    return one.form, len(one.pieces)
 
 
 def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:

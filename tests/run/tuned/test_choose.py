@@ -47,6 +47,20 @@ def test_the_order_of_kernels_and_what_is_close() -> None:
     assert close(plan, times, 3, 1.0) == [(1, 1), (2, 0), (0, 1)]
 
 
+def test_a_form_of_which_nothing_was_timed_gets_its_turn() -> None:
+    """What the model is off by for two forms says little of a third one."""
+    pieces = tuple(
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(4))) for n in range(5)
+    )
+    one = [CandidatePlan(f"{n}", "", 10.0, (n,), (0,)) for n in range(2)]
+    candidates = (*one, CandidatePlan("2", "split", 11.0, (2,), (0,)), CandidatePlan("3", "products", 19.0, (3,), (0,)))
+    plan = TuningPlan("run", "sm_80", (*candidates, CandidatePlan("4", "split", 30.0, (4,), (0,))), pieces)
+    tried = {"p0.0": 20.0, "p1.0": 20.0, "p3.0": 19.0}
+    assert in_order(plan, 4, tried)[3] == (2, 0), "half of what the model says of the plain form"
+    # Of the form itself the model is off by as much.
+    assert in_order(plan, 5, {**tried, "p4.0": 60.0})[4] == (3, 1)
+
+
 def kinds_of_candidates() -> TuningPlan:
     """Five fused kernels by estimate the best; then one kernel and a library's product; then all one by one."""
     pieces = tuple(
