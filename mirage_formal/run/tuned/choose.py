@@ -49,11 +49,11 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     A further kernel is as good as the best candidate that has it: by the ratio of this one's time to the least of as
     many kernels, then by the place of the schedule. The cost model tells candidates of different numbers of kernels
     apart less well, so the best of each number count as good, unless they are behind by more than half. A candidate's
-    time is the sum of its kernels' where all have one, and otherwise the cost model's estimate, scaled by what the model
-    is off by in the median for candidates of the same form and number of kernels; where there are none, by the least of
-    these factors, so that every form gets its turn. Without times, the first schedules of the best candidates' kernels
-    come first, so that there is always something to put together; with times, further schedules of the candidates that
-    are the fastest so far.
+    time is the sum of its kernels' where all have one, and otherwise the cost model's estimate, scaled by what the
+    model is off by in the median for candidates of the same form and number of kernels; where there are none, by the
+    least of these factors, so that every form gets its turn. Without times, the first schedules of the best candidates'
+    kernels come first, so that there is always something to put together; with times, further schedules of the
+    candidates that are the fastest so far.
 
     Args:
         plan: The plan.
