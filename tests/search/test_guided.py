@@ -22,6 +22,7 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 from tests.kit.runs.differential_kit import latent
+from tests.kit.sampled import THOROUGH
 
 
 def _input(name: str, *shape: int) -> Input:
@@ -157,7 +158,7 @@ def test_rms_norm_is_divided_after_the_product_in_one_kernel() -> None:
     assert any({OpKind.MATMUL, OpKind.DIV} <= _kinds(g)[0] for g in fused)
 
 
-@pytest.mark.parametrize("name", ["norm", pytest.param("attention", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["norm", *(["attention"] if THOROUGH else [])])
 def test_carrying_every_part_by_itself_changes_no_candidate(name: str) -> None:
     program, ops = (rms_linear(2, 8, 2), 4) if name == "norm" else (attention(1, 2, 2, 4), 6)
     space = load_space("tiny").with_overrides(max_kernel_ops=2, max_block_ops=ops, franges=[2])

@@ -106,8 +106,8 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     mf.optimize(model, given, workers=1, time_limit=60)
     told: list[Any] = []
 
-    def fastest(results: Any, root: Path, count: int, device: Any, place: Any = None, seconds: Any = None) -> Any:
-        told.append((root.is_dir(), seconds))
+    def fastest(results: Any, root: Path, wanted: Any, device: Any, place: Any = None) -> Any:
+        told.append((root.is_dir(), wanted.seconds))
         return list(results)[::-1]
 
     def none(*_: Any) -> Any:
