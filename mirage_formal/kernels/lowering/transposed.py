@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Final
 
@@ -71,41 +71,40 @@ def transposed(
         params: The operands and the result.
         number: Which of the tiles that may be tried; 0 is the one that is expected to be best.
     """
-    tiles = _tiles(layout, target, params)
-    if number >= len(tiles):
-        return None
-    tile, grid = tiles[number]
-    return _Writer(op, layout, tile, grid, params, _staged(layout)).program(name)
+    staged = _staged(layout)
+    found = next(islice(_tiles(layout, staged, target, params), number, None), None)
+    return None if found is None else _Writer(op, layout, *found, params, staged).program(name)
 
 
 #: Blocks along each axis of a grid, and the dims of the result that it goes along.
 _Grid = list[tuple[int, tuple[int, ...]]]
 
 
-def _tiles(layout: Layout, target: Target, params: tuple[Param, ...]) -> list[tuple[Shape, _Grid]]:
-    """The tiles that may be tried, each with its grid, the likeliest first; none if it has none of them.
+def _tiles(
+    layout: Layout, staged: Sequence[tuple[Box, ...]], target: Target, params: tuple[Param, ...]
+) -> Iterator[tuple[Shape, _Grid]]:
+    """The tiles that may be tried, each with its grid, the likeliest first; none if that one does not fit.
 
     The others have longer runs along the result, of which each end may be a part of a sector, along the operand, or
     both, or shorter ones.
     """
-    found = _staged(layout)
-    if not found or prod(layout.shape) < _FEW:
-        return []
+    if not staged or prod(layout.shape) < _FEW:
+        return
     size = min(param.dtype.bytes for param in params)
-    orders = [_order(boxes[0]) for boxes in found]
+    orders = [_order(boxes[0]) for boxes in staged]
     run = _longest_run(layout, orders, size, target.sms)
-    bytes_ = sum(params[boxes[0].operand].dtype.bytes for boxes in found)
-    tiles: dict[Shape, _Grid] = {}
+    bytes_ = sum(params[boxes[0].operand].dtype.bytes for boxes in staged)
+    tried: set[Shape] = set()
     for along, across in _RUNS:
         tile = _with_runs(layout.shape, orders, max(1, int(run * along)), max(1, int(run * across)))
         grid = _grid(layout.shape, tile, target.limits.grid[1])
-        small = prod(tile) * bytes_ <= _SHARED_BYTES and prod(tile) >= _FEW
-        fits = all(n <= most for (n, _), most in zip(grid, target.limits.grid, strict=True))
-        if along == across == 1 and not (prod(tile) * bytes_ <= _SHARED_BYTES and fits):
-            return []
-        if (small and fits) or along == across == 1:
-            tiles.setdefault(tile, grid)
-    return list(tiles.items())
+        fits = prod(tile) * bytes_ <= _SHARED_BYTES
+        fits = fits and all(n <= most for (n, _), most in zip(grid, target.limits.grid, strict=True))
+        if not tried and not fits:
+            return
+        if not tried or (fits and prod(tile) >= _FEW and tile not in tried):
+            yield tile, grid
+        tried.add(tile)
 
 
 # --- what lies across ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,
@@ -189,10 +190,10 @@ def _triton(found: TritonRecord) -> str:
     count = f"{len(found.tried)} file{'s' if len(found.tried) != 1 else ''} tried"
     chosen = next((one for one in found.tried if one.sha256 == found.chosen), None)
     if chosen is not None and found.us is not None and found.cuda_us is not None:
-        stages = "own stages" if chosen.stages is None else f"{chosen.stages} stages"
+        options = LaunchOptions(chosen.warps, chosen.stages)
         times = f"{found.us:.2f} µs, the run's fastest CUDA kernels {found.cuda_us:.2f} µs in turns with it"
         won = "taken, tested and not proved safe" if found.backend == "triton" else "not taken"
-        return f"{times}; warps x{chosen.warps:g}, {stages}; {won}; {count}"
+        return f"{times}; {options}; {won}; {count}"
     if timed:
         return f"{timed[0]:.2f} µs, not taken; {count}"
     return "; ".join(one for one in (found.reason, count if found.tried else "") if one)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -15,13 +14,13 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import (
     KERNELS,
-    LEVELS,
     MANIFEST_FILE,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
     CandidateRecord,
     Identity,
+    LevelName,
     RunRecord,
     SummaryRecord,
     TargetRecord,
@@ -39,6 +38,7 @@ from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.searched import Search, Unit
+from mirage_formal.search.engine import added, by_reason
 
 #: Bytes of a journal that is read.
 _JOURNAL: Final = 32 << 20
@@ -156,7 +156,7 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
     units: list[Unit] = []
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()
-    pruned_at: Counter[tuple[str, str]] = Counter()
+    pruned_at: dict[LevelName, dict[str, int]] = {}
     if source.there(SEARCH_FILE):
         with source.reading(SEARCH_FILE):
             last: dict[int, UnitRecord] = {}
@@ -169,11 +169,8 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
-                levels: Counter[tuple[str, str]] = Counter()
-                for at, reasons in one.pruned_at.items():
-                    levels.update({(at, reason): count for reason, count in reasons.items()})
-                pruned_at.update(levels)
-                if levels and _together(levels) != one.pruned:
+                pruned_at = added(pruned_at, one.pruned_at)
+                if one.pruned_at and by_reason(one.pruned_at) != one.pruned:
                     source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
                 units.append(unit_of(source, one))
     if summary is not None:
@@ -196,20 +193,12 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=course(units),
         pruned_at=tuple(
-            (level, reason, pruned_at[level, reason])
-            for level in LEVELS
-            for reason in sorted(pruned)
-            if (level, reason) in pruned_at
+            (level, reason, count)
+            for level, reasons in pruned_at.items()
+            for reason, count in reasons.items()
+            if reason in pruned
         ),
     )
-
-
-def _together(levels: Mapping[tuple[str, str], int]) -> Counter[str]:
-    """Counts of all levels together, by reason."""
-    found: Counter[str] = Counter()
-    for (_, reason), count in levels.items():
-        found[reason] += count
-    return found
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:

@@ -8,19 +8,18 @@ device memory less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import product
 from typing import Final
 
 from mirage_formal.check.whole.parts import Other, partition, taken_out
-from mirage_formal.errors import GraphError
-from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.edit import inlined
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.stable.together import Together, runs
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.stable import NotProved, Stable, assembled, proved
-from mirage_formal.search.united.union import Piece, turned, united
+from mirage_formal.search.united.union import Piece, turned, united_graph
 
 #: The name of the form.
 JOINED: Final = "joined"
@@ -89,28 +88,12 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
     results = {piece.result for piece in others}
     if any(piece.shape != last.shape and not last.behind(results, carry=True) for piece in others):
         return None
-    best: tuple[float, KernelGraph] | None = None
-    for each in _turned(pieces):
-        kernel = united(each, graph.outputs, carry=True)
-        if kernel is None or any(tensor >= count for tensor in kernel.operands):
-            continue
-        made = KernelGraph(graph.inputs, (kernel,), (count,))
-        try:
-            types = kernel_types(made)
-        except GraphError:
-            continue
-        if shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= target.limits.shared_bytes_per_block:
-            us = estimate(made, target).us
-            best = min((us, made), best or (us, made), key=lambda one: one[0])
-    return None if best is None or best[0] >= estimate(graph, target).us else best[1]
-
-
-def _turned(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The kernels with the grid axes of all but the first in every order that fits."""
-    found = [[pieces[0]]]
-    for piece in pieces[1:]:
-        found = [[*sofar, one] for sofar in found for one in turned(piece, pieces[0].block.grid)]
-    yield from found
+    most = target.limits.shared_bytes_per_block
+    turns = product(*([piece] if piece is pieces[0] else turned(piece, pieces[0].block.grid) for piece in pieces))
+    graphs = (united_graph(graph.inputs, each, graph.outputs, most, carry=True) for each in turns)
+    made = [(estimate(one, target).us, one) for one in graphs if one is not None]
+    us, best = min(made, key=lambda one: one[0], default=(0.0, None))
+    return None if best is None or us >= estimate(graph, target).us else best
 
 
 __all__ = ["JOINED", "joined"]

@@ -18,9 +18,9 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from mirage_formal.errors import GraphError, UnsupportedError
+from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
-from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import inlined
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -31,7 +31,7 @@ from mirage_formal.search.space import SearchSpace
 from mirage_formal.search.united.mirrored import is_mirrored, mirrored
 from mirage_formal.search.united.outputs import require_outputs
 from mirage_formal.search.united.slices import Slice, slices
-from mirage_formal.search.united.union import Piece, turned, united
+from mirage_formal.search.united.union import Piece, turned, united_graph
 from mirage_formal.search.united.written_out import WrittenOutEngine
 
 #: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
@@ -222,17 +222,8 @@ def _graph(
     results = {piece.result for piece in pieces}
     if any(i >= len(program.inputs) and i not in results for piece in pieces for i in piece.reads):
         return None  # reads an output that a kernel behind it computes
-    kernel = united(pieces, outputs, carry=OpKind.ACCUM_MAX in space.block_ops)
-    if kernel is None or any(i >= len(program.inputs) for i in kernel.operands):
-        return None
-    base = len(program.inputs)
-    graph = KernelGraph(program.inputs, (kernel,), tuple(range(base, base + len(outputs))))
-    try:
-        types = kernel_types(graph)
-    except GraphError:
-        return None
-    fits = shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= space.limits.shared_bytes
-    return graph if fits else None
+    carry = OpKind.ACCUM_MAX in space.block_ops
+    return united_graph(program.inputs, pieces, outputs, space.limits.shared_bytes, carry=carry)
 
 
 def _bytes_read(graph: KernelGraph) -> float:

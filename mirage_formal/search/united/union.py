@@ -17,7 +17,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, Op, OutputSaver
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import Dim3, DimMap
 
@@ -84,6 +86,29 @@ def united(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = Fal
     if not all(union.add(piece) for piece in pieces):
         return None
     return union.kernel(outputs)
+
+
+def united_graph(
+    inputs: tuple[Input, ...], pieces: Sequence[Piece], outputs: Sequence[int], most_bytes: int, *, carry: bool
+) -> KernelGraph | None:
+    """The union of kernels as a graph; None if they do not fit together, or are not well-formed as one.
+
+    Args:
+        inputs: Of the program, which is all that the kernel may read.
+        pieces: See ``united``.
+        outputs: See ``united``.
+        most_bytes: Shared memory that a block has.
+        carry: See ``united``.
+    """
+    kernel = united(pieces, outputs, carry=carry)
+    if kernel is None or any(tensor >= len(inputs) for tensor in kernel.operands):
+        return None
+    graph = KernelGraph(inputs, (kernel,), tuple(range(len(inputs), len(inputs) + len(outputs))))
+    try:
+        types = kernel_types(graph)
+    except GraphError:
+        return None
+    return graph if shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= most_bytes else None
 
 
 def _carried(block: BlockGraph) -> set[int]:
@@ -226,4 +251,4 @@ class _Maker:
         return GraphDefined(tuple(self._reads), block)
 
 
-__all__ = ["Piece", "turned", "united"]
+__all__ = ["Piece", "turned", "united", "united_graph"]

@@ -142,8 +142,9 @@ def _replaced(
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
         return _module(found, graph, module, inputs)
 
-    made = build(operators) if operators else None
-    if timing is not None:
+    if timing is None:
+        made = build(operators) if operators else None
+    else:
         made, report = settled(operators, report, build, module, inputs, timing)
     REPORTS.append(report)
     del REPORTS[:-_MOST_REPORTS]

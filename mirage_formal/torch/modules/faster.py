@@ -66,21 +66,28 @@ def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Co
     calls = []
     for chosen in ({number: operator.overload}, {}):
         graph, inputs = alone(imported, number, chosen)
-        try:
-            calls.append(_apart(compile, graph, inputs))
-        except Exception:  # a compiler's own
-            return None
-    return compared(calls[0], calls[1], inputs)
+        calls.append(_apart(graph, inputs, compile))
+    return _compared(calls[0], calls[1], inputs)
 
 
-def _apart(compile: Compile, graph: Graph | GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph compiled by itself, as if nothing else was being compiled; the graph stays as it is."""
+def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
+    """A graph compiled by itself, as if nothing else was being compiled; it stays as it is. None where it cannot be."""
     owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
     copy = Graph()
     own = graph.graph if isinstance(graph, GraphModule) else graph
     copy.output(copy.graph_copy(own, {}))
     with torch.no_grad(), torch._guards.tracing(None):
-        return compile(GraphModule(owner, copy), list(inputs))
+        try:
+            return compile(GraphModule(owner, copy), list(inputs))
+        except Exception:  # a compiler's own
+            return None
+
+
+def _compared(
+    ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
+) -> Timed | None:
+    """Times of both in turns; None where one could not be compiled, or cannot be timed."""
+    return None if ours is None or theirs is None else compared(ours, theirs, inputs)
 
 
 def settled(
@@ -102,9 +109,10 @@ def settled(
         compile: What compiles both.
     """
     left = dict(operators)
+    theirs = _apart(without, inputs, compile) if left else None
     while left:
         made = build(left)
-        found = _whole(made, without, inputs, compile)
+        found = _compared(_apart(made, inputs, compile), theirs, inputs)
         if found is None:
             return made, report
         rows = [row for row in report.regions if row.numbers[0] in left]
@@ -130,15 +138,6 @@ def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
     """A report with something else in one of its rows."""
     regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
     return dataclasses.replace(report, regions=tuple(regions))
-
-
-def _whole(ours: GraphModule, theirs: GraphModule, inputs: Sequence[Any], compile: Compile) -> Timed | None:
-    """A graph with operators beside the one without; None where one cannot be compiled or timed."""
-    try:
-        calls = [_apart(compile, graph, inputs) for graph in (ours, theirs)]
-    except Exception:  # a compiler's own
-        return None
-    return compared(calls[0], calls[1], inputs)
 
 
 __all__ = ["Compile", "as_it_is", "faster_regions", "on_this_gpu", "settled"]
