@@ -123,3 +123,23 @@ def test_it_is_found_by_its_name(tmp_path: Path) -> None:
     report = backend.REPORTS[-1]
     assert isinstance(report, Report)
     assert [region.kept for region in report.regions] == [""]
+
+
+def test_a_region_of_two_graphs_has_two_directories(tmp_path: Path) -> None:
+    """Its share of the time is another in another graph, so that it may be searched again."""
+    torch._dynamo.reset()
+    x, weight = torch.randn(4, 32), torch.randn(32, 32)
+    given = options(tmp_path, cache=False)
+
+    def product(x: Any) -> Any:
+        return torch.relu(x @ weight) * 2
+
+    def twice(x: Any) -> Any:
+        return product(x), torch.cumsum(x, -1)
+
+    with torch.no_grad():
+        for function in (product, twice):
+            run = torch.compile(function, backend=backend.mirage_formal, options=given, fullgraph=True)
+            torch.testing.assert_close(run(x), function(x))
+    first, second = sorted(path.name for path in tmp_path.iterdir())
+    assert second == f"{first}-2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,9 @@ _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 
+#: Directories of searches of this process.
+_WRITTEN: Final[set[Path]] = set()
+
 #: What became of programs, by their digests without names.
 Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
@@ -46,7 +50,7 @@ def choose(
     Args:
         imported: The import.
         asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each has the part of what is
-            left that corresponds to what it may gain. ``out`` is a directory with one for each region.
+            left that corresponds to what it may gain. ``out`` is a directory with one for each search of a region.
         known: What became of the regions of other imports, which are not searched again; that of these is added.
 
     Returns:
@@ -120,7 +124,7 @@ def _searched(
     given: Any = dict(asked, time_limit=share)
     earlier: Any = dict(asked, time_limit=planned)
     if asked.get("out") is not None:
-        given["out"] = Path(asked["out"]) / f"region-{report.digest[:12]}"
+        given["out"] = _place(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
         results = stored_results(region.graph, earlier)
         if results is None and share is not None and share < _LEAST_S:
@@ -147,6 +151,14 @@ def _searched(
         except MirageError as error:
             return dataclasses.replace(report, kept=error.what), None
     return report, operator
+
+
+def _place(first: Path) -> Path:
+    """A region's directory; with a number where this process searched the region before, as of another graph."""
+    later = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    place = next(place for place in itertools.chain([first], later) if place not in _WRITTEN or not place.exists())
+    _WRITTEN.add(place)
+    return place
 
 
 def _device(imported: Imported, region: Region) -> str:
