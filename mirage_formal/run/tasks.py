@@ -7,6 +7,7 @@ another worker at any time. What is expensive and shared by tasks of one job is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, reduce
 from importlib import import_module
@@ -99,14 +100,17 @@ def plan(job: Job) -> list[Unit]:
     """The units of a job, with those of its program at rounded extents if it has awkward ones; both first ones first.
 
     The first unit of a search is the one that has something soonest.
+
+    Raises:
+        UnsupportedError: The engine does not take the program.
     """
     engine, program = engine_of(job), job.sought.program
     units = engine.units(program, job.space, job.options)
     if (longer := rounded(program)) is not None:
-        padded = [
-            msgspec.structs.replace(unit, label=f"{PADDED}{unit.label}")
-            for unit in engine.units(longer.program, job.space, job.options)
-        ]
+        padded: list[Unit] = []
+        with suppress(UnsupportedError):  # one that is computed by its own operators alone may not be searched longer
+            padded = engine.units(longer.program, job.space, job.options)
+        padded = [msgspec.structs.replace(unit, label=f"{PADDED}{unit.label}") for unit in padded]
         units = [*units[:1], *padded[:1], *units[1:], *padded[1:]]
     return [msgspec.structs.replace(unit, index=index) for index, unit in enumerate(units)]
 

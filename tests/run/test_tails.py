@@ -118,3 +118,12 @@ def test_units_are_added_behind_the_program_s_own() -> None:
     assert any(kinds)
     assert kinds == sorted(kinds)
     assert [unit.index for unit in longer] == list(range(len(longer)))
+
+
+def test_a_program_that_is_not_searched_at_longer_extents_is_searched_at_its_own() -> None:
+    """A softmax along one element has no normal form; at longer extents no tile of the program's operators fits."""
+    graph = mf.new_kernel_graph()
+    x = graph.new_input((138, 77, 39), mf.float16, name="x")
+    graph.mark_output(graph.softmax(graph.mean(graph.mean(x, 0), 1), 1))
+    units = plan(make_job(graph.freeze(), Settings(longer=True)))
+    assert [unit.label for unit in units] == ["one kernel of the program's operators"]

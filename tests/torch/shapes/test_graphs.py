@@ -124,9 +124,7 @@ def test_mistakes_are_said() -> None:
 
 
 @pytest.mark.slow
-def test_generate_with_a_dynamic_cache(
-    searches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generate_with_a_dynamic_cache(searches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 tokens of a Llama with random weights.
 
     Two graphs have the same small region; it is asked for by both, as the first has less time for it.
