@@ -203,8 +203,9 @@ class _Running:
 def _session_mib(session: int) -> float:
     """Memory of all processes of a session, what they share counted once; 0 where there is no /proc."""
     total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end while it is read.
+    place = Path("/proc")
+    # Not glob, which looks at what it finds: a process may end meanwhile, and while it is read.
+    for stat in [place / name / "stat" for name in (os.listdir(place) if place.is_dir() else ()) if name.isdigit()]:
         with suppress(OSError, ValueError, IndexError):
             # The name, in brackets, may hold anything; behind it: state, parent, group, session.
             if int(stat.read_text().rpartition(")")[2].split()[3]) != session:

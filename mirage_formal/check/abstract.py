@@ -9,9 +9,11 @@ is the sum of the parts' products; after that, and wherever it is shown, it is t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import partial, reduce
 from math import prod
+from typing import Final
 
 from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
@@ -23,6 +25,11 @@ from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, u
 
 #: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]
+
+#: The function, in expressions for counting, that is applied to a + b where an element is one of a or one of b.
+EITHER: Final = "either"
+#: What becomes of two parts that cannot be told apart any longer: they are added up.
+_TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETHER", default=add)
 
 #: Elementwise functions about which no equation is known.
 _OPAQUE = (
@@ -60,8 +67,15 @@ def parts(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
 
 
 def output_parts(graph: KernelGraph) -> list[Expr]:
-    """Abstract expressions of the parts of a program's outputs: one of each, but for concatenations."""
-    terms, _ = _read(graph)
+    """Abstract expressions of the parts of a program's outputs: one of each, but for concatenations.
+
+    Where parts cannot be told apart any longer, an element is that of one of them: EITHER of their sum, not the sum.
+    """
+    token = _TOGETHER.set(lambda a, b: unary(EITHER, add(a, b)))
+    try:
+        terms, _ = _read(graph)
+    finally:
+        _TOGETHER.reset(token)
     return [term for i in graph.outputs for _, term in terms[i][1]]
 
 
@@ -113,8 +127,8 @@ def _one(term: Expr) -> Parts:
 
 
 def _whole(value: Parts) -> Expr:
-    """The term of a tensor: that of its parts, added up."""
-    return reduce(add, (term for _, term in value[1]))
+    """The term of a tensor: that of its parts, put together."""
+    return reduce(_TOGETHER.get(), (term for _, term in value[1]))
 
 
 def _cut(value: Parts, dims: Sequence[int | None]) -> Parts:

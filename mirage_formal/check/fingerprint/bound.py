@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import log2
 from typing import NamedTuple
 
+from mirage_formal.check.abstract import EITHER
 from mirage_formal.errors import FormatError
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
 
@@ -86,6 +87,8 @@ def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quot
             return _times(known[a][0], known[b][1]), _times(known[a][1], known[b][0])
         case Sum(extent, a):
             return _summed(known[a], extent)
+        case Unary(function, Add(a, b)) if function == EITHER:
+            return _larger(known[a], known[b])
         case Unary("exp", a):
             return _exponential(known[a], faults)
         case Unary("silu", a):
@@ -98,16 +101,21 @@ def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quot
     return _ONE, _ONE
 
 
+def _larger(*either: _Quotient) -> _Quotient:
+    """Bounds that hold for each of some quotients."""
+
+    def largest(side: int) -> Terms:
+        return Terms(*(max(values) for values in zip(_ONE, *(one[side] for one in either), strict=True)))
+
+    return largest(0), largest(1)
+
+
 def _bounds(outputs: Sequence[Expr], faults: list[str]) -> _Quotient:
     """Bounds that hold for each of the outputs."""
     known: dict[Expr, _Quotient] = {}
     for node in postorder(outputs):
         known[node] = _quotient(node, known, faults)
-
-    def largest(side: int) -> Terms:
-        return Terms(*(max(values) for values in zip(_ONE, *(known[e][side] for e in outputs), strict=True)))
-
-    return largest(0), largest(1)
+    return _larger(*(known[e] for e in outputs))
 
 
 def check_bound(
