@@ -4,7 +4,7 @@ Maxima that do not matter. Programs subtract the largest element of a row before
 stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
 for m = max x as for any other number. A search would have to find the same maximum in every candidate; without it, it
 finds the kernels of the plain form, for which a running maximum is derived again when they are generated
-(``kernels.stable``).
+(``kernels.stable``). The maximum of one element is that element.
 
 Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its
 result as an input. Where views stand in between, the program is written anew first (``search.normal``).
@@ -130,11 +130,27 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 
 
 def _without_maxima(program: KernelGraph) -> KernelGraph:
+    types = kernel_types(program)
     for first, op in numbered(len(program.inputs), program.ops):
-        plain = _without(program, first) if isinstance(op, Op) and op.kind is OpKind.MAX else None
+        if not isinstance(op, Op) or op.kind is not OpKind.MAX or op.attrs.dim is None:
+            continue
+        single = types[op.operands[0]].shape[op.attrs.dim] == 1
+        plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
         if plain is not None and _proved(program, plain):
             return _without_maxima(plain)
     return program
+
+
+def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:
+    """The program with an operand in place of a result; None if that is an output.
+
+    The largest of one element is that element. A candidate with zeros in its place would need no sum of exponentials,
+    and without a sum no running maximum is derived for it.
+    """
+    if result in program.outputs:
+        return None
+    stands = [operand if n == result else n for n in range(len(kernel_types(program)))]
+    return pruned(replace(program, ops=tuple(renumbered(op, stands) for op in program.ops)))
 
 
 def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:

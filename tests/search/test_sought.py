@@ -123,3 +123,15 @@ def test_a_program_with_its_maximum_has_fused_candidates_that_check_accepts(tmp_
     log["sought"] = None
     path.write_text(json.dumps(log, indent=1) + "\n")
     assert check([str(tmp_path / "run")]) == 1
+
+
+@pytest.mark.parametrize("operator", ["softmax", "log_softmax", "logsumexp"])
+def test_exponentials_of_a_row_of_one_element_stay_in_range(operator: str) -> None:
+    """Its largest element is itself. No running maximum is derived where there is no sum, so none may be needed."""
+    given = program(lambda g, x: [getattr(g, operator)(x, dim=1) * 2], (4, 1, 8))
+    found = sought(given).whole
+    assert maxima(found) == 0
+    x = np.linspace(-1000, 1000, 32).reshape(given.inputs[0].tensor.shape)
+    (wanted,) = reference.run(given, [x])
+    (value,) = reference.run(found, [x])
+    np.testing.assert_allclose(value.ravel(), wanted.ravel())
