@@ -21,7 +21,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.tails.matched import matched
+from mirage_formal.graph.tails.matched import readings
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, to_text
@@ -242,11 +242,13 @@ def _check_proof(root: Path, files: _Files) -> None:
     its pads and slices, of the program's operators at the padded extents (``graph.tails``).
     """
     path = root / PROOF_FILE
+    claims, proved = files.certificates, files.equivalences
     with step(path, "abstract expressions"):
-        program, graph = matched(files.sought, files.graph)
+        told = {record.tensor for record in claims}
+        pairs = readings(files.sought, files.graph)
+        program, graph = next((pair for pair in pairs if told == set(_tensors(pair[1]))), pairs[0])
         found, goals = parts(graph), targets(program)
     with step(path, "complete proof log"):
-        claims, proved = files.certificates, files.equivalences
         lines = Counter(record.tensor for record in claims)
         wanted = [
             (name, e)

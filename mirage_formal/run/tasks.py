@@ -30,7 +30,7 @@ from mirage_formal.graph.canonical import named
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.tails.matched import matched
+from mirage_formal.graph.tails.matched import readings
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
@@ -220,7 +220,18 @@ def certify(task: CandidateTask) -> list[Claim | Uncertified]:
     Of a candidate with tails these are the tensors between its pads and slices, see ``graph.tails``. Where the sum that
     stands for a concatenation is no part of one, its pieces may be.
     """
-    program, graph = matched(task.job.sought.whole, decode(task.graph))
+    all_found = (_claims(*pair) for pair in readings(task.job.sought.whole, decode(task.graph)))
+    first = next(all_found)
+    if not _lacks(first):
+        return first
+    return next((found for found in all_found if not _lacks(found)), first)
+
+
+def _lacks(found: list[Claim | Uncertified]) -> bool:
+    return any(isinstance(one, Uncertified) for one in found)
+
+
+def _claims(program: KernelGraph, graph: KernelGraph) -> list[Claim | Uncertified]:
     targets, oracle = _oracle(program)
     found: list[Claim | Uncertified] = []
     for tensor, each in _tensors(graph):

@@ -127,3 +127,17 @@ def test_a_program_that_is_not_searched_at_longer_extents_is_searched_at_its_own
     graph.mark_output(graph.softmax(graph.mean(graph.mean(x, 0), 1), 1))
     units = plan(make_job(graph.freeze(), Settings(longer=True)))
     assert [unit.label for unit in units] == ["one kernel of the program's operators"]
+
+
+def test_certificates_of_concatenations_that_are_read_at_longer_extents(tmp_path: Path) -> None:
+    """The pads of a concatenation are the program's own; those that make it longer stand behind them."""
+    graph = mf.new_kernel_graph()
+    x, y, w = (graph.new_input(dims, name=name) for name, dims in zip("xyw", ((1, 8), (1, 38), (46, 64)), strict=True))
+    graph.mark_output(graph.matmul(graph.concat([x, y], dim=1), w) - 0.5)
+    settings = Settings(workers=1, config="mlp", keep=100, max_kernel_ops=1)
+    report = run(graph.freeze(), settings, tmp_path / "run")
+    assert report.summary.rejected == ()
+    longer = [result for result in report.results if any(48 in t.shape for t in kernel_types(result.graph))]
+    assert longer
+    for result in longer:
+        assert check_candidate(result.directory).verdict == "equivalent"

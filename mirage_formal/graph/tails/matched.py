@@ -41,6 +41,19 @@ def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
     return _only(named[0], kept), _only(named[1], kept)
 
 
+def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
+    """What certificates may be about: see ``matched``, and the same without the pads that stand behind common pads.
+
+    Those of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first of
+    these of which every tensor is part of an output's expression.
+
+    Sound: see ``_longer``; it holds of every program and candidate that are equal where those that were given are.
+    """
+    first = matched(program, candidate)
+    further = _longer(*first)
+    return (first,) if further is None else (first, further)
+
+
 # --- tails ------------------------------------------------------------------------------------------------------------
 
 #: How a tensor is made: an operator, its attributes, and the numbers of how its operands are; or an input's name.
@@ -201,4 +214,4 @@ def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Cha
     return pruned(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
 
 
-__all__ = ["matched"]
+__all__ = ["matched", "readings"]
