@@ -218,6 +218,7 @@ def test_what_the_compiler_reports_is_compared(attention: Path, change: dict[str
     assert what in f"{failure.value.step} {failure.value.what}"
 
 
+@pytest.mark.slow
 def test_machine_code_that_is_not_compiled_again_is_said_to_be_the_authors(
     attention: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

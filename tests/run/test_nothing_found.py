@@ -127,6 +127,7 @@ def test_views_of_inputs_and_outputs_in_another_shape_need_no_list(text: str) ->
     assert check(["out", "--jobs", "1"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [BIAS, GRAM, SHOWN, *(text for text, *_ in CASES)])
 def test_without_a_space_there_is_an_answer(text: str) -> None:
     """Proved, never above the operators one by one, and established again from the files."""
@@ -198,6 +199,7 @@ def test_a_graph_that_was_not_written_with_the_front_end_names_inputs_and_operat
 # --- what is said to try ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "hint", "change", "options"),
     [

@@ -157,6 +157,7 @@ def test_what_other_operators_read_is_stored() -> None:
     assert absorbed(whole) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rotated", "appended"])
 def test_the_whole_program_is_found_and_check_accepts_it(tmp_path: Path, name: str) -> None:
     graph = mf.new_kernel_graph()

@@ -259,6 +259,7 @@ def test_an_input_that_is_read_in_two_ways_is_two_inputs() -> None:
     assert [item.strides for item in seen.program.inputs] == [(16, 1), (1, 16)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kernels"), [("gated", 1), ("grouped", 1)])
 def test_the_whole_program_is_one_kernel_that_check_accepts(tmp_path: Path, name: str, kernels: int) -> None:
     graph = mf.new_kernel_graph()

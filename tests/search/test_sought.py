@@ -108,6 +108,7 @@ def test_only_the_maximum_that_matters_is_left() -> None:
     assert (maxima(given), maxima(sought(given).whole)) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_program_with_its_maximum_has_fused_candidates_that_check_accepts(tmp_path: Path) -> None:
     graph = mf.new_kernel_graph()
     graph.mark_output(softmax(graph, graph.new_input((16, 32)))[0])

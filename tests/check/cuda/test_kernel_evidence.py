@@ -59,6 +59,7 @@ def said(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return errors
 
 
+@pytest.mark.slow
 def test_kernels_are_established_with_their_candidates(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

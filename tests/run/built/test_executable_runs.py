@@ -343,6 +343,7 @@ def test_further_candidates_are_tried_while_none_is_within_tolerance(gpu: type[T
         assert [result.digest for result in searched(tmp_path, measure=1)] == [gpu.order[2]]
 
 
+@pytest.mark.slow
 def test_what_was_proved_is_returned_where_nobody_asked_for_a_comparison(gpu: type[Timed], tmp_path: Path) -> None:
     """As of a program whose own operators overflow: no kernel of it can be within tolerance."""
     gpu.outcomes = [(float("nan"), 1.0)] * 8

@@ -133,6 +133,7 @@ def test_it_computes_what_the_candidate_does() -> None:
     assert np.allclose(wanted, got)
 
 
+@pytest.mark.slow
 def test_every_form_of_attention_is_the_form_of_its_parts() -> None:
     """Whatever moves between kernels, a form put together from parts is the one of the whole."""
     several = 0

@@ -214,6 +214,7 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
     assert len({(job.piece, job.variant) for job in other.jobs}) == every(place.root)
 
 
+@pytest.mark.slow
 def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
@@ -250,6 +251,7 @@ def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path)
     assert not found.refused
 
 
+@pytest.mark.slow
 def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
@@ -378,6 +380,7 @@ def test_one_kernel_asked_for_is_enough_for_an_answer(made: tuple[Path, Path], t
     assert plain in [row.name for row in found.rows]
 
 
+@pytest.mark.slow
 def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Both are measured as wholes; the one that is slower by its sum is, and stays, in the candidate's directory."""
     shutil.copytree(made[1], tmp_path / "place")

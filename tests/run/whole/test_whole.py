@@ -141,6 +141,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) -> None:
     out = tmp_path / "layers"
     stopped = run_whole(layers(), Settings(**TINY), out, name="layers", watch=Interrupt(2))
@@ -197,6 +198,7 @@ class Broken(Pool):
         return super().run(function, tasks, **limits)
 
 
+@pytest.mark.slow
 def test_a_part_of_which_a_unit_failed_is_searched_again_on_resume(tmp_path: Path) -> None:
     with Broken(6) as broken:
         found = run_whole(layers(1), Settings(**TINY), tmp_path / "out", executor=broken)
@@ -301,6 +303,7 @@ def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
 
 
+@pytest.mark.slow
 def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Path) -> None:
     """One kernel for both products would compute the hidden layer again in every block."""
     graph = mf.new_kernel_graph()
