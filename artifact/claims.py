@@ -132,11 +132,25 @@ CLAIMS: Final = (
         _CPU,
     ),
     Claim(
+        "random-programs",
+        "cpu",
+        "random programs: none is refused, finds nothing, is estimated above the program, or computes something else",
+        "`.venv/bin/python -m benchmarks.fuzz_programs",
+        ("2", "12", "1,000"),
+        "PYTHON -m benchmarks.fuzz_programs --count 1000 --seed 42200 --time-limit 4 --check --emulate --again "
+        "--out runs/artifact/thousand && PYTHON -m benchmarks.unknown runs/artifact/thousand/runs/*/",
+        says(r"1000 programs, 0 failed"),
+        "0 of 1000 failed, and at most 1 % of the candidates unknown",
+        "the number of candidates, as searches end by the clock",
+        100,
+        _CPU,
+    ),
+    Claim(
         "unknown",
         "cpu",
         "candidates of random programs that are neither accepted nor refuted",
         "`.venv/bin/python -m benchmarks.unknown",
-        ("255", "20"),
+        ("255", "20", "55", "6,298", "0.9", "1,000"),
         "PYTHON -m benchmarks.fuzz_programs --count 20 --seed 60000 --time-limit 8 --again --out runs/artifact/fuzz && "
         "PYTHON -m benchmarks.unknown runs/artifact/fuzz/runs/*/",
         known(most=1.0, least=100),
