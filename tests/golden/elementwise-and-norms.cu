@@ -1,5 +1,5 @@
 // kernel0: 8 x 1 x 1 blocks of 512 threads,
-// 4096 bytes of dynamic shared memory.
+// 192 bytes of dynamic shared memory.
 //   in0_X: 32768 x float16, read, aligned to 16 bytes
 //   in1_H: 32768 x float16, read, aligned to 16 bytes
 //   in2_alpha: 32768 x float16, read, aligned to 16 bytes
@@ -12,9 +12,9 @@ extern "C" __global__ void __launch_bounds__(512) kernel0(
     MF_INPUT(mf::half) in2_alpha,
     MF_OUTPUT(mf::half) out0_d3
 ) {
-  MF_SHARED_MEMORY(4096);
-  MF_SHARED(float, x12, 512, 0);  // bytes 0..2047
-  MF_SHARED(float, x4, 512, 2048);  // bytes 2048..4095
+  MF_SHARED_MEMORY(192);
+  MF_SHARED(float, x12, 16, 0);  // bytes 0..63
+  MF_SHARED(float, x4, 16, 128);  // bytes 128..191
   const int tid = mf::below<512>(threadIdx.x);
   const int bx = mf::below<8>(blockIdx.x);
   MF_FLOATS(t0, 8);
@@ -50,9 +50,16 @@ extern "C" __global__ void __launch_bounds__(512) kernel0(
   mf::shuffle_add(t4, 0, 4);
   mf::shuffle_add(t4, 0, 8);
   mf::shuffle_add(t4, 0, 16);
-  mf::store(x4, tid, t4[0]);
+  if (tid % 32 < 1) {
+    mf::store(x4, tid / 32, t4[0]);
+  }
   mf::barrier();
-  t4[0] = mf::load(x4, tid % 32) + mf::load(x4, tid % 32 + 32) + (mf::load(x4, tid % 32 + 64) + mf::load(x4, tid % 32 + 96)) + (mf::load(x4, tid % 32 + 128) + mf::load(x4, tid % 32 + 160) + (mf::load(x4, tid % 32 + 192) + mf::load(x4, tid % 32 + 224))) + (mf::load(x4, tid % 32 + 256) + mf::load(x4, tid % 32 + 288) + (mf::load(x4, tid % 32 + 320) + mf::load(x4, tid % 32 + 352)) + (mf::load(x4, tid % 32 + 384) + mf::load(x4, tid % 32 + 416) + (mf::load(x4, tid % 32 + 448) + mf::load(x4, tid % 32 + 480))));
+  MF_FLOATS(x_1, 16);
+  mf::load_vector<4>(x_1, 0, x4, 0);
+  mf::load_vector<4>(x_1, 4, x4, 4);
+  mf::load_vector<4>(x_1, 8, x4, 8);
+  mf::load_vector<4>(x_1, 12, x4, 12);
+  t4[0] = x_1[0] + x_1[1] + (x_1[2] + x_1[3]) + (x_1[4] + x_1[5] + (x_1[6] + x_1[7])) + (x_1[8] + x_1[9] + (x_1[10] + x_1[11]) + (x_1[12] + x_1[13] + (x_1[14] + x_1[15])));
   t5[0] = t4[0] * 0.00024414062f;
   t6[0] = mf::rsqrt(t5[0]);
   #pragma unroll
@@ -85,9 +92,16 @@ extern "C" __global__ void __launch_bounds__(512) kernel0(
   mf::shuffle_add(t12, 0, 4);
   mf::shuffle_add(t12, 0, 8);
   mf::shuffle_add(t12, 0, 16);
-  mf::store(x12, tid, t12[0]);
+  if (tid % 32 < 1) {
+    mf::store(x12, tid / 32, t12[0]);
+  }
   mf::barrier();
-  t12[0] = mf::load(x12, tid % 32) + mf::load(x12, tid % 32 + 32) + (mf::load(x12, tid % 32 + 64) + mf::load(x12, tid % 32 + 96)) + (mf::load(x12, tid % 32 + 128) + mf::load(x12, tid % 32 + 160) + (mf::load(x12, tid % 32 + 192) + mf::load(x12, tid % 32 + 224))) + (mf::load(x12, tid % 32 + 256) + mf::load(x12, tid % 32 + 288) + (mf::load(x12, tid % 32 + 320) + mf::load(x12, tid % 32 + 352)) + (mf::load(x12, tid % 32 + 384) + mf::load(x12, tid % 32 + 416) + (mf::load(x12, tid % 32 + 448) + mf::load(x12, tid % 32 + 480))));
+  MF_FLOATS(x_2, 16);
+  mf::load_vector<4>(x_2, 0, x12, 0);
+  mf::load_vector<4>(x_2, 4, x12, 4);
+  mf::load_vector<4>(x_2, 8, x12, 8);
+  mf::load_vector<4>(x_2, 12, x12, 12);
+  t12[0] = x_2[0] + x_2[1] + (x_2[2] + x_2[3]) + (x_2[4] + x_2[5] + (x_2[6] + x_2[7])) + (x_2[8] + x_2[9] + (x_2[10] + x_2[11]) + (x_2[12] + x_2[13] + (x_2[14] + x_2[15])));
   t13[0] = t12[0] * 0.00024414062f;
   t14[0] = mf::rsqrt(t13[0]);
   #pragma unroll

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate as running_products
+from math import prod
+from operator import mul
+from typing import Final
 
-from mirage_formal.kernels.lowering.context import TID, Context, identity, joined, loop
+from mirage_formal.graph.types import DType
+from mirage_formal.kernels.lowering.context import TID, Context, identity, joined, loop, when
 from mirage_formal.kernels.lowering.registers import (
     Vars,
+    digit_value,
     held,
     index,
     name,
@@ -14,7 +20,7 @@ from mirage_formal.kernels.lowering.registers import (
     over_runs,
     place,
 )
-from mirage_formal.kernels.program.distribution import Axis, Digit, Distribution, by_warp, folds
+from mirage_formal.kernels.program.distribution import Axis, Digit, Distribution, by_warp, folds, sharing
 from mirage_formal.kernels.program.flat import Accumulate, Reduce, Running
 from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
@@ -26,9 +32,11 @@ from mirage_formal.kernels.program.program import (
     IntExpr,
     Real,
     Reg,
+    Registers,
     Select,
     SetReg,
     SharedRead,
+    SharedVector,
     SharedWrite,
     ShuffleReduce,
     Stmt,
@@ -36,6 +44,9 @@ from mirage_formal.kernels.program.program import (
     Value,
 )
 from mirage_formal.kernels.program.step import Accumulation, BlockReduce, Reduction, RunningMaximum
+
+#: Elements of the longest vector that a thread reads of a buffer of floats.
+_VECTOR: Final = 16 // DType.FLOAT32.bytes
 
 
 def axis_of(cx: Context, number: int, dim: int, over: Distribution) -> Axis:
@@ -77,13 +88,47 @@ def across(
             out += loop(at, count, (ShuffleReduce(array, at, fn, mask),), unroll=True)
             mask *= 2
     if wide:
-        out += _through_shared(cx, fn, array, count, wide, scratch)
+        packed = sharing(digits) > 1
+        out += (_packed if packed else _spread)(cx, fn, array, count, digits if packed else wide, scratch)
     return tuple(out)
 
 
-def _through_shared(
-    cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
-) -> list[Stmt]:
+def _packed(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
+    """Through shared memory, where one lane writes for all that hold the same sum, and a sum's parts lie in a row."""
+    low, wide = by_warp(digits)
+    parts, own = prod(digit.extent for digit in wide), cx.plan.threads // sharing(digits)
+    values = cx.fresh("x")
+    base = cx.ix.mul(_without(cx, (*low, *wide)), parts)
+    steps = running_products((digit.extent for digit in wide), mul, initial=1)
+    warp = cx.ix.add(*(cx.ix.mul(digit_value(cx, digit), step) for digit, step in zip(wide, steps, strict=False)))
+    k, j = cx.iterator(count, "u"), cx.iterator(count, "u")
+    write = SharedWrite(scratch, cx.ix.add(cx.ix.mul(k, own), base, warp), (Reg(array, k),))
+    first = cx.ix.both(cx.ix.less(digit_value(cx, digit), 1) for digit in low)
+    width = min(parts, _VECTOR)
+    reads = (
+        SharedVector(values, Int(i), scratch, cx.ix.add(cx.ix.mul(j, own), base, Int(i)), width)
+        for i in range(0, parts, width)
+    )
+    total = SetReg(array, j, joined(fn, [Reg(values, Int(i)) for i in range(parts)]))
+    return [
+        *when(first, loop(k, count, (write,), unroll=True)),
+        Barrier(),
+        Registers(values, parts),
+        *loop(j, count, (*reads, total), unroll=True),
+    ]
+
+
+def _without(cx: Context, digits: Sequence[Digit]) -> IntExpr:
+    """The thread's number without some of its digits: what is left of it, closed up."""
+    found: IntExpr = TID
+    for digit in sorted(digits, key=lambda one: -one.div):
+        above = cx.ix.mul(cx.ix.div(found, digit.div * digit.extent), digit.div)
+        found = cx.ix.add(above, cx.ix.mod(found, digit.div))
+    return found
+
+
+def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
+    """Through shared memory, where each thread has a place of its own."""
     threads = cx.plan.threads
     k = cx.iterator(count, "u")
     write = SharedWrite(scratch, cx.ix.add(cx.ix.mul(k, threads), TID), (Reg(array, k),))

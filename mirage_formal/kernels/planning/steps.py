@@ -10,7 +10,7 @@ from mirage_formal.kernels.planning.barriers import Access, Item, depth_order
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.memory import Request
 from mirage_formal.kernels.planning.placement import Placements
-from mirage_formal.kernels.program.distribution import Digit, Distribution, by_warp
+from mirage_formal.kernels.program.distribution import Digit, Distribution, by_warp, sharing
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Elementwise,
@@ -260,7 +260,7 @@ class Steps:
             return ""
         found = self.tensors[number].placement.registers
         assert found is not None
-        self.buffers[f"x{number}"] = (DType.FLOAT32, found.count * self.placements.threads)
+        self.buffers[f"x{number}"] = (DType.FLOAT32, found.count * self.placements.threads // sharing(digits))
         return f"x{number}"
 
     # --- lives
