@@ -39,6 +39,7 @@ cost nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -227,13 +228,22 @@ def block_cost(
             if dim is not None:
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
-        results.append(DTensor(tuple(shape), operands[0].dtype if width == 2 else DType.FLOAT32))
+        results.append(
+            DTensor(tuple(shape), DType.FLOAT32 if width == DType.FLOAT32.bytes else _narrow(block, operands))
+        )
         own = shapes[saver.operand]
         if not own or own[-1] * width < SECTOR:
             waste += results[-1].bytes * (sectors(own, tuple(shape), None, width) - 1.0)
     parts = shares[len(operands) :] or [1.0] * len(results)
     sizes = [tensor.bytes * share for tensor, share in zip(results, parts, strict=True)]
     return _kernel(block, work, (sum(sizes), waste, _kept(sizes, target)), target, warm), results
+
+
+def _narrow(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
+    """The element type of two bytes of a block graph: that of an operand, or what its operators cast to."""
+    inside = (one for op in block.ops for one in ((op,) if isinstance(op, Op) else op.graph.ops))
+    found = itertools.chain((tensor.dtype for tensor in operands), (op.attrs.dtype for op in inside))
+    return next((dtype for dtype in found if dtype not in (None, DType.FLOAT32)), operands[0].dtype)
 
 
 def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) -> None:
