@@ -7,6 +7,7 @@ takes all forms of a candidate; who cannot, the first, or the one with the best 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,8 @@ from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors
 from mirage_formal.kernels.forms.rewrite import rewritten as changed
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.joined import JOINED, joined
-from mirage_formal.run.built.stable import Rewriting, Stable, rewritten, stable
+from mirage_formal.run.built.stable import Rewriting, Rewritten, Stable, as_it_is, rewritten, singly, stable
+from mirage_formal.run.built.values import MIXED
 from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
@@ -34,11 +36,13 @@ class Form(Stable):
         name: What was done to its kernels: "own", or as ``kernels.forms.rewrite.Change`` says.
         us: Estimated microseconds.
         grids: Whether its kernels are the candidate's own on other grids.
+        sources: For each operator of its µGraph, the candidate's that it comes from; empty where that is not known.
     """
 
     name: str
     us: float
     grids: bool = False
+    sources: tuple[int, ...] = ()
 
 
 def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
@@ -57,18 +61,18 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     Raises:
         NotProved: Its own form has no proof.
     """
-    own = _form(OWN, stable(candidate), target)
+    own = _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
     found = {own.graph: own}
     known = {candidate}
     for change in CHANGES[1:]:
         rewriting = _rewriting(change, target, slack)
-        before = rewritten(candidate, rewriting).graph
+        before = rewritten(candidate, rewriting)
         # What was there, or is estimated slow already, need not be proved.
-        if before in known or _slow(change, _us(before, target), slack * _us(candidate, target)):
+        if before.graph in known or _slow(change, _us(before.graph, target), slack * _us(candidate, target)):
             continue
-        known.add(before)
+        known.add(before.graph)
         try:
-            form = replace(_form(change.name, stable(candidate, rewriting), target), grids=change.grids)
+            form = replace(_form(change.name, stable(candidate, rewriting), target, before), grids=change.grids)
         except MirageError:
             continue
         if form.proof is not None and not _slow(change, form.us, slack * own.us):
@@ -79,6 +83,40 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             found.setdefault(form.graph, form)
     first, *others = found.values()
     return [first, *sorted(others, key=lambda form: (form.us, form.name))]
+
+
+def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
+    """The form in which operators are each rewritten in a way of their own.
+
+    Sound: it has a proof, see ``run.built.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        names: By operator the name of the form that it has there; the others stay. Operators that are alike have one.
+        slack: As for ``forms``.
+
+    Raises:
+        NotProved: It has no proof.
+        KeyError: A name is that of no form with operators of its own.
+    """
+    changes = {change.name: change for change in CHANGES}
+    known: dict[KernelGraph, KernelGraph] = {}
+    for number, piece in enumerate(singly(candidate)):
+        change = changes[names.get(number, OWN)]
+        known[piece.program] = changed(piece.program, change, target, slack) if number in names else piece.program
+
+    def one(graph: KernelGraph) -> KernelGraph:
+        return known.get(graph, graph)
+
+    name = ", ".join(f"{number} {what}" for number, what in sorted(names.items()))
+    return _form(f"{MIXED}{name}", stable(candidate, one), target, rewritten(candidate, one))
+
+
+def parsed(name: str) -> dict[int, str]:
+    """The forms of operators that a mixed form's name says."""
+    words = (part.split(" ", 1) for part in name.removeprefix(MIXED).split(", "))
+    return {int(number): what for number, what in words}
 
 
 def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
@@ -93,9 +131,11 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
     return one
 
 
-def _form(name: str, made: Stable, target: Target) -> Form:
+def _form(name: str, made: Stable, target: Target, before: Rewritten | None = None) -> Form:
     us = _us(made.graph, target)
-    return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us)
+    same = before is not None and len(before.sources) == len(made.graph.ops)
+    sources = before.sources if before is not None and same else ()
+    return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us, sources=sources)
 
 
 def _slow(change: Change, us: float, most: float) -> bool:
@@ -107,4 +147,4 @@ def _us(graph: KernelGraph, target: Target) -> float:
     return estimate(fuse_threads(graph), target).us
 
 
-__all__ = ["OWN", "SLACK", "Form", "forms"]
+__all__ = ["MIXED", "OWN", "SLACK", "Form", "forms", "mixed", "parsed"]

@@ -173,7 +173,7 @@ def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
     """
     if rewriting is as_it_is:
         return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
-    pieces = _singly(graph)
+    pieces = singly(graph)
     graphs = [rewriting(piece.program) for piece in pieces]
     changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
     sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
@@ -181,7 +181,7 @@ def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
 
 
 @lru_cache(maxsize=256)
-def _singly(graph: KernelGraph) -> tuple[Piece, ...]:
+def singly(graph: KernelGraph) -> tuple[Piece, ...]:
     """Each operator as a part."""
     return partition(graph, [[n] for n in range(len(graph.ops))])
 
@@ -228,4 +228,15 @@ def _answers(text: str) -> str:
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"
 
 
-__all__ = ["NotProved", "Rewriting", "Rewritten", "Stable", "as_it_is", "assembled", "proved", "rewritten", "stable"]
+__all__ = [
+    "NotProved",
+    "Rewriting",
+    "Rewritten",
+    "Stable",
+    "as_it_is",
+    "assembled",
+    "proved",
+    "rewritten",
+    "singly",
+    "stable",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mirage_formal.errors import MirageError
 from mirage_formal.kernels.executable import Executable
@@ -13,6 +13,9 @@ from mirage_formal.records import KernelPlanRecord, ObligationRecord
 
 if TYPE_CHECKING:
     from mirage_formal.run.built.stable import Stable  # loads the checker, which searches do not need
+
+#: How the names of forms begin whose operators have forms of their own each.
+MIXED: Final = "mixed: "
 
 
 class KernelRefused(MirageError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 from typing import Final
 
+from mirage_formal.run.built.values import MIXED
 from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
 #: What one place further back in the order of schedules counts, beside the ratio of two estimates.
@@ -16,6 +18,8 @@ _PLACE: Final = 0.06
 _BEHIND: Final = 1.5
 #: Microseconds below which no estimate counts.
 _LEAST: Final = 1e-3
+#: Of the time of the best form the share below which one that is put together of several is expected to pay.
+_GAIN: Final = 0.99
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
 #: Candidates of which the best is always measured as a whole, whatever is estimated of others.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
@@ -151,6 +155,57 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 
+def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
+    """Forms that are put together: of each operator of a candidate what is the fastest of it in all of its forms.
+
+    Those alone that are expected to be faster than each form by itself. Nothing rests on it: a form that is put
+    together is proved equal to its candidate as all are (``run.built.forms.mixed``).
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+    """
+    timed = [min((times[one.key] for one in piece.variants if one.key in times), default=None) for piece in plan.pieces]
+    forms: dict[str, list[CandidatePlan]] = {}
+    for candidate in plan.candidates:
+        if candidate.sources:
+            forms.setdefault(candidate.name, []).append(candidate)
+    made = []
+    for every in forms.values():
+        own = next((one for one in every if not one.form), None)
+        if own is None or len(every) < 2 or len({frozenset(one.sources) for one in every}) > 1:
+            continue
+        chosen = {number: min(every, key=lambda one: _us_of(one, number, timed)) for number in sorted({*own.sources})}
+        us = sum(_us_of(one, number, timed) for number, one in chosen.items())
+        whole = min(sum(_us_of(one, number, timed) for number in chosen) for one in every)
+        if len({one.form for one in chosen.values()}) > 1 and us < _GAIN * whole:
+            made.append(_put_together(own, chosen))
+    return made
+
+
+def _us_of(form: CandidatePlan, number: int, timed: Sequence[float | None]) -> float:
+    """The sum of the times of a form's kernels that come from an operator; infinite if one has none."""
+    own = (piece for piece, at in zip(form.pieces, form.operators, strict=True) if form.sources[at] == number)
+    known = [timed[piece] for piece in own]
+    return sum(us for us in known if us is not None) if None not in known else float("inf")
+
+
+def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> CandidatePlan:
+    """The form whose operators come from those of other forms."""
+    pieces: list[int] = []
+    operators: list[int] = []
+    sources: list[int] = []
+    for number, form in chosen.items():
+        first, count = form.sources.index(number), form.sources.count(number)
+        for piece, at in zip(form.pieces, form.operators, strict=True):
+            if form.sources[at] == number:
+                pieces.append(piece)
+                operators.append(len(sources) + at - first)
+        sources += [number] * count
+    name = MIXED + ", ".join(f"{number} {form.form}" for number, form in chosen.items() if form.form)
+    return CandidatePlan(own.name, name, own.us, tuple(pieces), tuple(operators), sources=tuple(sources))
+
+
 def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
     """Kernels that are worth timing again: of the best candidates, those within a factor of the piece's fastest.
 
@@ -170,10 +225,16 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
     return list(wanted)
 
 
-def batches(plan: TuningPlan, found: Sequence[Composed], size: int) -> Iterator[list[Composed]]:
+def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bool = False) -> Iterator[list[Composed]]:
     """The best forms of candidates, fastest first, so many candidates at a time.
 
     Each candidate is there once, but the first time with those of ``plain``, which are never left out.
+
+    Args:
+        plan: The plan.
+        found: Candidates whose kernels were timed, fastest first.
+        size: How many at a time.
+        fewer: Whether the best of those is among the first that have fewer kernels than all the others of the first.
     """
     names: set[str] = set()
     chosen: list[Composed] = []
@@ -183,6 +244,11 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int) -> Iterator[
             names.add(name)
             chosen.append(one)
     first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
+    if fewer:
+        used = {plan.candidates[one.candidate].name for one in first}
+        count = min((len(one.variants) for one in first), default=0)
+        less = (one for one in found if len(one.variants) < count and plan.candidates[one.candidate].name not in used)
+        first += itertools.islice(less, 1)
     rest = [one for one in chosen[size:] if one not in first]
     if first:
         yield first
@@ -199,4 +265,4 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
     return list(dict.fromkeys(one for one in best if one is not None))
 
 
-__all__ = ["Composed", "batches", "close", "composed", "in_order", "needed", "plain"]
+__all__ = ["Composed", "batches", "close", "composed", "in_order", "mixed", "needed", "plain"]

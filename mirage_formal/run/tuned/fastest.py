@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.views import kernel_count
 from mirage_formal.run.built.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.tuned.bench import FINALISTS, Bench, Limits
@@ -19,7 +20,7 @@ from mirage_formal.run.tuned.triton.found import Beside
 from mirage_formal.run.tuned.tune import NoTimes, tune
 from mirage_formal.workers.pool import Pool, default_workers
 
-#: Kernels that are timed for each candidate that is asked for.
+#: Kernels that are timed for each candidate that is asked for, and each kernel that the first one has.
 _KERNELS: Final = 4
 
 
@@ -28,7 +29,8 @@ class Wanted:
     """What is asked of the GPU.
 
     Attributes:
-        count: How many candidates are measured at most; four times as many kernels are timed.
+        count: How many candidates are measured at most; four times as many kernels are timed for each kernel that the
+            first one has.
         seconds: For all of it. If no candidate was measured by then, all are returned as they are, with a warning.
         backend: "cuda"; "auto", with which the first result runs its Triton file if that is faster than all CUDA
             kernels; or "triton", with which all results run Triton files. What came of them is said by a warning.
@@ -59,7 +61,8 @@ def fastest(
         UnsupportedError: None of them runs within tolerance.
     """
     count, seconds, backend = wanted.count, wanted.seconds, wanted.backend
-    limits = Limits(_KERNELS * count, min(count, FINALISTS), seconds)
+    kernels = _KERNELS * count * max(1, kernel_count(results[0].graph) if results else 1)
+    limits = Limits(kernels, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
         bench = Bench(
             Place() if place is None else place, device, executor, _silent, device.machine.arch, limits, backend

@@ -80,6 +80,7 @@ class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         operators: For each piece the operator of the form's µGraph.
         library: Whether no kernel of it but those of predefined products computes a product.
         unfused: Whether every kernel of it is that of one predefined operator.
+        sources: For each operator of the form's µGraph, the candidate's that it comes from; empty where not known.
     """
 
     name: str
@@ -89,6 +90,7 @@ class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operators: tuple[int, ...]
     library: bool = False
     unfused: bool = False
+    sources: tuple[int, ...] = ()
 
 
 class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,13 +19,13 @@ from mirage_formal.kernels.generate import other_tiles, schedule_of, schedule_re
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import build_form, candidates_of
-from mirage_formal.run.built.values import KernelRefused
+from mirage_formal.run.built.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment, kernel_code
 from mirage_formal.run.tuned.plans import At, CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant, Watch
 from mirage_formal.workers.dispatch import Done, Executor, Failed
 
 if TYPE_CHECKING:
-    from mirage_formal.run.built.stable import Stable
+    from mirage_formal.run.built.forms import Form
 
 #: What workers load once.
 PRELOAD: Final = ("mirage_formal.run.tuned.prepare", "mirage_formal.claims.safety.safety")
@@ -90,6 +90,7 @@ class _Described:
         kernels: The kernels.
         library: See ``CandidatePlan.library``.
         unfused: See ``CandidatePlan.unfused``.
+        sources: See ``CandidatePlan.sources``.
     """
 
     form: str
@@ -98,9 +99,10 @@ class _Described:
     kernels: tuple[tuple[bytes, int, int, tuple[bool, ...], tuple[ScheduleRecord | None, ...]], ...]
     library: bool = False
     unfused: bool = False
+    sources: tuple[int, ...] = ()
 
 
-def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
+def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
     """The forms of a candidate that are tuned, each proved equal to it: by name, its own without one.
 
     Raises:
@@ -111,6 +113,34 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Stable]]:
     found = forms(graph, target)
     kept = [*[one for one in found if not one.grids][:MOST_FORMS], *[one for one in found if one.grids][:MOST_GRIDS]]
     return [("" if one.name == OWN else one.name, one) for one in kept]
+
+
+def form_of(graph: KernelGraph, target: Target, plan: TuningPlan, candidate: CandidatePlan) -> Form:
+    """The form of a candidate that a plan has, or that was put together of those it has.
+
+    Args:
+        graph: The candidate.
+        target: The GPU.
+        plan: The plan.
+        candidate: The form in it.
+
+    Raises:
+        KernelRefused: There is none, or its kernels are not those of the plan.
+    """
+    from mirage_formal.run.built.forms import mixed, parsed
+    from mirage_formal.run.tuned.pieces import pieces
+
+    if not candidate.form.startswith(MIXED):
+        return dict(forms_of(graph, target))[candidate.form]
+    try:
+        form = mixed(graph, target, parsed(candidate.form))
+    except MirageError as error:
+        raise KernelRefused(f"no form is put together of others: {error}", where="form") from error
+    made = [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)]
+    timed = [bytes(plan.pieces[piece].graph) for piece in candidate.pieces]
+    if made != list(zip(timed, candidate.operators, strict=True)):
+        raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
+    return form
 
 
 def described(task: _Named) -> list[_Described]:
@@ -135,7 +165,8 @@ def described(task: _Named) -> list[_Described]:
                 schedules = (None, *map(schedule_record, other_tiles(piece.graph, piece.position, target)))
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
         us, library = estimate(form.graph, target).us, library_products(form.graph)
-        found.append(_Described(name, us, not form.note, tuple(kernels), library, one_by_one(form.graph)))
+        plain = library, one_by_one(form.graph)
+        found.append(_Described(name, us, not form.note, tuple(kernels), *plain, form.sources))
     return found
 
 
@@ -190,8 +221,8 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
                     plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
                 own.append(pieces[graph, position, warm])
             operators = tuple(operator for _, _, operator, _, _ in one.kernels)
-            plain = one.library, one.unfused
-            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators, *plain))
+            more = one.library, one.unfused, one.sources
+            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators, *more))
     candidates.sort(key=lambda one: one.us)
     return TuningPlan(source.digest, arch, tuple(candidates), tuple(plans))
 
@@ -285,4 +316,4 @@ def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
     return _Kernel(bytes(one.graph), one.position, one.variants[variant].schedule, target, plan.arch)
 
 
-__all__ = ["PRELOAD", "Maker", "Source", "forms_of", "plan_of", "source_of"]
+__all__ = ["PRELOAD", "Maker", "Source", "form_of", "forms_of", "plan_of", "source_of"]

@@ -6,6 +6,7 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +15,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.run.built.values import KernelRefused
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.bench import Bench, Row, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
-from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, needed
-from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
+from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, mixed, needed
+from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 
 if TYPE_CHECKING:
@@ -109,6 +113,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if device is None:
         left = "time the kernels on the machine with the GPU"
         return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
+    plan = _with_mixed(plan, times, source, limits.finalists)
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
@@ -116,7 +121,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     facts = _Facts(source, plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
     with writing(root):
-        for chosen in batches(plan, found, limits.finalists):
+        for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda"):
             names = [plan.candidates[one.candidate].name for one in chosen]
             first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
             rows, built = _build(root, first, facts, bench, until(_BUILT))
@@ -133,6 +138,24 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             if any(row.us is not None for row in rows) or time.monotonic() >= deadline:
                 break  # while all are refused, or outside of their tolerance, further ones are tried
     return tuned
+
+
+def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, most: int) -> TuningPlan:
+    """The plan with forms that are put together of others, as many as there may be finalists, if they are proved."""
+    from mirage_formal.graph.formats.json import decode
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.run.tuned.prepare import form_of
+
+    graphs, target = dict(source.candidates), load_target(source.target)
+    made = {one: number for number, one in enumerate(mixed(plan, times), len(plan.candidates))}
+    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *made))
+    fastest = [whole.candidates[one.candidate] for one in composed(whole, times)]
+    kept: list[CandidatePlan] = []
+    for one in [one for one in fastest if one in made][:most]:
+        with contextlib.suppress(KernelRefused):
+            form_of(decode(graphs[one.name]), target, plan, one)
+            kept.append(one)
+    return msgspec.structs.replace(plan, candidates=(*plan.candidates, *kept))
 
 
 def _rounds(
@@ -228,8 +251,7 @@ def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, 
     from mirage_formal.kernels.target import load_target
     from mirage_formal.run.built.build import build_form
     from mirage_formal.run.built.save import save_built
-    from mirage_formal.run.built.values import KernelRefused
-    from mirage_formal.run.tuned.prepare import forms_of
+    from mirage_formal.run.tuned.prepare import form_of
 
     source = facts.source
     graphs = dict(source.candidates)
@@ -242,7 +264,6 @@ def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, 
             break
         candidate = plan.candidates[one.candidate]
         graph = decode(graphs[candidate.name])
-        form = dict(forms_of(graph, target))[candidate.form]
         schedules = {
             operator: schedule_of(record)
             for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)
@@ -250,6 +271,7 @@ def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, 
         }
         said = ""
         try:
+            form = form_of(graph, target, plan, candidate)
             found = build_form(form, program, target, (plan.arch,), schedules)
         except KernelRefused as error:
             said = str(error)

@@ -13,9 +13,11 @@ from mirage_formal.check.report import CheckFailed
 from mirage_formal.derive.command import main as check
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.forms.split import Split, split
 from mirage_formal.kernels.target import load_target
@@ -23,11 +25,12 @@ from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.built import forms as module
 from mirage_formal.run.built.__main__ import main as build_command
 from mirage_formal.run.built.build import ARCHS, build, build_form
-from mirage_formal.run.built.forms import OWN, Form, forms
+from mirage_formal.run.built.forms import OWN, Form, forms, mixed, parsed
 from mirage_formal.run.built.save import save_built
 from mirage_formal.run.built.stable import stable
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
+from mirage_formal.search.thread import fuse_threads
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import example_kernels as kit
 from tests.kit.runs.known_engine import PROGRAMS
@@ -70,6 +73,19 @@ def test_kernels_of_every_form_are_safe_and_right(case: str) -> None:
         assert made.executable.graph == form.graph
         record = kit.checked(made)
         assert record.answer == "within", (form.name, record)
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_estimates_know_the_types_of_what_kernels_hand_on(case: str) -> None:
+    """A kernel that combines float32 parts writes half precision: what reads it computes on tensor cores."""
+    for form in forms(CASES[case][1], H200, slack=ANY):
+        for graph in (form.graph, fuse_threads(form.graph)):
+            types, first = kernel_types(graph), len(graph.inputs)
+            for op in graph.ops:
+                assert isinstance(op, GraphDefined)
+                _, results = block_cost(op.graph, [types[n] for n in op.operands], H200)
+                assert tuple(results) == types[first : first + op.results], form.name
+                first += op.results
 
 
 def test_they_are_the_same_every_time() -> None:
@@ -129,6 +145,29 @@ def test_kernels_of_a_candidate_change_each_by_itself() -> None:
         ((2,), True),
     ]
     assert len(form.graph.ops) == 5
+
+
+def test_operators_of_a_candidate_have_forms_of_their_own_each() -> None:
+    (kernel,) = CASES["gated products"][1].ops
+    assert isinstance(kernel, GraphDefined)
+    wide, narrow = (replace(kernel.graph, grid=(blocks, 1, 1)) for blocks in (8, 4))
+    inputs = (w.tensor("X", 16, 256), *(w.tensor(f"W{n}", 256, 256) for n in range(4)))
+    ops = (GraphDefined((0, 1, 2), wide), w.op(OpKind.RMS_NORM, 5, dim=1), GraphDefined((6, 3, 4), narrow))
+    graph = KernelGraph(inputs, ops, (7,))
+    found = {form.name: form for form in forms(graph, H200, slack=ANY)}
+    halves, quarters = found["split-2"], found["split-4"]
+    assert halves.sources == quarters.sources == (0, 0, 1, 2, 2)
+    made = mixed(graph, H200, {0: "split-2", 2: "split-4"}, slack=ANY)
+    assert (made.name, made.sources) == ("mixed: 0 split-2, 2 split-4", (0, 0, 1, 2, 2))
+    assert parsed(made.name) == {0: "split-2", 2: "split-4"}
+    assert made.graph.ops == (*halves.graph.ops[:3], *quarters.graph.ops[3:])
+    assert build(graph, graph, H200, form=made).executable.graph == made.graph
+    one = mixed(graph, H200, {2: "split-4"}, slack=ANY)
+    assert one.sources == (0, 1, 2, 2)
+    assert one.graph.ops[0] == graph.ops[0]
+    assert mixed(graph, H200, {}, slack=ANY).graph == found[OWN].graph
+    with pytest.raises(KeyError):
+        mixed(graph, H200, {0: "halved"}, slack=ANY)
 
 
 def test_their_evidence_lies_beside_the_kernels_and_is_checked(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mirage_formal.run.tuned.choose import batches, close, composed, in_order, needed
+from mirage_formal.run.built.values import MIXED
+from mirage_formal.run.tuned.choose import Composed, batches, close, composed, in_order, mixed, needed
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 
@@ -110,3 +111,60 @@ def test_what_leaves_products_to_a_library_is_measured_as_a_whole() -> None:
     times["p6.0"] = 0.1
     times["p5.0"] = 0.1
     assert [one.candidate for one in next(batches(plan, composed(plan, times), 2))] == [2, 0, 3]
+
+
+def test_the_best_of_fewer_kernels_is_among_the_first_if_it_is_asked_for() -> None:
+    plan = kinds_of_candidates()
+    whole = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("whole", None),))
+    fused = [
+        CandidatePlan(name, form, 50.0, (12,), (0,)) for name, form in (("one", "fused"), ("four", ""), ("five", ""))
+    ]
+    plan = TuningPlan("run", "sm_80", (*plan.candidates, *fused), (*plan.pieces, whole))
+    times = {f"p{piece}.0": 1.0 for piece in range(5)} | {"whole": 50.0}
+    first = next(batches(plan, composed(plan, times), 1))
+    assert [one.candidate for one in first] == [0]
+    first = next(batches(plan, composed(plan, times), 1, fewer=True))
+    assert [one.candidate for one in first] == [0, 5], "the first one's directory has its split form"
+    times["whole"] = 1.0
+    first = next(batches(plan, composed(plan, times), 1, fewer=True))
+    assert [one.candidate for one in first] == [4]
+
+
+def of_two_operators(**times: float) -> tuple[TuningPlan, dict[str, float]]:
+    """A candidate of two kernels, each of which a form splits in two; and one that a form changes as a whole."""
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}.0", None),)) for n in range(8))
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0, 1), (0, 2), sources=(0, 1, 1)),
+        CandidatePlan("one", "split-2", 11.0, (2, 3, 4, 5), (0, 1, 3, 4), sources=(0, 0, 1, 1, 1)),
+        CandidatePlan("one", "joined", 11.0, (6,), (0,)),
+        CandidatePlan("two", "", 12.0, (7, 1), (0, 1), sources=(0, 1)),
+    )
+    known = {"p0.0": 5.0, "p1.0": 2.0, "p2.0": 2.0, "p3.0": 1.0, "p4.0": 3.0, "p5.0": 1.0, "p6.0": 9.0, "p7.0": 5.0}
+    return TuningPlan("run", "sm_80", candidates, pieces), known | {f"{k[:2]}.0": us for k, us in times.items()}
+
+
+def test_the_fastest_forms_of_operators_are_put_together() -> None:
+    plan, times = of_two_operators()
+    (made,) = mixed(plan, times)
+    assert (made.name, made.form) == ("one", "mixed: 0 split-2")
+    assert (made.pieces, made.operators, made.sources) == ((2, 3, 1), (0, 1, 3), (0, 0, 1, 1))
+    assert made.form.startswith(MIXED)
+    whole = TuningPlan("run", "sm_80", (*plan.candidates, made), plan.pieces)
+    assert composed(whole, times)[0] == Composed(4, (0, 0, 0), 5.0)
+    plan, times = of_two_operators(p0=2.0, p4=0.5, p5=0.5)
+    (made,) = mixed(plan, times)
+    assert (made.form, made.pieces, made.operators) == ("mixed: 1 split-2", (0, 4, 5), (0, 2, 3))
+
+
+def test_forms_are_put_together_only_where_it_pays_and_all_is_timed() -> None:
+    plan, times = of_two_operators(p4=1.0, p5=1.005)
+    assert mixed(plan, times) == [], "the split form by itself is as fast"
+    plan, times = of_two_operators(p0=2.98)
+    assert mixed(plan, times) == [], "so is the candidate itself"
+    plan, times = of_two_operators()
+    del times["p3.0"]
+    assert mixed(plan, times) == [], "half of a kernel is none"
+    del times["p1.0"]
+    assert mixed(plan, times) != [], "its own first kernel, and the second one's form"
+    del times["p0.0"]
+    assert mixed(plan, times) == []

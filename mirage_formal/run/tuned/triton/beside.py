@@ -15,6 +15,7 @@ from typing import Final
 
 from mirage_formal.device.sealed import write_triton
 from mirage_formal.errors import MirageError
+from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord
 from mirage_formal.records.measured import TRITON_GAIN, faster
@@ -22,17 +23,21 @@ from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.timing import FIRST, SECOND, Device
 from mirage_formal.run.tuned.triton.ahead import Task, compiled
-from mirage_formal.run.tuned.triton.files import STAGES, WARPS, TritonText, texts
+from mirage_formal.run.tuned.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, texts
 from mirage_formal.run.tuned.triton.found import Beside, TritonRow
 from mirage_formal.run.tuned.triton.kept import Kept, Said
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Candidates whose Triton files are tried: those with the fastest CUDA kernels.
+#: Candidates whose Triton files are tried: those with the fastest CUDA kernels; and the fastest of fewer kernels, too.
 CANDIDATES: Final = 2
 #: How far behind the fastest CUDA kernels a candidate's file may be for further launch options to be tried,
 NEAR: Final = 1.5
 #: and how far behind the best number of warps another one may be to be tried with other stages.
 WITHIN: Final = 1.15
+#: Files that are measured in turns with CUDA kernels, of which the fastest is taken: so many at most, and how far
+#: behind the first one's short time theirs may be. Short runs and long ones order files differently.
+TURNS: Final = 3
+CLOSE: Final = 1.1
 #: Files of a run that are compared with float64 at most, the fastest first.
 JUDGED: Final = 6
 #: Seconds for the compilation of one file.
@@ -116,16 +121,24 @@ class _Trials:
     # --- files and times
 
     def _write(self, directories: Sequence[Path]) -> None:
-        """The files of the first candidates that have some, with their own stages."""
+        """The files of the first candidates that have some, and of the first that have fewer kernels than these.
+
+        What is split into two kernels for CUDA may do best as one in Triton. The stages that a file asks for itself may
+        be far from its best, too, so that some are tried with others at once.
+        """
+        options = [*(LaunchOptions(warps) for warps in WARPS), *(LaunchOptions(warps, DEEP) for warps in NARROW)]
+        fewest: float = float("inf")
         for directory in directories:
-            if len(self._found) == CANDIDATES:
-                return
             try:
-                made = texts(directory, [LaunchOptions(warps) for warps in WARPS])
+                count = len(load(directory).launches)
+                if len(self._found) >= CANDIDATES and count >= fewest:
+                    continue
+                made = texts(directory, options)
             except MirageError as error:
                 self._notes.append(f"{directory.name}: {error}")
             else:
                 self._found[directory] = [_Trial(one) for one in made]
+                fewest = min(fewest, count)
 
     def _further(self, cuda_us: float) -> None:
         """Other stages, for candidates that are not far behind, with the numbers of warps that are the best."""
@@ -185,23 +198,25 @@ class _Trials:
         asked = self._bench.backend == "triton"
         every = sorted((one for trials in self._found.values() for one in trials), key=lambda one: one.us)
         timed = [one for one in every if one.us < float("inf") and (asked or one.us <= cuda_us)]
-        chosen: list[_Trial] = []
-        left: dict[Path | None, int] = {}
+        groups: dict[Path | None, list[_Trial]] = {}
         for one in timed:
-            place = one.text.directory if asked else None
-            tries = left.get(place, JUDGED)
-            if not tries or any(other.text.directory == one.text.directory for other in chosen):
-                continue
-            left[place] = tries - 1
-            if self._judged(one) and (self._turned(one, first) or (asked and not one.said.failed)):
-                chosen.append(one)
-                if not asked:
-                    break
-        chosen.sort(key=lambda one: one.us)
+            groups.setdefault(one.text.directory if asked else None, []).append(one)
+        best = (self._best(files, first, asked=asked) for files in groups.values())
+        chosen = sorted((one for one in best if one is not None), key=lambda one: one.us)
         won = bool(chosen) and chosen[0].turns is not None and faster(*chosen[0].turns)
         for directory, trials in self._found.items():
             write_triton(directory, self._record(trials, chosen, won=won))
         return self._told(every, chosen, cuda_us, won=won)
+
+    def _best(self, files: Sequence[_Trial], first: Path, *, asked: bool) -> _Trial | None:
+        """Of files in the order of their short times the fastest that is right, by times in turns with CUDA kernels."""
+        good: list[_Trial] = []
+        for one in files[:JUDGED]:
+            if good and (len(good) == TURNS or one.said.us > CLOSE * good[0].said.us):
+                break
+            if self._judged(one) and (self._turned(one, first) or (asked and not one.said.failed)):
+                good.append(one)
+        return min(good, key=lambda one: (one.turns is None, one.us), default=None)
 
     def _judged(self, one: _Trial) -> bool:
         """Whether a file's results are within tolerance; compared now, if they were not."""

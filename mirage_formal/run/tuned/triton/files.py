@@ -26,6 +26,9 @@ from mirage_formal.run.built.values import KernelRefused
 #: Factors of warps, and stages, that are tried.
 WARPS: Final = (1.0, 0.5, 2.0)
 STAGES: Final = (2, 3, 4)
+#: Stages that are tried at once beside a file's own, with these factors of warps.
+DEEP: Final = 3
+NARROW: Final = (1.0, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +89,4 @@ def _target(directory: Path) -> Target:
     return msgspec.convert(msgspec.to_builtins(manifest.target), Target)
 
 
-__all__ = ["STAGES", "WARPS", "TritonText", "texts"]
+__all__ = ["DEEP", "NARROW", "STAGES", "WARPS", "TritonText", "texts"]
