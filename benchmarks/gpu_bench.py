@@ -33,8 +33,8 @@ from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
 from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_stages import WORKER, Row, options, stages
-from benchmarks.gpu_table import ERROR, PEERS, markdown, show, table
+from benchmarks.gpu_stages import ERROR, WORKER, Row, options, stages
+from benchmarks.gpu_table import PEERS, markdown, show, table
 
 _ATTENTION = ("attn", "qk", "qv", "decode")
 

@@ -145,9 +145,9 @@ def _most(values: Iterable[float | None]) -> float:
 
 
 def timed(case: Case, job: Job) -> Result:
-    """One candidate's time, once: which of them are to be measured at all."""
+    """One candidate's time, once, and how far its results are off: which of them are to be measured at all."""
     ours = _Ours(case, Path(job["kernels"]))
-    return {"us": ours.measure().us}
+    return {"us": ours.measure().us, "replays_error": ours.replays_error()}
 
 
 def row(case: Case, job: Job) -> Result:

@@ -1,6 +1,6 @@
 """From programs with kernels to rows of a table: what gpu_bench.py and corpus_gpu.py have in common.
 
-1. Every candidate is timed once, if a program has several.
+1. Every candidate is timed once, if a program has several. Where replays of some are exact, only these count.
 2. Numerics, fastest first, until one is within tolerance at all scales; programs side by side.
 3. torch.compile's peers, programs side by side: its cache on disk then has them.
 4. Rows, one after another: the chosen candidate is measured anew beside its peers (benchmarks/gpu_cases.py); the time
@@ -30,6 +30,8 @@ from benchmarks.gpu_sanitize import large
 WORKER = "--worker"
 COMPILED = ("compile", "autotune")
 READS = ("read_plain", "read_bulk")
+#: The largest relative error, norm over norm, of results that count as exact.
+ERROR = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,13 @@ class Stages:
         return self.pool.ledger.get(job)
 
     def _times(self, name: str, dirs: Sequence[Path]) -> dict[str, float]:
+        """Microseconds of candidates: of those whose replays are exact enough, if some are."""
         if len(dirs) == 1:
             return {str(dirs[0]): 0.0}
         results = {str(d): self._known(_job("time", name, d)) or {} for d in dirs}
-        return {directory: float(result["us"]) for directory, result in results.items() if "us" in result}
+        ran = {directory: result for directory, result in results.items() if "us" in result}
+        exact = {directory: result for directory, result in ran.items() if result["replays_error"] <= ERROR}
+        return {directory: float(result["us"]) for directory, result in (exact or ran).items()}
 
     def _numerics_of(self, name: str, dirs: Sequence[Path]) -> dict[str, Result]:
         results = {str(d): self._known(_job("numerics", name, d)) for d in dirs}

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_stages import READS, Row
+from benchmarks.gpu_stages import ERROR, READS, Row
 
 PEERS = ("eager", "compile", "autotune", "flash", "cudnn")
-#: Relative error up to which results of replayed graphs are right.
-ERROR = 1e-3
 _NAMES = {
     "eager": "torch eager",
     "compile": "torch.compile",

@@ -84,7 +84,7 @@ def script(job: Job) -> Result | None:
         case "bandwidth":
             return {"gbs": 4000.0, "device": "A GPU", "torch": "2"}
         case "time":
-            return {"us": {"001": 5.0, "002": 9.0, "003": 2.0}[Path(job["kernels"]).name]}
+            return {"us": {"001": 5.0, "002": 9.0, "003": 2.0}[Path(job["kernels"]).name], "replays_error": 3e-4}
         case "numerics":
             kept = OUTSIDE if where.startswith("a-b8 003") else WITHIN
             return {**kept, "digest": "d" * 64, "launches": ["k0 (x): 4x1x1 blocks of 128, 3 registers"]}
@@ -117,6 +117,22 @@ def test_the_fastest_that_is_right_is_measured_beside_what_compiled(tmp_path: Pa
     assert dict(b.missing) == {"autotune": "not finished in 240 s"}
     assert b.over("eager", "compile", "autotune") == 1.9
     assert a.us("read_plain", "read_bulk") == 5.0
+
+
+def test_where_some_candidates_are_exact_the_fastest_of_these_is_measured(tmp_path: Path) -> None:
+    places, off = {"b-b8": kernels(tmp_path / "b", 3)}, {"003": 1.1e-3, "001": 2e-3}
+
+    def inexact(job: Job) -> Result | None:
+        found = script(job)
+        if job["do"] == "time" and found is not None:
+            found["replays_error"] = off.get(Path(job["kernels"]).name, 3e-4)
+        return found
+
+    (row,) = stages(Answered(tmp_path / "ledger", inexact)).run(places)
+    assert Path(row.chosen or "").name == "002"
+    off["002"] = 1.01e-3
+    (row,) = stages(Answered(tmp_path / "another", inexact)).run(places)
+    assert Path(row.chosen or "").name == "003", "none is"
 
 
 def test_a_later_call_does_what_is_missing(tmp_path: Path) -> None:
