@@ -42,6 +42,7 @@ class Empty(Result):
     """A result that computes nothing."""
 
     nothing: Any = None
+    backend = "cuda"
 
     @property
     def optimized(self) -> Any:

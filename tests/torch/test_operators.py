@@ -166,6 +166,56 @@ def test_compiled_exported_and_mapped(one: TorchOperator) -> None:
     torch.testing.assert_close(torch.vmap(one, in_dims=(0, None))(many, w), expected(many, w))
 
 
+def test_modes_of_torch_and_tensors_of_subclasses_see_the_operator_and_plain_calls_pass_the_dispatcher_once(
+    one: TorchOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[Any] = []
+
+    class Log(TorchDispatchMode):  # type: ignore[misc]  # torch has no types where it is not installed
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Own(torch.Tensor):  # type: ignore[misc]  # see above
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            plain = [x.inner if isinstance(x, cls) else x for x in args]
+            return function(*plain, **(kwargs or {}))
+
+    x, w = given()
+    want = one(x, w)
+    with Log():
+        assert torch.equal(one(x, w), want)
+    assert seen.count(one.overload) == 1
+    assert torch.equal(one(Own(x), w), want)
+    assert seen.count(one.overload) == 2
+    with FakeTensorMode() as mode:
+        fake = one(mode.from_tensor(x), mode.from_tensor(w))
+    assert isinstance(fake, torch._subclasses.FakeTensor)
+    assert one(x.to("meta"), w.to("meta")).is_meta
+    called: list[int] = []
+    direct = one._run
+
+    def counted(*tensors: Any) -> Any:
+        called.append(len(tensors))
+        return direct(*tensors)
+
+    monkeypatch.setattr(one, "_run", counted)
+    monkeypatch.setattr(one, "_call", lambda *tensors: pytest.fail("through the dispatcher a second time"))
+    assert torch.equal(one.overload(x, w), want)
+    assert called == [2]
+
+
 def test_modules_are_copied_and_saved(one: TorchOperator) -> None:
     x, w = given(4)
     block = Block(one, w)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from mirage_formal.device.tensors import same_strides
+from mirage_formal.device.tensors import TensorError, same_strides
 from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -32,6 +32,8 @@ NAMESPACE: Final = "mirage_formal"
 _DIGITS: Final = 24
 #: Bytes; no kernel reads more at once.
 _ALIGNED: Final = 16
+#: Tensors that only the dispatcher's own keys know, unlike those of subclasses.
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 #: Outputs of a call: one tensor, or a tuple of them.
 Outputs: TypeAlias = Any
 
@@ -60,6 +62,9 @@ class TorchOperator:
         self._strides = [item.strides for item in program.inputs]
         self._outputs = [(types[number].shape, DTYPES[types[number].dtype]) for number in program.outputs]
         self._single = len(self._outputs) == 1
+        self._optimized = result.optimized
+        # A Triton file takes what it is given; kernels of CUDA C++ refuse what they were not made for.
+        self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
         self._define()
 
@@ -117,6 +122,13 @@ class TorchOperator:
 
     def _run(self, *tensors: torch.Tensor) -> Outputs:
         """The kernel: the candidate's launches on a GPU, the reference semantics on the CPU."""
+        found: Outputs
+        if self._exact:
+            try:
+                found = self._optimized(*tensors)
+                return found
+            except (DTypeError, ShapeError, TensorError):  # before anything is launched: one is laid out, or refused
+                pass
         for x, (_, shape, dtype), strides in zip(tensors, self._inputs, self._strides, strict=True):
             if (
                 x.stride() != strides
@@ -127,12 +139,11 @@ class TorchOperator:
                 self._checked(tensors)
                 tensors = tuple(_laid_out(x, strides) for x, strides in zip(tensors, self._strides, strict=True))
                 break
-        found: Outputs
         if not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors]):
-            found = self.result.optimized(*tensors)
+            found = self._optimized(*tensors)
             return found
         with torch.no_grad():  # what needs a gradient was taken care of before
-            found = self.result.optimized(*tensors)
+            found = self._optimized(*tensors)
         return found
 
     def _fake(self, *tensors: torch.Tensor) -> Outputs:
@@ -150,9 +161,14 @@ class TorchOperator:
                 raise DTypeError(what, where=name, hint="convert the tensor yourself; nothing is converted silently")
 
     def _differentiable(self, *tensors: torch.Tensor) -> Outputs:
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            found: Outputs = _Recomputed.apply(self, *tensors)
+        found: Outputs
+        if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
+            found = _Recomputed.apply(self, *tensors)
             return found
+        # The dispatcher would call the kernel next, and take as long as the way to here: nothing else looks at plain
+        # tensors below this point, unless a mode is on.
+        if not torch._C._len_torch_dispatch_stack() and all([type(x) in _PLAIN and not x.is_meta for x in tensors]):
+            return self._run(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
             found = self._call(*tensors)
             return found
