@@ -5,6 +5,7 @@ There is no GPU here: times are made up, and what is timed is compared, as it ha
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,62 @@ def test_what_cannot_be_timed_is_decided_by_estimates(monkeypatch: pytest.Monkey
     report, _ = compiled(monkeypatch, tmp_path, [None, None, None])
     assert [region.kept for region in report.regions] == ["", ""]
     assert all(region.measured_us is None for region in report.regions)
+
+
+class Cached(Two):
+    """A region behind a buffer that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(8, 32))
+
+    def forward(self, x: Any) -> Any:
+        """The region, of what is in the buffer then."""
+        self.cache.index_copy_(0, torch.tensor([2]), x[:1])
+        return torch.relu(self.first(self.norm(self.cache))) * 2
+
+
+@pytest.mark.parametrize("theirs", [2.0, 0.5])
+@pytest.mark.parametrize(("mode", "again"), [(None, 0), ("max-autotune-no-cudagraphs", 0), ("reduce-overhead", 1)])
+def test_the_compilation_that_was_timed_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float, mode: str | None, again: int
+) -> None:
+    """By Inductor, on the CPU: two compilations are compared, and a third one is made only where it would differ."""
+    from torch._inductor import compile_fx as inductor
+
+    model, x = Cached().requires_grad_(False), torch.randn(4, 32)
+    if not backend._compiles([x]):
+        pytest.skip("there is no compiler of C++")
+    torch._dynamo.reset()
+    made: list[Any] = []
+    known: list[Any] = []
+    real = inductor.compile_fx
+
+    def counted(module: Any, inputs: Any, **more: Any) -> Any:
+        if not any(module is one for one in known):  # it calls itself for each of its options
+            known.append(module)
+            made.append(any("mirage_formal" in str(node.target) for node in module.graph.nodes))
+        return real(module, inputs, **more)
+
+    monkeypatch.setattr(inductor, "compile_fx", counted)
+    monkeypatch.setattr(backend, "_timed", lambda inputs: True)
+    monkeypatch.setattr(faster, "compared", lambda ours, others, inputs: Timed(1.0, theirs))
+    options = {"workers": 1, "time_limit": 60, "out": tmp_path, "mode": mode}
+    call = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)
+    want = copy.deepcopy(model)
+    for turn in range(3):
+        given = x * (turn + 1)
+        torch.testing.assert_close(call(given), want(given), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.cache, want.cache)
+    assert sorted(made[:2]) == [False, True]
+    assert made[2:] == [theirs > 1] * again
+
+
+def test_tensors_that_share_memory_are_compiled_again() -> None:
+    x = torch.randn(4, 4)
+    assert backend._apart([x, torch.randn(2), 3])
+    assert not backend._apart([x, x[1:]])
+    assert not backend._apart([x, x.t()])
 
 
 def test_a_tensor_whose_strides_are_to_be_0() -> None:

@@ -18,7 +18,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.faster import Compile, as_it_is, faster_regions, on_this_gpu, settled
+from mirage_formal.torch.modules.faster import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
 from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.report import Report
@@ -72,8 +72,11 @@ def mirage_formal(
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
     compile = _inductor(mode) if rest == "inductor" and _compiles(inputs) else as_it_is
-    found = _replaced(module, inputs, asked, shapes, _timing(compile, mode) if compare and _timed(inputs) else None)
-    return compile(found or module, list(inputs))
+    timing = _timing(compile, mode) if compare and _timed(inputs) else None
+    found = _replaced(module, inputs, asked, shapes, timing)
+    if found.compiled is not None and (timing is compile or not _captures(mode)) and _apart(inputs):
+        return found.compiled
+    return compile(found.graph or module, list(inputs))
 
 
 def _inductor(mode: str | None, **more: Any) -> Compile:
@@ -102,6 +105,23 @@ def _timing(compile: Compile, mode: str | None) -> Compile:
     return compile if compile is as_it_is else _inductor(mode, **{"triton.cudagraphs": False})
 
 
+def _captures(mode: str | None) -> bool:
+    """Whether what Inductor compiles in a mode is captured in CUDA graphs of its own."""
+    from torch._inductor import config, list_mode_options
+
+    own = list_mode_options(mode) if mode not in (None, "default") else {}
+    return bool(own.get("triton.cudagraphs", config.triton.cudagraphs))
+
+
+def _apart(inputs: Sequence[Any]) -> bool:
+    """Whether no two tensors share memory: where some do, a compiler tells Dynamo what it has taken for granted."""
+    try:
+        memory = [x.untyped_storage()._cdata for x in inputs if isinstance(x, torch.Tensor)]
+    except (NotImplementedError, RuntimeError):  # tensors without memory of their own
+        return False
+    return len(set(memory)) == len(memory)
+
+
 def _timed(inputs: Sequence[Any]) -> bool:
     """Whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
     recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
@@ -114,8 +134,8 @@ def _replaced(
     asked: Mapping[str, Any],
     shapes: Buckets,
     timing: Compile | None = None,
-) -> GraphModule | None:
-    """The graph with operators in it; None if there is none, it cannot be imported, or it is faster without.
+) -> Settled:
+    """The graph with operators in it, if there are some, it can be imported, and it is not faster without.
 
     Args:
         module: The graph.
@@ -124,16 +144,17 @@ def _replaced(
         shapes: Buckets of extents that are not known.
         timing: What compiles the graph where operators have to be faster than without; None where that is not asked.
     """
+    nothing = Report((), (), ())
     if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return None
+        return Settled(None, nothing)
     if varies(module, inputs):
-        return _varying(module, inputs, asked, shapes)
+        return Settled(_varying(module, inputs, asked, shapes), nothing)
     try:
         found = imported(capture_graph(module, [_alone(x) for x in inputs]))
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
-        return None
+        return Settled(None, nothing)
     operators, report = choose(found, asked)
     if timing is not None and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing)
@@ -143,10 +164,10 @@ def _replaced(
         return _module(found, graph, module, inputs)
 
     if timing is None:
-        made = build(operators) if operators else None
+        made = Settled(build(operators) if operators else None, report)
     else:
-        made, report = settled(operators, report, build, module, inputs, timing)
-    REPORTS.append(report)
+        made = settled(operators, report, build, module, inputs, timing)
+    REPORTS.append(made.report)
     del REPORTS[:-_MOST_REPORTS]
     return made
 

@@ -3,13 +3,15 @@
 Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
 with those that are left beside one without any, as a compiler may fuse a region with what is around it. While the whole
 is not faster, the operator that gained least alone is left out. What cannot be timed is decided by estimates, as where
-there is no GPU.
+there is no GPU. The compilation that was timed is the one that is kept: a compiler that tunes by times makes another
+one of the same graph the next time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -90,6 +92,21 @@ def _compared(
     return None if ours is None or theirs is None else compared(ours, theirs, inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was chosen.
+
+    Attributes:
+        graph: The graph with operators; None if it is faster without.
+        report: What became of every region.
+        compiled: The compilation of it, or of the graph without operators, that was timed; None if none was.
+    """
+
+    graph: GraphModule | None
+    report: Report
+    compiled: Callable[..., Any] | None = None
+
+
 def settled(
     operators: Mapping[int, TorchOperator],
     report: Report,
@@ -97,8 +114,8 @@ def settled(
     without: GraphModule,
     inputs: Sequence[Any],
     compile: Compile,
-) -> tuple[GraphModule | None, Report]:
-    """The graph with as many operators as make it faster than without any; None if none do.
+) -> Settled:
+    """The graph with as many operators as make it faster than without any, or the one without if none do.
 
     Args:
         operators: Operators by the numbers of regions, faster alone.
@@ -112,21 +129,22 @@ def settled(
     theirs = _apart(without, inputs, compile) if left else None
     while left:
         made = build(left)
-        found = _compared(_apart(made, inputs, compile), theirs, inputs)
+        ours = _apart(made, inputs, compile)
+        found = _compared(ours, theirs, inputs)
         if found is None:
-            return made, report
+            return Settled(made, report)
         rows = [row for row in report.regions if row.numbers[0] in left]
         if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
             report = _instead(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
-            return made, report
+            return Settled(made, report, ours)
         least = min(rows, key=_gained)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
         report = _instead(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
-    return None, report
+    return Settled(None, report, theirs)
 
 
 def _gained(row: RegionReport) -> float:
@@ -140,4 +158,4 @@ def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
     return dataclasses.replace(report, regions=tuple(regions))
 
 
-__all__ = ["Compile", "as_it_is", "faster_regions", "on_this_gpu", "settled"]
+__all__ = ["Compile", "Settled", "as_it_is", "faster_regions", "on_this_gpu", "settled"]
