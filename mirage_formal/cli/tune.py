@@ -10,7 +10,18 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from mirage_formal.cli.kit import STYLE, Json, ProgressMode, answer, chosen, counted, measured, option, run_command
+from mirage_formal.cli.kit import (
+    STYLE,
+    Json,
+    ProgressMode,
+    answer,
+    chosen,
+    counted,
+    measured,
+    option,
+    print_error,
+    run_command,
+)
 from mirage_formal.terminal import plain
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
@@ -75,26 +86,36 @@ def tune_command(
     from mirage_formal.run.tuned.plans import Place
     from mirage_formal.run.tuned.prepare import PRELOAD
     from mirage_formal.run.tuned.timing import Child
-    from mirage_formal.run.tuned.tune import tune
+    from mirage_formal.run.tuned.tune import NoTimes, tune
     from mirage_formal.workers.pool import Pool, default_workers
 
     where = Place(place)
     gpu: Any = device if device is not None else Child() if device_count() else None
     wanted = arch or (gpu.machine.arch if isinstance(gpu, Child) else "sm_90a")
     limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
-    found = []
+    found: list[tuple[Path, Any]] = []
+    failed: dict[Path, NoTimes] = {}
+    every = runs_among(runs)
     closing = gpu if isinstance(gpu, Child) else contextlib.nullcontext()
     with closing, Pool(workers or default_workers(), PRELOAD) as executor:
-        for root in runs_among(runs):
-            with display(progress, "tune") as shown:
-                step = _named(shown.steps(root.name))
-                tuned = tune(root, Bench(where, gpu, executor, step, wanted, limits, backend))
+        for root in every:
+            try:
+                with display(progress, "tune") as shown:
+                    step = _named(shown.steps(root.name))
+                    tuned = tune(root, Bench(where, gpu, executor, step, wanted, limits, backend))
+            except NoTimes as error:  # of this run alone
+                if len(every) == 1:
+                    raise
+                failed[root] = error
+                print_error(error)
+                continue
             found.append((root, tuned))
             if not json:
                 _print(root, tuned, where, Console())
-    code = 0 if all(tuned.left or _answered(tuned, backend) for _, tuned in found) else 1
+    code = 0 if not failed and all(tuned.left or _answered(tuned, backend) for _, tuned in found) else 1
     if json:
-        answer("tune", code, [{"run": str(root), **_fields(tuned)} for root, tuned in found])
+        rows: list[dict[str, Any]] = [{"run": str(root), **_fields(tuned)} for root, tuned in found]
+        answer("tune", code, rows + [{"run": str(root), "failed": str(error)} for root, error in failed.items()])
     raise typer.Exit(code)
 
 

@@ -89,3 +89,27 @@ def test_triton_that_was_asked_for_and_is_not_there_is_a_failure(tuned: Any) -> 
     assert tuned(LEFT, "--backend", "triton").code == 1
     assert tuned(TAKEN, "--backend", "triton").code == 0
     assert tuned(LEFT, "--backend", "metal").code == 2
+
+
+def test_a_run_of_which_no_kernel_has_a_time_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def tune(root: Path, bench: Bench) -> Tuned:
+        if root.name == "other":
+            raise tune_module.NoTimes("expected times, got none", where=str(root), hint="time them")
+        return Tuned(3, 3, 3, (Row("001-a", "split-2", 9.0, 9.5, 8.0, 1),))
+
+    monkeypatch.setattr(runtime, "device_count", lambda: 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune_module, "tune", tune)
+    mirage = Command(monkeypatch, capsys)
+    ended = mirage("tune", "other", "run", "--place", "place", "--progress", "none")
+    assert ended.code == 1
+    assert "001-a" in ended.out
+    assert "expected times, got none" in ended.err
+    ended = mirage("tune", "other", "run", "--place", "place", "--progress", "none", "--json")
+    rows = json.loads(ended.out)["result"]
+    assert [(Path(row["run"]).name, "failed" in row) for row in rows] == [("run", False), ("other", True)]
+    ended = mirage("tune", "other", "--place", "place", "--progress", "none")
+    assert ended.code != 0
+    assert "expected times, got none" in ended.err

@@ -22,6 +22,8 @@ from mirage_formal.workers.pool import Pool, default_workers
 
 #: Kernels that are timed for each candidate that is asked for, and each kernel that the first one has.
 _KERNELS: Final = 4
+#: At most so many, unless the candidates that are asked for have more at one kernel each.
+_MOST: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def fastest(
     """
     count, seconds, backend = wanted.count, wanted.seconds, wanted.backend
     kernels = _KERNELS * count * max(1, kernel_count(results[0].graph) if results else 1)
+    kernels = max(min(kernels, _MOST), _KERNELS * count)
     limits = Limits(kernels, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
         bench = Bench(

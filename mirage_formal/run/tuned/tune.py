@@ -107,7 +107,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
         tried |= _tried(plan, place, device)
     if not ready:
-        raise NoTimes("expected candidates with kernels that may run, got none", where=str(root))
+        raise _none_ready(root, device)
     added = max(0, len(wanted) - limits.kernels)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
@@ -138,6 +138,14 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             if any(row.us is not None for row in rows) or time.monotonic() >= deadline:
                 break  # while all are refused, or outside of their tolerance, further ones are tried
     return tuned
+
+
+def _none_ready(root: Path, device: Device | str | None) -> NoTimes:
+    """No kernel of a run may run, or has a time."""
+    if not isinstance(device, str):
+        return NoTimes("expected candidates with kernels that may run, got none", where=str(root))
+    what = f"expected times of this run's kernels on {device}, got none: the times are of other kernels, or other code"
+    return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
 
 
 def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, most: int) -> TuningPlan:
