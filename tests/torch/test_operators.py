@@ -216,6 +216,18 @@ def test_modes_of_torch_and_tensors_of_subclasses_see_the_operator_and_plain_cal
     assert called == [2]
 
 
+def test_tensors_whose_memory_does_not_hold_their_elements_are_resolved_first(one: TorchOperator) -> None:
+    """Torch negates and conjugates by a bit that kernels do not see."""
+    x, w = given()
+    want = one(x, w)
+    negated = torch._neg_view(-x)
+    assert negated.is_neg()
+    assert torch.equal(one(negated, w), want)
+    assert torch.equal(one(torch.complex(w.new_zeros(16, 64), -x).conj().imag, w), want)
+    assert torch.equal(one(torch._efficientzerotensor((16, 64)), w), one(torch.zeros(16, 64), w))
+    assert torch.equal(torch.func.functionalize(one)(x, w), want)
+
+
 def test_modules_are_copied_and_saved(one: TorchOperator) -> None:
     x, w = given(4)
     block = Block(one, w)

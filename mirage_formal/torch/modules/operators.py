@@ -32,8 +32,12 @@ NAMESPACE: Final = "mirage_formal"
 _DIGITS: Final = 24
 #: Bytes; no kernel reads more at once.
 _ALIGNED: Final = 16
-#: Tensors that only the dispatcher's own keys know, unlike those of subclasses.
-_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+#: Keys of the dispatcher that a tensor has whose memory holds its elements, and that are on where no mode is. Others
+#: change what is read: tensors of subclasses and of other devices, those that are to be negated, transforms.
+_PLAIN: Final = (
+    *("CPU", "CUDA", "BackendSelect", "ADInplaceOrView"),
+    *("AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"),
+)
 #: Outputs of a call: one tensor, or a tuple of them.
 Outputs: TypeAlias = Any
 
@@ -165,9 +169,7 @@ class TorchOperator:
         if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
             found = _Recomputed.apply(self, *tensors)
             return found
-        # The dispatcher would call the kernel next, and take as long as the way to here: nothing else looks at plain
-        # tensors below this point, unless a mode is on.
-        if not torch._C._len_torch_dispatch_stack() and all([type(x) in _PLAIN and not x.is_meta for x in tensors]):
+        if _plain(tensors):  # the dispatcher would call the kernel next, and take as long as the way to here
             return self._run(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
             found = self._call(*tensors)
@@ -213,6 +215,25 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
             )
         )
         return (None, *(next(found_gradients) if need else None for need in needed))
+
+
+def _bits(names: Sequence[str]) -> int:
+    """Keys of the dispatcher as the bits of a number."""
+    found = 0
+    for name in names:
+        found |= torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
+    return found
+
+
+_OTHER_BITS: Final = ~_bits(_PLAIN)
+
+
+def _plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether nothing of the dispatcher's below gradients would look at tensors before a kernel does."""
+    keys = torch._C._dispatch_tls_local_include_set().raw_repr()
+    for x in tensors:
+        keys |= torch._C._dispatch_keys(x).raw_repr()
+    return not keys & _OTHER_BITS
 
 
 def torch_operator(result: Result) -> TorchOperator:
