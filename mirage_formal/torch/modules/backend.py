@@ -85,11 +85,10 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
     Raises:
         SpaceError: It has no such mode.
     """
-    from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
     try:
-        patches = {**(list_mode_options(mode) if mode not in (None, "default") else {}), **more}
+        patches = {**_options_of(mode), **more}
     except RuntimeError as error:
         raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
 
@@ -107,10 +106,16 @@ def _timing(compile: Compile, mode: str | None) -> Compile:
 
 def _captures(mode: str | None) -> bool:
     """Whether what Inductor compiles in a mode is captured in CUDA graphs of its own."""
-    from torch._inductor import config, list_mode_options
+    from torch._inductor import config
 
-    own = list_mode_options(mode) if mode not in (None, "default") else {}
-    return bool(own.get("triton.cudagraphs", config.triton.cudagraphs))
+    return bool(_options_of(mode).get("triton.cudagraphs", config.triton.cudagraphs))
+
+
+def _options_of(mode: str | None) -> dict[str, Any]:
+    """What a mode of Inductor's sets."""
+    from torch._inductor import list_mode_options
+
+    return dict(list_mode_options(mode)) if mode not in (None, "default") else {}
 
 
 def _apart(inputs: Sequence[Any]) -> bool:
