@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,6 @@ from mirage_formal.run.tuned.triton.files import texts
 from mirage_formal.run.tuned.triton.found import Beside
 from tests.kit.runs import small_run
 from tests.kit.triton.answers import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("triton") / "run"
-    small_run.make(root, kernels=2)
-    return root
-
-
-@pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
-    return tmp_path / "run"
-
 
 # --- what is taken ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +21,7 @@ from mirage_formal.run.tuned.fastest import Wanted, fastest
 from mirage_formal.run.tuned.plans import Place
 from mirage_formal.run.tuned.triton import beside as beside_module
 from mirage_formal.run.tuned.triton.found import Beside
-from tests.kit.runs import small_run
 from tests.kit.triton.answers import Compiler, Gpu, first_is, names, rows
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("triton") / "run"
-    small_run.make(root, kernels=2)
-    return root
-
-
-@pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def results(run: Path) -> list[Result]:
