@@ -131,6 +131,18 @@ class Optimized:
                 made = self._made(given, kind, results)
         return made if as_list else made[0] if len(made) == 1 else tuple(made)
 
+    def on_torch(self, given: Sequence[Tensor]) -> Tensor:
+        """The same as a call with tensors of torch that lie on a GPU, which need not be told from others first.
+
+        Args:
+            given: The inputs in order; as many as there are, all of them tensors of torch.
+
+        Raises:
+            ShapeError, DTypeError, TensorError: An input does not fit, or does not lie on the first one's GPU.
+        """
+        made = self._on_device(given, Kind.TORCH, None)
+        return made[0] if len(made) == 1 else tuple(made)
+
     def prepare(self, device: int | None = None) -> None:
         """Build, compile, load and allocate, so that calls on this device need not; the current device if None.
 

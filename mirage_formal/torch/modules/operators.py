@@ -129,7 +129,7 @@ class TorchOperator:
         found: Outputs
         if self._exact:
             try:
-                found = self._optimized(*tensors)
+                found = self._optimized.on_torch(tensors) if tensors[0].is_cuda else self._optimized(*tensors)
                 return found
             except (DTypeError, ShapeError, TensorError):  # before anything is launched: one is laid out, or refused
                 pass
