@@ -15,7 +15,7 @@ from mirage_formal.kernels.forms.block import NoForm
 from mirage_formal.kernels.forms.factors import factored
 from mirage_formal.kernels.forms.products import tiled
 from mirage_formal.kernels.forms.split import split
-from mirage_formal.kernels.forms.tiles import retiled
+from mirage_formal.kernels.forms.tiles import otherwise, retiled
 from mirage_formal.kernels.target import Target
 
 #: However slow a form is estimated to be.
@@ -29,6 +29,8 @@ PARTS: Final = (*_PARTS, *_MORE_PARTS)
 #: How many times fewer blocks a kernel without products has, and how many times more.
 _FEWER_BLOCKS: Final = (2, 4, 8, 16)
 _MORE_BLOCKS: Final = (2, 4)
+#: Other grids of kernels with products that are tried.
+_GRIDS: Final = (1, 2, 3, 4, 5)
 
 
 class Factors(Enum):
@@ -51,6 +53,8 @@ class Change:
         products: Whether it is done to predefined products, which become kernels first, and to nothing else.
         fewer: How many times fewer blocks kernels without products have; 1: as many. Nothing else is done then.
         more: How many times more blocks they have; likewise.
+        tiles: Which of the other grids kernels with products have, the best by its estimate first; 0: their own.
+            Likewise.
     """
 
     factors: Factors = Factors.NONE
@@ -58,11 +62,12 @@ class Change:
     products: bool = False
     fewer: int = 1
     more: int = 1
+    tiles: int = 0
 
     @property
     def grids(self) -> bool:
         """Whether kernels are the same on other grids."""
-        return self.fewer > 1 or self.more > 1
+        return self.fewer > 1 or self.more > 1 or self.tiles > 0
 
     @property
     def name(self) -> str:
@@ -73,6 +78,7 @@ class Change:
             f"split-{self.parts}" if self.parts > 1 else "",
             f"fewer-{self.fewer}" if self.fewer > 1 else "",
             f"more-{self.more}" if self.more > 1 else "",
+            f"tiles-{self.tiles}" if self.tiles else "",
         )
         return " ".join(word for word in words if word) or "own"
 
@@ -83,6 +89,7 @@ CHANGES: Final = (
     *(Change(parts=parts, products=True) for parts in (1, *PARTS)),
     *(Change(fewer=times) for times in _FEWER_BLOCKS),
     *(Change(more=times) for times in _MORE_BLOCKS),
+    *(Change(tiles=rank) for rank in _GRIDS),
 )
 
 
@@ -130,7 +137,7 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
 
 
 def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
-    """The graph with its last kernel on fewer or more blocks.
+    """The graph with its last kernel on another grid.
 
     Raises:
         NoForm: It has no such form, or one that is estimated slow.
@@ -138,11 +145,14 @@ def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
     types = kernel_types(graph)
-    larger = change.fewer > 1
-    block = retiled(op, [types[n] for n in op.operands], max(change.fewer, change.more), target, larger=larger)
+    operands = [types[n] for n in op.operands]
+    if change.tiles:
+        block = otherwise(op, operands, change.tiles, target)
+    else:
+        block = retiled(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
     made = replace(graph, ops=(*before, replace(op, graph=block)))
     if estimate(made, target).us > slack * estimate(graph, target).us:
-        raise NoForm("another number of blocks is not estimated to pay")
+        raise NoForm("another grid is not estimated to pay")
     return made
 
 

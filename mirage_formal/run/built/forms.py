@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors
 from mirage_formal.kernels.forms.rewrite import rewritten as changed
@@ -36,12 +36,14 @@ class Form(Stable):
         name: What was done to its kernels: "own", or as ``kernels.forms.rewrite.Change`` says.
         us: Estimated microseconds.
         grids: Whether its kernels are the candidate's own on other grids.
+        tiles: Whether these are kernels with products.
         sources: For each operator of its µGraph, the candidate's that it comes from; empty where that is not known.
     """
 
     name: str
     us: float
     grids: bool = False
+    tiles: bool = False
     sources: tuple[int, ...] = ()
 
 
@@ -61,10 +63,13 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     Raises:
         NotProved: Its own form has no proof.
     """
-    own = _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
+    own = _own(candidate, target)
     found = {own.graph: own}
     known = {candidate}
+    several = sum(isinstance(op, GraphDefined) for op in candidate.ops) > 1
     for change in CHANGES[1:]:
+        if change.tiles and not several:
+            continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
         before = rewritten(candidate, rewriting)
         # What was there, or is estimated slow already, need not be proved.
@@ -72,17 +77,41 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             continue
         known.add(before.graph)
         try:
-            form = replace(_form(change.name, stable(candidate, rewriting), target, before), grids=change.grids)
+            one = _changed(candidate, change, target, slack)
         except MirageError:
             continue
-        if form.proof is not None and not _slow(change, form.us, slack * own.us):
-            found.setdefault(form.graph, form)
+        if one.proof is not None and not _slow(change, one.us, slack * own.us):
+            found.setdefault(one.graph, one)
     if own.proof is None and not own.note and (made := joined(candidate, target)) is not None:
-        form = _form(JOINED, made, target)
-        if form.us <= slack * own.us:
-            found.setdefault(form.graph, form)
+        one = _form(JOINED, made, target)
+        if one.us <= slack * own.us:
+            found.setdefault(one.graph, one)
     first, *others = found.values()
-    return [first, *sorted(others, key=lambda form: (form.us, form.name))]
+    return [first, *sorted(others, key=lambda one: (one.us, one.name))]
+
+
+def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
+    """One of the forms of a candidate, without the others.
+
+    Sound: it has a proof, see ``run.built.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        name: Its name in ``forms``.
+        slack: As for ``forms``.
+
+    Raises:
+        NotProved: It has no proof.
+        KeyError: There is none of that name.
+    """
+    if name == OWN:
+        return _own(candidate, target)
+    if name == JOINED:
+        if (made := joined(candidate, target)) is None:
+            raise KeyError(name)
+        return _form(JOINED, made, target)
+    return _changed(candidate, {change.name: change for change in CHANGES}[name], target, slack)
 
 
 def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
@@ -131,6 +160,18 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
     return one
 
 
+def _own(candidate: KernelGraph, target: Target) -> Form:
+    return _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
+
+
+def _changed(candidate: KernelGraph, change: Change, target: Target, slack: float) -> Form:
+    rewriting = _rewriting(change, target, slack)
+    before = rewritten(candidate, rewriting)
+    return replace(
+        _form(change.name, stable(candidate, rewriting), target, before), grids=change.grids, tiles=change.tiles > 0
+    )
+
+
 def _form(name: str, made: Stable, target: Target, before: Rewritten | None = None) -> Form:
     us = _us(made.graph, target)
     same = before is not None and len(before.sources) == len(made.graph.ops)
@@ -147,4 +188,4 @@ def _us(graph: KernelGraph, target: Target) -> float:
     return estimate(fuse_threads(graph), target).us
 
 
-__all__ = ["MIXED", "OWN", "SLACK", "Form", "forms", "mixed", "parsed"]
+__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed", "parsed"]

@@ -35,6 +35,8 @@ MOST_SCHEDULES: Final = 64
 MOST_FORMS: Final = 4
 #: Beside them, forms on other grids.
 MOST_GRIDS: Final = 3
+#: Of those in which kernels with products have other grids.
+MOST_TILES: Final = 5
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
@@ -111,8 +113,13 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
     from mirage_formal.run.built.forms import OWN, forms  # loads numerical packages
 
     found = forms(graph, target)
-    kept = [*[one for one in found if not one.grids][:MOST_FORMS], *[one for one in found if one.grids][:MOST_GRIDS]]
+    kinds = ((False, False, MOST_FORMS), (True, False, MOST_GRIDS), (True, True, MOST_TILES))
+    kept = [one for grids, tiles, most in kinds for one in _of_kind(found, grids, tiles)[:most]]
     return [("" if one.name == OWN else one.name, one) for one in kept]
+
+
+def _of_kind(found: Sequence[Form], grids: bool, tiles: bool) -> list[Form]:
+    return [one for one in found if (one.grids, one.tiles) == (grids, tiles)]
 
 
 def form_of(graph: KernelGraph, target: Target, plan: TuningPlan, candidate: CandidatePlan) -> Form:
@@ -127,20 +134,29 @@ def form_of(graph: KernelGraph, target: Target, plan: TuningPlan, candidate: Can
     Raises:
         KernelRefused: There is none, or its kernels are not those of the plan.
     """
-    from mirage_formal.run.built.forms import mixed, parsed
     from mirage_formal.run.tuned.pieces import pieces
 
-    if not candidate.form.startswith(MIXED):
-        return dict(forms_of(graph, target))[candidate.form]
     try:
-        form = mixed(graph, target, parsed(candidate.form))
+        form = _made(graph, target, candidate.form)
     except MirageError as error:
-        raise KernelRefused(f"no form is put together of others: {error}", where="form") from error
+        raise KernelRefused(f"the form {candidate.form or 'own'} is not proved: {error}", where="form") from error
+    if not candidate.form.startswith(MIXED):
+        return form
     made = [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)]
     timed = [bytes(plan.pieces[piece].graph) for piece in candidate.pieces]
     if made != list(zip(timed, candidate.operators, strict=True)):
         raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
     return form
+
+
+@lru_cache(maxsize=32)
+def _made(graph: KernelGraph, target: Target, name: str) -> Form:
+    """A form by its name, or as it was put together; finalists are often several of few forms."""
+    from mirage_formal.run.built import forms
+
+    if name.startswith(MIXED):
+        return forms.mixed(graph, target, forms.parsed(name))
+    return forms.form(graph, target, name or forms.OWN)
 
 
 def described(task: _Named) -> list[_Described]:
@@ -155,6 +171,7 @@ def described(task: _Named) -> list[_Described]:
     except MirageError:
         return []
     found = []
+    least = estimate(forms[0][1].graph, target).us
     for name, form in forms:
         kernels = []
         for piece in pieces(form.graph):
@@ -165,6 +182,8 @@ def described(task: _Named) -> list[_Described]:
                 schedules = (None, *map(schedule_record, other_tiles(piece.graph, piece.position, target)))
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
         us, library = estimate(form.graph, target).us, library_products(form.graph)
+        if form.tiles:  # a search has chosen the own grid by the same model, so other grids are not tried ahead of it
+            us = max(us, least)
         plain = library, one_by_one(form.graph)
         found.append(_Described(name, us, not form.note, tuple(kernels), *plain, form.sources))
     return found

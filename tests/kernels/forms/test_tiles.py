@@ -1,4 +1,4 @@
-"""Kernels without products on other grids: the same values, a proof, and only where tiles can be cut otherwise."""
+"""Kernels on other grids: the same values, a proof, and only where tiles can be cut otherwise."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.graph.check import faults
+from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.forms.rewrite import ANY, CHANGES, Change, rewritten
+from mirage_formal.run.built.forms import form as again
 from mirage_formal.run.built.forms import forms
+from mirage_formal.run.tuned.prepare import _Named, described
 from tests.kernels.forms.test_forms import H200, proof_of, values
 from tests.kit.fuzz.looped import products_with_factors
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
-RETILED = [change for change in CHANGES if change.grids]
+RETILED = [change for change in CHANGES if change.grids and not change.tiles]
+TILED = [change for change in CHANGES if change.tiles]
 
 
 def grid_of(graph: KernelGraph) -> tuple[int, int, int]:
@@ -87,6 +91,70 @@ def test_products_stay_on_their_grids() -> None:
     for seed in range(3):
         graph = products_with_factors(random.Random(seed))
         assert all(rewritten(graph, change, H200, ANY) == graph for change in RETILED)
+
+
+def products(columns: int = 14336, grid: int = 256, loop: int = 16, rows: int = 1, inner: int = 4096) -> KernelGraph:
+    """(X w) * (X v), both summed over a loop; a block has some of the columns."""
+
+    def body(g: Graph, x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        def inside(t: BlockBuilder, x: BlockTensor, w: BlockTensor, v: BlockTensor) -> Saved:
+            return t.forloop_accum(x @ w) * t.forloop_accum(x @ v), on(1)
+
+        return kernel(g, (grid,), [(x, on(None), 1), (w, on(1), 0), (v, on(1), 0)], inside, loop)
+
+    return program({"X": (rows, inner), "W": (inner, columns), "V": (inner, columns)}, body)
+
+
+def test_products_have_other_grids_and_longer_steps() -> None:
+    """Of 14,336 columns, 224 blocks have 64 each, as tensor cores do them; no power of two does."""
+    graph = products()
+    made = [rewritten(graph, change, H200, ANY) for change in TILED]
+    ops = [one.ops[-1] for one in made]
+    cut = [(op.graph.grid[0], op.graph.forloop_range) for op in ops if isinstance(op, GraphDefined)]
+    assert len(set(cut)) == len(TILED)
+    assert (256, 16) not in cut
+    assert {224, 112} <= {blocks for blocks, _ in cut}
+    assert all(14336 % blocks == 0 and 14336 // blocks % 8 == 0 and 16 % loop == 0 for blocks, loop in cut)
+    assert [estimate(one, H200).us for one in made] == sorted(estimate(one, H200).us for one in made)
+    for one in made:
+        assert faults(one) == []
+        proof_of(graph, one)
+
+
+@pytest.mark.parametrize("change", TILED, ids=[change.name for change in TILED])
+def test_products_compute_the_same_on_other_grids(change: Change) -> None:
+    small = replace(H200, sms=4)
+    graph = products(columns=96, grid=4, loop=4, rows=3, inner=64)
+    form = rewritten(graph, change, small, ANY)
+    assert form != graph
+    np.testing.assert_allclose(values(form, 0), values(graph, 0), rtol=1e-12)
+
+
+def test_one_kernel_has_no_such_form_and_several_have() -> None:
+    """A search has candidates of one kernel on other grids; a cover has one kernel for each part."""
+    one = products()
+    (op,) = one.ops
+    assert not any(form.tiles for form in forms(one, H200))
+    assert isinstance(op, GraphDefined)
+    two = replace(one, ops=(op, replace(op)), outputs=(len(one.inputs), len(one.inputs) + 1))
+    found = [form for form in forms(two, H200) if form.tiles]
+    assert found
+    assert all(form.proof is not None and form.grids for form in found)
+    assert all(again(two, H200, form.name) == form for form in found), "one form by its name is that of all"
+    with pytest.raises(KeyError):
+        again(two, H200, "tiles-99")
+
+
+def test_other_grids_of_products_are_not_tried_ahead_of_the_own() -> None:
+    """The search has chosen by the same estimates; on a GPU they put grids first that were 15 % slower."""
+    one = products()
+    (op,) = one.ops
+    two = replace(one, ops=(op, replace(op)), outputs=(len(one.inputs), len(one.inputs) + 1))
+    found = {plan.form: plan.us for plan in described(_Named("two", encode(two), "h200"))}
+    tiles = [name for name in found if name.startswith("tiles")]
+    assert tiles
+    assert all(found[name] >= found[""] for name in tiles)
+    assert any(form.us < found[""] for form in forms(two, H200) if form.tiles), "by the estimate alone they would be"
 
 
 def test_many_blocks_of_a_warp_have_forms_of_fewer() -> None:
