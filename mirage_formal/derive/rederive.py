@@ -31,7 +31,7 @@ from mirage_formal.derive.machine import machine_code
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import kernel_launch
-from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, schedule_of
+from mirage_formal.kernels.generate import Generated, Kernel, asked_of, generate, plan_record
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.program.stored import programs_of
 from mirage_formal.kernels.target import Target
@@ -108,9 +108,7 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
 def _generated(bound: BoundKernels) -> Generated:
     with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
         target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
-        plans = bound.plans.kernels
-        schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
-        return generate(bound.graph, target, schedules)
+        return generate(bound.graph, target, *asked_of(bound.plans.kernels))
 
 
 def _check_programs(root: Path, kernels: Sequence[Kernel]) -> None:

@@ -35,6 +35,7 @@ from mirage_formal.kernels.program.program import (
     LoadMatrix,
     Mma,
     Pack,
+    Param,
     Program,
     Real,
     Reg,
@@ -97,6 +98,13 @@ def line_counts(program: Program, statements: Sequence[Stmt], depth: int) -> lis
     return [sum(1 for _ in emitter.statement(one, depth)) for one in statements]
 
 
+def _macro(param: Param, program: Program) -> str:
+    """How a parameter is declared: what the launch before may be writing when a dependent kernel starts is awaited."""
+    if param.written:
+        return "MF_OUTPUT"
+    return "MF_AWAITED" if program.dependent and not param.given else "MF_INPUT"
+
+
 class _Emitter:
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -117,11 +125,7 @@ class _Emitter:
             yield f"//   {param.name}: {param.elements} x {param.dtype}, {use}, aligned to {param.align} bytes"
         yield '#include "mirage_formal/device.cuh"'
         yield ""
-        # Another launch may still be writing what a dependent kernel reads when that is started.
-        read = "MF_AWAITED" if program.dependent else "MF_INPUT"
-        params = [
-            f"{'MF_OUTPUT' if param.written else read}({CTYPES[param.dtype]}) {param.name}" for param in program.params
-        ]
+        params = [f"{_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
         head = f'extern "C" __global__ void __launch_bounds__({program.threads}) {program.name}('
         yield from _wrapped(head, params, ") {", "")
         if program.shared:

@@ -125,7 +125,7 @@ def kernel_launch(
 ) -> KernelLaunch:
     """The launch of a Program whose parameters are the values of these numbers, in order."""
     arguments = tuple(
-        Argument(value, param.elements, param.align, param.written)
+        Argument(value, param.elements, param.align, param.written, param.given)
         for value, param in zip(values, program.params, strict=True)
     )
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -254,6 +254,8 @@ def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, ref
         if argument.elements != span or argument.align not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             got = f"{argument.elements} aligned to {argument.align}"
             refuse(f"launch {number}: expected {span} elements of value {argument.value}, got {got}")
+        if argument.given and executable.base(argument.value) >= len(executable.graph.inputs):
+            refuse(f"launch {number}: expected an input that is read ahead of the wait, got value {argument.value}")
 
 
 def in_order(executable: Executable) -> Executable:

@@ -6,7 +6,7 @@ kernels by this, and ``derive.rederive`` derives them again from what a director
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,14 +23,18 @@ from mirage_formal.graph.views import Place, launched, places
 from mirage_formal.kernels.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import (
+    Commit,
     CopyAsync,
+    For,
     GlobalRead,
     GlobalVector,
     GridWait,
+    If,
     LaunchDependents,
     LoadMatrix,
     Mma,
     Program,
+    Registers,
     Stmt,
 )
 from mirage_formal.kernels.target import Target
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
 _MOST_TILES: Final = 16
 #: Every kernel has the first schedule that fits.
 NO_SCHEDULES: Final[Mapping[int, Schedule]] = MappingProxyType({})
+#: Every kernel that is followed by another one lets it start late.
+NONE_EARLY: Final[Set[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Kernel:
         program: What it does.
         plan: Its plan, if it is graph-defined.
         asked: The schedule that it was asked to have, if it was.
+        early: Whether it lets the launch behind start as soon as it begins, and not when it has nothing left to read.
     """
 
     operator: int
@@ -69,6 +76,7 @@ class Kernel:
     program: Program
     plan: Plan | None = None
     asked: Schedule | None = None
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +98,19 @@ class Generated:
         return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
 
 
-def generate(graph: KernelGraph, target: Target, schedules: Mapping[int, Schedule] = NO_SCHEDULES) -> Generated:
+def generate(
+    graph: KernelGraph,
+    target: Target,
+    schedules: Mapping[int, Schedule] = NO_SCHEDULES,
+    early: Set[int] = NONE_EARLY,
+) -> Generated:
     """The kernels of a µGraph.
 
     Args:
         graph: A well-formed µGraph.
         target: What kernels are planned for.
         schedules: Of graph-defined operators, by position; the others have the first that fits.
+        early: Positions of operators whose kernels let a generated kernel behind them start as soon as they begin.
 
     Raises:
         UnsupportedError: An operator cannot be lowered; names it.
@@ -122,43 +136,78 @@ def generate(graph: KernelGraph, target: Target, schedules: Mapping[int, Schedul
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, known, steps, target)
-    return Generated(_dependent(steps), tuple(outputs))
+    inputs = frozenset(number for number, place in enumerate(known) if place.base < len(graph.inputs))
+    return Generated(_dependent(steps, inputs, early), tuple(outputs))
 
 
 #: What a kernel is done with before the launch behind may be started.
 _WORK: Final = (CopyAsync, GlobalRead, GlobalVector, LoadMatrix, Mma)
+#: What a kernel begins with: declarations, and copies whose places depend on nothing that is computed.
+_BEGIN: Final = (Registers, CopyAsync, Commit, For, If, LaunchDependents)
 
 
-def _dependent(steps: Sequence[Kernel | ProductLaunch]) -> tuple[Kernel | ProductLaunch, ...]:
+def _dependent(
+    steps: Sequence[Kernel | ProductLaunch], inputs: Set[int], early: Set[int]
+) -> tuple[Kernel | ProductLaunch, ...]:
     """The same, where a kernel behind a kernel waits on the device for it, and may be started before it has ended.
 
-    Sound: a launch is dependent only if its kernel waits before all else (``Program.dependent``, which is what launches
-    are made from), in every thread. So it touches no memory before the launch before it has ended; by induction every
-    launch of the call has ended then, for each of them ended after its own wait. The first launch of a call and those
-    beside a product of a library are in the order of the stream, so calls don't overlap: what comes behind the last
-    kernel waits for it, and with it for all.
+    Sound: a launch is dependent only if its kernel waits (``Program.dependent``, which is what launches are made from),
+    in every thread. Before that it touches of device memory only parameters that are ``given`` (a rule of form,
+    kernels/program/access.py), and these are inputs, or views of them, which no launch writes; what the user's work
+    before the call writes there is complete, for the first launch of a call begins behind it. When the kernel goes on,
+    the launch before it has ended; by induction every launch of the call has, for each of them ended after its own
+    wait. The first launch of a call and those beside a product of a library are in the order of the stream, so calls
+    don't overlap: what comes behind the last kernel waits for it, and with it for all.
+
+    Args:
+        steps: In the order of their launches, none dependent.
+        inputs: The values that are inputs of the µGraph, and views of them.
+        early: See ``generate``.
     """
     made: list[Kernel | ProductLaunch] = []
     for number, step in enumerate(steps):
         if isinstance(step, Kernel):
             waits = number > 0 and isinstance(steps[number - 1], Kernel)
             followed = number + 1 < len(steps) and isinstance(steps[number + 1], Kernel)
-            body = _early(step.program.body) if followed else step.program.body
-            step = replace(step, program=replace(step.program, body=(GridWait(), *body) if waits else body))
+            program, soon = step.program, followed and step.operator in early
+            if followed:
+                program = replace(program, body=_letting(program.body, 0 if soon else None))
+            step = replace(step, program=_waiting(program, step.values, inputs) if waits else program, early=soon)
         made.append(step)
     return tuple(made)
 
 
-def _early(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The same, which lets the launch behind start when nothing is left to be read and multiplied.
+def _waiting(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Program:
+    """A kernel that waits for the launch before, and starts its first copies of inputs ahead of that.
 
-    Earlier, the threads of that launch would wait beside those that work: on an H200 a product of 4 warps on each
-    multiprocessor then takes up to 1.4 times as long.
+    So weights are on their way while the launch before ends. Copies that are moved ahead become part of an earlier
+    group than they were in, or of the same, so whoever waits for them still does.
     """
-    end = len(body)
-    while end and not any(isinstance(one, _WORK) for one in _inside(body[end - 1])):
-        end -= 1
-    return (*body[:end], LaunchDependents(), *body[end:])
+    pairs = zip(program.params, values, strict=True)
+    params = tuple(replace(param, given=value in inputs) for param, value in pairs)
+    given = {param.name for param in params if param.given}
+    ahead: list[Stmt] = []
+    behind: list[Stmt] = []
+    begin = True
+    for statement in program.body:
+        begin = begin and all(isinstance(one, _BEGIN) for one in _inside(statement) if isinstance(one, Stmt))
+        copied = {one.param for one in _inside(statement) if isinstance(one, CopyAsync)}
+        (ahead if begin and copied and copied <= given else behind).append(statement)
+    return replace(program, params=params, body=(*ahead, GridWait(), *behind))
+
+
+def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
+    """The same, which lets the launch behind start; if it is not said where, when nothing is left to read and multiply.
+
+    Earlier, the threads of that launch wait beside those that work: on an H200 a product of 4 warps on each
+    multiprocessor can take 1.4 times as long then, while a layer of a model at one token takes 7 % less, for its
+    weights are on their way sooner. What is better only times of all launches together tell (``run.tuned.overlap``).
+    """
+    if at is None:
+        at = len(body)
+        while at and not any(isinstance(one, _WORK) for one in _inside(body[at - 1])):
+            at -= 1
+    return (*body[:at], LaunchDependents(), *body[at:])
 
 
 def _inside(found: object) -> Iterator[object]:
@@ -289,6 +338,7 @@ def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanR
         threads=program.threads,
         loop=loop,
         schedule=None if kernel.asked is None else schedule_record(kernel.asked),
+        early=kernel.early,
         buffers=tuple(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),
@@ -300,6 +350,12 @@ def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanR
 def schedule_record(schedule: Schedule) -> ScheduleRecord:
     """A schedule as files have it."""
     return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
+
+
+def asked_of(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
+    """What ``generate`` was asked for, by what was planned: schedules, and which kernels are early."""
+    schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
+    return schedules, frozenset(one.operator for one in plans if one.early)
 
 
 def schedule_of(record: ScheduleRecord) -> Schedule:

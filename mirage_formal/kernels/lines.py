@@ -6,7 +6,6 @@ order, and each statement is printed by itself to count its lines. Nothing rests
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -92,11 +91,12 @@ def _placed(
     """Statements with their steps, and their first and last lines; ``last`` is that of all of them."""
     sizes = line_counts(program, body, depth)
     at = last - sum(sizes)
-    left = deque(owned)
+    left = list(owned)
     for one, size in zip(body, sizes, strict=True):
         step = None
-        if left and one == left[0][1]:
-            step, _ = left.popleft()
+        # Code generation moves copies ahead of the wait for the launch before; other statements keep their order.
+        if (found := next((n for n, (_, theirs) in enumerate(left) if theirs == one), None)) is not None:
+            step, _ = left.pop(found)
         elif not isinstance(one, GridWait | LaunchDependents):  # which code generation puts between the plan's own
             raise ValueError("expected the statements of the plan, got others")
         yield one, step, at + 1, at + size

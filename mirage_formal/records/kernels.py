@@ -68,12 +68,14 @@ class Argument(Record, frozen=True):
         elements: Elements of the memory in which it lies, up to the last one of its own.
         align: Alignment of its first element in bytes.
         written: Whether the kernel writes it.
+        given: Whether the kernel may read it ahead of its wait for the launch before: no launch of the call writes it.
     """
 
     value: Count
     elements: Positive
     align: Positive
     written: bool
+    given: bool = False
 
 
 class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
@@ -217,6 +219,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
         grid, threads: Launch dimensions.
         loop: The plan of a graph-defined kernel; null for a predefined operator, which has no block graph.
         schedule: The schedule that was asked for, as tuning does; null for the first that fits.
+        early: Whether it lets the launch behind start as soon as it begins, which tuning may have chosen.
         buffers: The memory plan of shared memory.
         shared_bytes: Dynamic shared memory of a block, which the buffers need.
         compiled: By architecture.
@@ -228,6 +231,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
     threads: Positive
     loop: LoopRecord | None
     schedule: ScheduleRecord | None = None
+    early: bool = False
     buffers: tuple[BufferRecord, ...]
     shared_bytes: Count
     compiled: dict[Arch, CompiledRecord]

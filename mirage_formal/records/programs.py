@@ -296,6 +296,7 @@ class ParamEntry(Record, frozen=True):
     elements: Size
     written: bool
     align: Size
+    given: bool = False
 
 
 class SharedBufferEntry(Record, frozen=True):

@@ -78,6 +78,21 @@ def in_programs(change: Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]], *,
     return edited
 
 
+def said_given(root: Path) -> None:
+    """A result of the first launch, as if no launch wrote it."""
+    edit(root / "launch.json", lambda record: record["launches"][1]["arguments"][0].update(given=True))
+
+
+def programmed_given(root: Path) -> None:
+    """The same in the second Program, its text and its launch."""
+    one, two = programs_of((root / "programs.json").read_bytes())
+    first, *others = two.params
+    two = dataclasses.replace(two, params=(dataclasses.replace(first, given=True), *others))
+    (root / "programs.json").write_bytes(programs_text([one, two]))
+    (root / "kernel1.cu").write_text(emit(two))
+    said_given(root)
+
+
 DEPENDENT: dict[str, tuple[Edit, str]] = {
     "the first launch too": (launches(dependent=(True, True)), "launch.json"),
     "none": (launches(dependent=(False, False)), "launch.json"),
@@ -89,6 +104,9 @@ DEPENDENT: dict[str, tuple[Edit, str]] = {
         "kernel1.cu",
     ),
     "no wait": (in_programs(lambda body: body[1:], launched=True), "programs.json"),
+    "a result that is read ahead": (said_given, "launch.json"),
+    "a Program that reads a result ahead": (programmed_given, "launch.json"),
+    "an early launch": (lambda root: edit(root / "plan.json", lambda r: r["kernels"][0].update(early=True)), "s.json"),
     "no wait, launched in order": (in_programs(lambda body: body[1:], launched=False), "programs.json"),
 }
 

@@ -112,13 +112,15 @@ def _check_launch(
         return
     expect("values", (*reads, *writes), tuple(argument.value for argument in launch.arguments))
     expect("written", (False,) * len(reads) + (True,) * len(writes), tuple(a.written for a in launch.arguments))
+    known = places(graph)
+    given = tuple(launch.dependent and value < len(known) and known[value].base < len(graph.inputs) for value in reads)
+    expect("inputs", (*given, *(False for _ in writes)), tuple(a.given for a in launch.arguments))
     if isinstance(op, GraphDefined):
         expect("grid", op.graph.grid, launch.grid)
     if not (1 <= launch.threads <= _MAX_THREADS and min(launch.grid) >= 1 and launch.shared_bytes >= 0):
         raise FormatError(f"expected launch dimensions, got {launch.grid} blocks of {launch.threads} threads")
     for argument in launch.arguments:
         tensor = values[argument.value]
-        known = places(graph)
         span = known[argument.value].span(tensor.shape) if argument.value < len(known) else tensor.elements
         expect(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):

@@ -219,6 +219,8 @@ class _Walker:
         self.params: Mapping[str, Param] = {param.name: param for param in program.params}
         self.pending: list[Access] = []
         self.coordinates = ("tid", *GRID)
+        #: Whether a ``GridWait`` is still to come: until then, what the launch before writes is not there yet.
+        self.early = program.dependent
 
     def fault(self, at: Context, subject: str, what: str) -> None:
         self.found.faults.append((at.path, subject, what))
@@ -238,6 +240,8 @@ class _Walker:
         for param in program.params:
             if param.elements < 1 or param.align < param.dtype.bytes or param.align & (param.align - 1):
                 self.fault(top, param.name, "expected elements and an alignment that is a power of two")
+            if param.given and param.written:
+                self.fault(top, param.name, "expected a parameter that is written, or one that no launch writes")
 
     def taken(self, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Set[str]:
         """Names that something declared here must not have."""
@@ -260,11 +264,13 @@ class _Walker:
                 case If():
                     nodes.append(self.branch(stmt, here, inner))
                 case GridWait():
-                    if here.path != "0":
-                        self.fault(here, "GridWait", "expected only as the first statement of the kernel")
+                    if at.path or not self.early:
+                        self.fault(here, "GridWait", "expected once, outside of loops and conditions")
+                    self.early = False
                 case LaunchDependents():
-                    if at.path or (self.program.dependent and position == 0):
-                        self.fault(here, "LaunchDependents", "expected outside of loops and conditions")
+                    if at.path or self.early:
+                        what = "expected outside of loops and conditions, behind the wait for the launch before"
+                        self.fault(here, "LaunchDependents", what)
                 case Barrier() | Commit() | WaitGroups():
                     self.collective(here, type(stmt).__name__)
                     if isinstance(stmt, WaitGroups) and stmt.left < 0:
@@ -425,6 +431,8 @@ class _Walker:
         if isinstance(target, Param) and target.written is not mode.writes:
             self.fault(at, name, "expected a parameter that is either read or written")
             return
+        if isinstance(target, Param) and self.early and not target.given:
+            self.fault(at, name, "expected to be touched behind the wait for the launch before, which may write it")
         found = Access(at, mode, target, index, count)
         self.found.accesses.append(found)
         if shared:

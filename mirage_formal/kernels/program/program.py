@@ -335,9 +335,10 @@ class ShuffleReduce:
 
 @dataclass(frozen=True, slots=True)
 class GridWait:
-    """Waits until the launch before has ended and what it wrote is visible (griddepcontrol.wait); first of a body.
+    """Waits until the launch before has ended and what it wrote is visible (griddepcontrol.wait).
 
-    A kernel that begins so may be started while the launch before it still runs (``Program.dependent``).
+    A kernel that has one may be started while the launch before it still runs (``Program.dependent``). It stands once,
+    outside of loops and conditions; of device memory, nothing but parameters that are ``given`` is touched ahead of it.
     """
 
 
@@ -382,6 +383,7 @@ class Param:
     Attributes:
         written: Whether the kernel writes it; a parameter is either read or written, never both.
         align: The pointer's alignment in bytes that the kernel relies on; the launcher checks it.
+        given: Whether no launch of the call writes it, so that it may be read ahead of ``GridWait``.
     """
 
     name: str
@@ -389,6 +391,7 @@ class Param:
     elements: int
     written: bool
     align: int = 16
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,5 +434,5 @@ class Program:
 
     @property
     def dependent(self) -> bool:
-        """Whether it may be started while the launch before it still runs: its first statement waits for that one."""
-        return bool(self.body) and isinstance(self.body[0], GridWait)
+        """Whether it may be started while the launch before it still runs: it waits for that one itself."""
+        return any(isinstance(statement, GridWait) for statement in self.body)

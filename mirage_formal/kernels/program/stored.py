@@ -91,7 +91,9 @@ def _entry(program: ir.Program) -> ProgramEntry:
     integers, values, statements = (tuple(tables.entries[name]) for name in ("integers", "values", "statements"))
     return ProgramEntry(
         name=program.name,
-        params=tuple(records.ParamEntry(p.name, p.dtype.value, p.elements, p.written, p.align) for p in program.params),
+        params=tuple(
+            records.ParamEntry(p.name, p.dtype.value, p.elements, p.written, p.align, p.given) for p in program.params
+        ),
         shared=tuple(records.SharedBufferEntry(b.name, b.dtype.value, b.elements, b.offset) for b in program.shared),
         grid=program.grid,
         threads=program.threads,
@@ -162,7 +164,7 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
     _bounded(0, whole, most, f"{where}.body")
     program = ir.Program(
         entry.name,
-        tuple(ir.Param(p.name, DType(p.dtype), p.elements, p.written, p.align) for p in entry.params),
+        tuple(ir.Param(p.name, DType(p.dtype), p.elements, p.written, p.align, p.given) for p in entry.params),
         tuple(ir.SharedBuffer(b.name, DType(b.dtype), b.elements, b.offset) for b in entry.shared),
         entry.grid,
         entry.threads,

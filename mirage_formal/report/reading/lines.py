@@ -18,7 +18,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.generate import Kernel, generate, schedule_of
+from mirage_formal.kernels.generate import Kernel, asked_of, generate
 from mirage_formal.kernels.lines import kernel_lines
 from mirage_formal.kernels.program.lines import Lines as Piece
 from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
@@ -55,8 +55,7 @@ def lines_of(
 def _lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
 ) -> list[tuple[tuple[str, int], tuple[Lines, ...]]]:
-    schedules = {one.operator: schedule_of(one.schedule) for one in plans.kernels if one.schedule is not None}
-    made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), schedules)
+    made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *asked_of(plans.kernels))
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
     types = kernel_types(graph)
     found = []

@@ -8,7 +8,7 @@ whoever has a list of candidates takes the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
 from mirage_formal.kernels.executable import Executable, kernel_launch
-from mirage_formal.kernels.generate import NO_SCHEDULES, Generated, first_line, generate, plan_record
+from mirage_formal.kernels.generate import NO_SCHEDULES, NONE_EARLY, Generated, first_line, generate, plan_record
 from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
@@ -107,14 +107,15 @@ def build_form(
     target: Target,
     archs: Sequence[str] = (),
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
+    early: Set[int] = NONE_EARLY,
 ) -> Built:
-    """The kernels of a form, with schedules of operators where they are given, without its candidate; see ``build``.
+    """The kernels of a form, as ``kernels.generate`` is asked for them, without its candidate; see ``build``.
 
     Raises:
         KernelRefused: It has no kernel that may run.
     """
     try:
-        made = generate(form.graph, target, schedules)
+        made = generate(form.graph, target, schedules, early)
     except UnsupportedError as error:
         raise KernelRefused(error.what, where=error.where) from error
     return _compiled(form, program, made, target, archs)

@@ -37,11 +37,13 @@ class Composed:
         candidate: Position in the plan.
         variants: For each of its kernels the position of the schedule.
         us: The sum of their times.
+        early: Operators whose kernels let the launch behind start as soon as they begin.
     """
 
     candidate: int
     variants: tuple[int, ...]
     us: float
+    early: frozenset[int] = frozenset()
 
 
 def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:

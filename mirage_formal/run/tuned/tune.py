@@ -27,6 +27,7 @@ from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.bench import Bench, Row, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, mixed, needed
+from mirage_formal.run.tuned.overlap import followed, overlapped
 from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from mirage_formal.run.built.values import Built
     from mirage_formal.run.tuned.prepare import Source
 
-#: Of a limit of time, by when the kernels of each round are made and timed, and by when finalists are built.
+#: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
+#: their launches overlap as is best.
 _MADE: Final = (0.35, 0.6)
 _TIMED: Final = (0.5, 0.75)
-_BUILT: Final = 0.9
+_BUILT: Final = 0.8
+_OVERLAPPED: Final = 0.95
 
 
 #: Seconds that comparing and timing finalists has at least.
@@ -131,6 +134,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
                 others = (one for one in chosen if one not in first)
                 for one in takewhile(lambda _: time.monotonic() < until(_BUILT), others):
                     rows, built = _instead(root, one, facts, bench, (rows, built), judged_by)
+                rows, built = _overlapping(root, chosen, facts, bench, (rows, built), (until(_OVERLAPPED), judged_by))
             every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
             if isinstance(device, str):
@@ -280,7 +284,7 @@ def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, 
         said = ""
         try:
             form = form_of(graph, target, plan, candidate)
-            found = build_form(form, program, target, (plan.arch,), schedules)
+            found = build_form(form, program, target, (plan.arch,), schedules, one.early)
         except KernelRefused as error:
             said = str(error)
         else:
@@ -315,6 +319,38 @@ def _instead(root: Path, one: Composed, facts: _Facts, bench: Bench, known: _Fin
     save_built(found[row.name], root / KERNELS / row.name)
     (row,) = _measured(root, other, device, bench, deadline)
     return tuple(row if mine.name == row.name else mine for mine in rows), {**built, **found}
+
+
+def _overlapping(
+    root: Path,
+    chosen: Sequence[Composed],
+    facts: _Facts,
+    bench: Bench,
+    known: _Finalists,
+    deadlines: tuple[float, float],
+) -> _Finalists:
+    """The finalists; of the fastest the launches overlap as is fastest, until the first of the deadlines."""
+    name = min(known[0], key=lambda row: (row.us is None, row.us or 0.0)).name
+    row = _row(known, name)
+    if row.us is None:
+        return known
+    one = next(one for one in chosen if one.candidate + 1 == row.model_rank)
+    found = known
+
+    def faster(early: frozenset[int]) -> bool:
+        nonlocal found
+        if time.monotonic() >= deadlines[0]:
+            return False
+        before = _row(found, name)
+        found = _instead(root, replace(one, early=early), facts, bench, found, deadlines[1])
+        return _row(found, name) is not before
+
+    overlapped(followed(known[1][name].executable), faster)
+    return found
+
+
+def _row(known: _Finalists, name: str) -> Row:
+    return next(row for row in known[0] if row.name == name)
 
 
 def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:

@@ -152,6 +152,7 @@ WRONG: list[tuple[str, Kind, Program]] = [
     ("index of the thread", Kind.STRUCTURE, program(SetReg("r", mod(tid, 8), Real(0.0)))),
     ("index of a loop", Kind.STRUCTURE, program(For("i", 8, (SetReg("r", Var("i"), Real(0.0)),)))),
     ("load before the wait for the launch before", Kind.STRUCTURE, program(GET_X, GridWait(), put(tid))),
+    ("copy before it", Kind.STRUCTURE, program(copy(aligned(tid)), GridWait(), Commit(), WaitGroups(0), Barrier())),
     ("wait for it under a condition", Kind.STRUCTURE, waiting(If(less(tid, 32), (GridWait(),)), GET_X)),
     ("second wait for it", Kind.STRUCTURE, waiting(GridWait(), GridWait(), GET_X)),
     ("dependents before it", Kind.STRUCTURE, waiting(LaunchDependents(), GridWait(), GET_X)),
@@ -267,6 +268,10 @@ HARMLESS: list[tuple[str, Program]] = [
         put(tid), Barrier(), get(xor(tid, 1)), Barrier(), put(tid, "b"), Barrier(), get(xor(tid, 1), "b"), Barrier(),
     )), shared=(A, replace(B, offset=0)))),
     ("waits for the launch before", waiting(GridWait(), GET_X, put(tid), get(tid))),
+    ("copies an input ahead of the wait", replace(
+        program(copy(aligned(tid)), GridWait(), Commit(), WaitGroups(0), Barrier(), get(xor(tid, 1))),
+        params=tuple(replace(param, given=not param.written) for param in program().params),
+    )),
     ("lets the launch behind start", waiting(LaunchDependents(), GET_X, put(tid), get(tid))),
     ("empty groups", program(copy(aligned(tid)), Commit(), Commit(), Commit(), WaitGroups(2), Barrier(), get(tid))),
 ]  # fmt: skip

@@ -178,11 +178,13 @@ class Writers(Observer):
 class Launches(Observer):
     """Finds what a kernel does among launches before it may.
 
-    One that waits for the launch before touches no parameter earlier, and lets the launch behind start no earlier.
+    One that waits for the launch before touches nothing but inputs earlier, and lets the launch behind start no
+    earlier.
     """
 
     def __init__(self, program: p.Program) -> None:
         self.early = "GridWait" in repr(program.body)
+        self.given = {param.name for param in program.params if param.given and not param.written}
 
     def statement(self, stmt: p.Stmt, mask: Mask) -> None:
         """Marks the wait."""
@@ -195,6 +197,6 @@ class Launches(Observer):
                 raise Fault("lets the launch behind start before it waits")
 
     def device(self, access: Access) -> None:
-        """Nothing before the wait."""
-        if self.early:
+        """Nothing that is not given before the wait."""
+        if self.early and access.name not in self.given:
             raise Fault(f"{access.name}: access before the wait for the launch before")

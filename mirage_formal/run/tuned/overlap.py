@@ -1,0 +1,47 @@
+"""Which kernels of a candidate let the launch behind start as soon as they begin: chosen by times of all launches.
+
+A kernel that is started early has its first copies of inputs on their way while the launch before still runs, but its
+threads wait beside those that work. Whether that pays depends on both kernels and on what the multiprocessors have
+left, and no kernel shows it alone, so a finalist is measured with either, as a whole (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mirage_formal.kernels.executable import Executable, KernelLaunch
+
+#: Kernels that are tried differently from all others.
+_MOST_SINGLE: Final = 8
+
+
+def followed(executable: Executable) -> tuple[int, ...]:
+    """Operators whose kernels are followed by a dependent launch, in the order of their launches."""
+    pairs = zip(executable.launches, executable.launches[1:], strict=False)
+    return tuple(
+        before.operator
+        for before, behind in pairs
+        if isinstance(before, KernelLaunch) and isinstance(behind, KernelLaunch) and behind.dependent
+    )
+
+
+def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bool]) -> frozenset[int]:
+    """The operators whose kernels are early: all of them or none, whichever is faster, then one by one the other way.
+
+    Args:
+        operators: Those that may be early (``followed``).
+        faster: Measures the candidate so; whether it is faster than whatever was the fastest before.
+    """
+    best: frozenset[int] = frozenset()
+    every = frozenset(operators)
+    if every and faster(every):
+        best = every
+    if len(every) > 1:
+        for one in operators[:_MOST_SINGLE]:
+            if faster(best ^ {one}):
+                best ^= {one}
+    return best
+
+
+__all__ = ["followed", "overlapped"]
