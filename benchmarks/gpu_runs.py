@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 96] [--count 48]
-                                            [--times FILE] [--backend auto]
+                                            [--times FILE] [--finalists 3] [--backend auto]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
 built anew, and what a device has said about earlier ones goes with them.
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
     parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
     parser.add_argument("--kernels", type=int, default=96, help="kernels of a run that are tried [default: 96]")
+    parser.add_argument("--finalists", type=int, default=3, help="candidates that are built from times [default: 3]")
     parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help="what is tuned [default: cuda]")
     given = parser.parse_args()
     if given.times is not None:
@@ -81,7 +82,7 @@ def main() -> int:
             "--backend",
             given.backend,
             "--finalists",
-            "3",
+            str(given.finalists),
             *(["--workers", str(given.workers)] if given.workers else []),
         ]
         return subprocess.run(command, check=False).returncode
