@@ -325,7 +325,7 @@ def test_nothing_is_touched_ahead_of_the_wait(body: tuple[Stmt, ...], message: s
 
 def test_inputs_may_be_read_ahead_of_the_wait() -> None:
     """No launch of the call writes them; the compiler may know that, and the kernel is dependent all the same."""
-    params = (replace(reads("X", 256), given=True), reads("B", 256), writes("Y", 256))
+    params = (replace(reads("X", 256, HALF), given=True), reads("B", 256, HALF), writes("Y", 256))
     read = SetReg("r", ZERO, GlobalRead("B", ZERO))
     body = (R, CopyAsync("tile", ZERO, "X", ZERO), GridWait(), read, Commit())
     text = with_body(*body, params=params)
