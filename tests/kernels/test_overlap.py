@@ -67,7 +67,7 @@ def test_weights_are_copied_ahead_of_the_wait_and_results_are_not() -> None:
 
 
 def test_a_kernel_computes_the_same_with_copies_moved() -> None:
-    """And it is proved safe, with as many obligations; its first copies are waited for where they were."""
+    """And it is proved safe: its first copies are waited for where they were."""
     own, *others = (one.program for one in kernels(generate(chain(), TARGET)))
     random = np.random.default_rng(3)
     x, v = random.normal(size=ROWS * SIZE), random.normal(size=SIZE * SIZE)

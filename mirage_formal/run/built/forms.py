@@ -77,7 +77,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             continue
         known.add(before.graph)
         try:
-            one = _changed(candidate, change, target, slack)
+            one = _changed(candidate, change, rewriting, before, target)
         except MirageError:
             continue
         if one.proof is not None and not _slow(change, one.us, slack * own.us):
@@ -111,7 +111,9 @@ def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SL
         if (made := joined(candidate, target)) is None:
             raise KeyError(name)
         return _form(JOINED, made, target)
-    return _changed(candidate, {change.name: change for change in CHANGES}[name], target, slack)
+    change = {change.name: change for change in CHANGES}[name]
+    rewriting = _rewriting(change, target, slack)
+    return _changed(candidate, change, rewriting, rewritten(candidate, rewriting), target)
 
 
 def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
@@ -164,9 +166,8 @@ def _own(candidate: KernelGraph, target: Target) -> Form:
     return _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
 
 
-def _changed(candidate: KernelGraph, change: Change, target: Target, slack: float) -> Form:
-    rewriting = _rewriting(change, target, slack)
-    before = rewritten(candidate, rewriting)
+def _changed(candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target) -> Form:
+    """The form of a change; ``before`` is the candidate rewritten, without running maxima."""
     return replace(
         _form(change.name, stable(candidate, rewriting), target, before), grids=change.grids, tiles=change.tiles > 0
     )
