@@ -6,6 +6,8 @@ or not at all.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -42,13 +44,32 @@ def save_built(built: Built, directory: Path) -> None:
     Raises:
         RunError: Something lies there that is not ours.
     """
+
+    def make(building: Path) -> None:
+        building.mkdir(parents=True)
+        with naming(building):
+            _write(built, building)
+
+    _replace(directory, make)
+
+
+def move_built(source: Path, directory: Path) -> None:
+    """Put kernels that were written elsewhere in the place of others, with what a device has said about them.
+
+    Raises:
+        RunError: Something lies there, or among them, that is not ours.
+    """
+    survey(source, KERNELS_OF_ONE).refuse_foreign()
+    _replace(directory, lambda building: shutil.copytree(source, building))
+    remove(source, KERNELS_OF_ONE)
+
+
+def _replace(directory: Path, make: Callable[[Path], object]) -> None:
     building = directory.with_name(f".{directory.name}.part")
     survey(directory, KERNELS_OF_ONE).refuse_foreign()
     remove(building, KERNELS_OF_ONE)
     try:
-        building.mkdir(parents=True)
-        with naming(building):
-            _write(built, building)
+        make(building)
         remove(directory, KERNELS_OF_ONE)
         building.rename(directory)
     except BaseException:  # a full disk, Ctrl-C: what was there before stays
@@ -75,4 +96,4 @@ def _write(built: Built, building: Path) -> None:
     (building / MANIFEST_FILE).write_bytes(sealed(manifest))
 
 
-__all__ = ["save_built"]
+__all__ = ["move_built", "save_built"]

@@ -9,6 +9,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
+from mirage_formal.records import sha256
 from mirage_formal.run.built.values import MIXED
 from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
@@ -208,6 +209,14 @@ def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> Ca
     return CandidatePlan(own.name, name, own.us, tuple(pieces), tuple(operators), sources=tuple(sources))
 
 
+def whole_key(plan: TuningPlan, one: Composed) -> str:
+    """The key under which the time of a whole candidate is kept: its µGraph, form, kernels, and which are early."""
+    candidate = plan.candidates[one.candidate]
+    kernels = [plan.key(at) for at in zip(candidate.pieces, one.variants, strict=True)]
+    parts = ["whole", candidate.name.split("-")[-1], candidate.form, *kernels, *map(str, sorted(one.early))]
+    return sha256("\n".join(parts).encode())
+
+
 def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
     """Kernels that are worth timing again: of the best candidates, those within a factor of the piece's fastest.
 
@@ -267,4 +276,4 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
     return list(dict.fromkeys(one for one in best if one is not None))
 
 
-__all__ = ["Composed", "batches", "close", "composed", "in_order", "mixed", "needed", "plain"]
+__all__ = ["Composed", "batches", "close", "composed", "in_order", "mixed", "needed", "plain", "whole_key"]

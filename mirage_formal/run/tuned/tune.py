@@ -7,10 +7,9 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,21 +17,19 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mirage_formal.device.compile import version as compiler
-from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
-from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.records import KERNELS
 from mirage_formal.run.built.values import KernelRefused
 from mirage_formal.run.place.lock import writing
-from mirage_formal.run.tuned.bench import Bench, Row, Tuned
+from mirage_formal.run.tuned.bench import Bench, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
-from mirage_formal.run.tuned.choose import Composed, batches, composed, in_order, mixed, needed
-from mirage_formal.run.tuned.overlap import followed, overlapped
+from mirage_formal.run.tuned.choose import batches, composed, in_order, mixed, needed
+from mirage_formal.run.tuned.finalists import JUDGED_S, Facts, Finalists, job_of
 from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 
 if TYPE_CHECKING:
-    from mirage_formal.run.built.values import Built
     from mirage_formal.run.tuned.prepare import Source
 
 #: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
@@ -41,10 +38,6 @@ _MADE: Final = (0.35, 0.6)
 _TIMED: Final = (0.5, 0.75)
 _BUILT: Final = 0.8
 _OVERLAPPED: Final = 0.95
-
-
-#: Seconds that comparing and timing finalists has at least.
-_JUDGED_S: Final = 10.0
 
 
 class NoTimes(RunError):
@@ -75,7 +68,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
 
     end = float("inf") if bench.limits.seconds is None else begin + bench.limits.seconds
     with writing(root):
-        late = max(end, time.monotonic() + _JUDGED_S)
+        late = max(end, time.monotonic() + JUDGED_S)
         return replace(tuned, triton=beside_cuda(root, tuned.rows, source.digest, bench, late))
 
 
@@ -121,25 +114,23 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = _Facts(source, plan, len(wanted), refused, len(times))
+    facts = Facts(source, plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
     with writing(root):
         for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda"):
             names = [plan.candidates[one.candidate].name for one in chosen]
             first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
-            rows, built = _build(root, first, facts, bench, until(_BUILT))
-            if not isinstance(device, str):
-                judged_by = max(deadline, time.monotonic() + _JUDGED_S)
-                rows = _measured(root, rows, device, bench, judged_by)
-                others = (one for one in chosen if one not in first)
-                for one in takewhile(lambda _: time.monotonic() < until(_BUILT), others):
-                    rows, built = _instead(root, one, facts, bench, (rows, built), judged_by)
-                rows, built = _overlapping(root, chosen, facts, bench, (rows, built), (until(_OVERLAPPED), judged_by))
-            every = sorted([*tuned.rows, *rows], key=lambda row: (row.us is None, row.us or 0.0))
-            tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **built})
+            finalists = Finalists(root, facts, bench, deadline)
+            finalists.build(first, until(_BUILT))
+            finalists.measure()
+            for one in takewhile(lambda _: time.monotonic() < until(_BUILT), (x for x in chosen if x not in first)):
+                finalists.instead(one)
+            finalists.overlap(until(_OVERLAPPED))
+            every = sorted([*tuned.rows, *finalists.rows.values()], key=lambda row: (row.us is None, row.us or 0.0))
+            tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **finalists.built})
             if isinstance(device, str):
                 return replace(tuned, left="measure the candidates on the machine with the GPU")
-            if any(row.us is not None for row in rows) or time.monotonic() >= deadline:
+            if any(row.us is not None for row in finalists.rows.values()) or time.monotonic() >= deadline:
                 break  # while all are refused, or outside of their tolerance, further ones are tried
     return tuned
 
@@ -225,155 +216,6 @@ def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What a measurement says about tuning."""
-
-    source: Source
-    plan: TuningPlan
-    kernels: int
-    refused: int
-    timed: int
-
-    def record(self, one: Composed) -> TuningRecord:
-        """As it is written."""
-        pieces = self.plan.candidates[one.candidate].pieces
-        choices = zip(pieces, one.variants, strict=True)
-        ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)
-        return TuningRecord(
-            candidates=len(self.plan.candidates),
-            kernels=self.kernels,
-            refused=self.refused,
-            timed=self.timed,
-            model_rank=one.candidate + 1,
-            schedule_ranks=ranks,
-            composed_us=one.us,
-        )
-
-
-#: Rows, and kernels by name.
-_Finalists = tuple[tuple[Row, ...], "dict[str, Built]"]
-
-
-def _build(root: Path, chosen: Sequence[Composed], facts: _Facts, bench: Bench, deadline: float) -> _Finalists:
-    """Kernels of the finalists in the run's directory; of the first one at least, of others until the deadline."""
-    from mirage_formal.graph.canonical import digest
-    from mirage_formal.graph.formats.json import decode
-    from mirage_formal.kernels.generate import schedule_of
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.built.build import build_form
-    from mirage_formal.run.built.save import save_built
-    from mirage_formal.run.tuned.prepare import form_of
-
-    source = facts.source
-    graphs = dict(source.candidates)
-    program, target = decode(source.program), load_target(source.target)
-    plan = facts.plan
-    rows: list[Row] = []
-    built: dict[str, Built] = {}
-    for number, one in enumerate(chosen, 1):
-        if number > 1 and time.monotonic() >= deadline:
-            break
-        candidate = plan.candidates[one.candidate]
-        graph = decode(graphs[candidate.name])
-        schedules = {
-            operator: schedule_of(record)
-            for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)
-            if (record := plan.pieces[piece].variants[variant].schedule) is not None
-        }
-        said = ""
-        try:
-            form = form_of(graph, target, plan, candidate)
-            found = build_form(form, program, target, (plan.arch,), schedules, one.early)
-        except KernelRefused as error:
-            said = str(error)
-        else:
-            directory = root / KERNELS / candidate.name
-            built[candidate.name] = replace(found, candidate=digest(graph))
-            save_built(built[candidate.name], directory)
-            bench.place.keep_final(manifest_digest(directory), facts.record(one))
-        rows.append(Row(candidate.name, candidate.form, None, one.us, candidate.us, one.candidate + 1, said))
-        bench.watch("built", number, len(chosen))
-    return tuple(rows), built
-
-
-def _instead(root: Path, one: Composed, facts: _Facts, bench: Bench, known: _Finalists, deadline: float) -> _Finalists:
-    """The finalists with another form of one of them in its place, if that is measured to be faster.
-
-    It is built and measured beside the run, for a candidate has one directory there.
-    """
-    from mirage_formal.run.built.save import save_built
-
-    rows, built = known
-    device = bench.device
-    assert device is not None
-    assert not isinstance(device, str)
-    with tempfile.TemporaryDirectory(dir=bench.place.root) as aside:
-        other, found = _build(Path(aside), [one], facts, bench, deadline)
-        (row,) = _measured(Path(aside), other, device, bench, deadline)
-    before = next((mine for mine in rows if mine.name == row.name), None)
-    if before is None:  # there was no time for it
-        return known
-    if row.us is None or (before.us is not None and before.us <= row.us):
-        return known
-    save_built(found[row.name], root / KERNELS / row.name)
-    (row,) = _measured(root, other, device, bench, deadline)
-    return tuple(row if mine.name == row.name else mine for mine in rows), {**built, **found}
-
-
-def _overlapping(
-    root: Path,
-    chosen: Sequence[Composed],
-    facts: _Facts,
-    bench: Bench,
-    known: _Finalists,
-    deadlines: tuple[float, float],
-) -> _Finalists:
-    """The finalists; of the fastest the launches overlap as is fastest, until the first of the deadlines."""
-    name = min(known[0], key=lambda row: (row.us is None, row.us or 0.0)).name
-    row = _row(known, name)
-    if row.us is None:
-        return known
-    one = next(one for one in chosen if one.candidate + 1 == row.model_rank)
-    found = known
-
-    def faster(early: frozenset[int]) -> bool:
-        nonlocal found
-        if time.monotonic() >= deadlines[0]:
-            return False
-        before = _row(found, name)
-        found = _instead(root, replace(one, early=early), facts, bench, found, deadlines[1])
-        return _row(found, name) is not before
-
-    overlapped(followed(known[1][name].executable), faster)
-    return found
-
-
-def _row(known: _Finalists, name: str) -> Row:
-    return next(row for row in known[0] if row.name == name)
-
-
-def _measured(root: Path, rows: Sequence[Row], device: Device, bench: Bench, deadline: float) -> tuple[Row, ...]:
-    """The finalists compared with float64 and timed, fastest first; those that failed come last."""
-    place, watch = bench.place, bench.watch
-    by_directory = {str(root / KERNELS / row.name): row for row in rows if not row.said}
-    jobs = [_job(Path(directory), place) for directory in by_directory]
-    done = {str(root / KERNELS / row.name): row for row in rows if row.said}
-    watch("measured", 0, len(jobs))
-    for job, answer in device.run(None, place.root, jobs, deadline):
-        done[job.directory] = _judged(by_directory[job.directory], answer)
-        watch("measured", len(done), len(jobs))
-    return tuple(done.get(str(root / KERNELS / row.name), row) for row in rows)
-
-
-def _judged(row: Row, answer: Answer) -> Row:
-    return replace(row, us=None if answer.failed else answer.us, said=answer.failed)
-
-
-def _job(directory: Path, place: Place) -> Job:
-    return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
-
-
 def on_device(
     place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
 ) -> list[tuple[str, Answer]]:
@@ -398,7 +240,7 @@ def on_device(
     jobs: list[Job] = []
     for directory in directories:
         try:
-            jobs.append(_job(directory, place))
+            jobs.append(job_of(directory, place))
         except MirageError as error:
             raise RunError(f"expected kernels as they were built: {error}", where=str(directory)) from None
     found = []

@@ -1,0 +1,219 @@
+"""Finalists of a run: candidates that times of kernels chose, built, compared with float64 and timed as wholes.
+
+What a whole took is kept with the times of kernels, so another machine comes to the same decisions from the times
+alone: which of two forms of a candidate stays, and whose launches overlap.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mirage_formal.device.compile import version as compiler
+from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.run.built.values import KernelRefused
+from mirage_formal.run.tuned.bench import Bench, Row
+from mirage_formal.run.tuned.child import Job, timed
+from mirage_formal.run.tuned.choose import Composed, whole_key
+from mirage_formal.run.tuned.overlap import followed, overlapped
+from mirage_formal.run.tuned.plans import Place, Timed, TuningPlan
+
+if TYPE_CHECKING:
+    from mirage_formal.run.built.values import Built
+    from mirage_formal.run.tuned.prepare import Source
+
+#: Seconds that comparing and timing finalists has at least.
+JUDGED_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a measurement says about tuning.
+
+    Attributes:
+        source: The run.
+        plan: The plan.
+        kernels: How many kernels were considered.
+        refused: Of these, how many may not run.
+        timed: Of these, how many have a time.
+    """
+
+    source: Source
+    plan: TuningPlan
+    kernels: int
+    refused: int
+    timed: int
+
+    def record(self, one: Composed) -> TuningRecord:
+        """As it is written."""
+        pieces = self.plan.candidates[one.candidate].pieces
+        choices = zip(pieces, one.variants, strict=True)
+        ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)
+        return TuningRecord(
+            candidates=len(self.plan.candidates),
+            kernels=self.kernels,
+            refused=self.refused,
+            timed=self.timed,
+            model_rank=one.candidate + 1,
+            schedule_ranks=ranks,
+            composed_us=one.us,
+        )
+
+
+@dataclass(slots=True)
+class Finalists:
+    """Some candidates of a run, each in its fastest form so far.
+
+    Sound: kernels come from ``run.built.build.build_form``, which refuses what is not proved or may not run; times
+    decide only between those.
+
+    Attributes:
+        root: The run's directory; kernels are written to its ``kernels``.
+        facts: What was tried.
+        bench: What they are measured with: a GPU, or the name of one whose times of wholes are known.
+        deadline: Value of time.monotonic() at which to stop measuring.
+        rows: What is known of each, by name; those that failed among them.
+        built: Their kernels.
+    """
+
+    root: Path
+    facts: Facts
+    bench: Bench
+    deadline: float
+    rows: dict[str, Row] = field(default_factory=dict)
+    built: dict[str, Built] = field(default_factory=dict)
+    _chosen: dict[str, Composed] = field(default_factory=dict)
+
+    def build(self, chosen: Sequence[Composed], deadline: float) -> None:
+        """Write kernels of candidates: of the first one at least, of others until the deadline."""
+        from mirage_formal.graph.canonical import digest
+        from mirage_formal.graph.formats.json import decode
+        from mirage_formal.kernels.generate import schedule_of
+        from mirage_formal.kernels.target import load_target
+        from mirage_formal.run.built.build import build_form
+        from mirage_formal.run.built.save import save_built
+        from mirage_formal.run.tuned.prepare import form_of
+
+        source, plan = self.facts.source, self.facts.plan
+        graphs = dict(source.candidates)
+        program, target = decode(source.program), load_target(source.target)
+        for number, one in enumerate(chosen, 1):
+            if number > 1 and time.monotonic() >= deadline:
+                break
+            candidate = plan.candidates[one.candidate]
+            graph = decode(graphs[candidate.name])
+            schedules = {
+                operator: schedule_of(record)
+                for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)
+                if (record := plan.pieces[piece].variants[variant].schedule) is not None
+            }
+            said = ""
+            try:
+                form = form_of(graph, target, plan, candidate)
+                found = build_form(form, program, target, (plan.arch,), schedules, one.early)
+            except KernelRefused as error:
+                said = str(error)
+            else:
+                directory = self.root / KERNELS / candidate.name
+                self.built[candidate.name] = replace(found, candidate=digest(graph))
+                save_built(self.built[candidate.name], directory)
+                self.bench.place.keep_final(manifest_digest(directory), self.facts.record(one))
+            rank = one.candidate + 1
+            self.rows[candidate.name] = Row(candidate.name, candidate.form, None, one.us, candidate.us, rank, said)
+            self._chosen[candidate.name] = one
+            self.bench.watch("built", number, len(chosen))
+
+    def measure(self) -> None:
+        """Compare them with float64 and time them; or take what is known of them."""
+        device, place = self.bench.device, self.bench.place
+        ready = {str(self._directory(name)): name for name, row in self.rows.items() if not row.said}
+        if device is None or isinstance(device, str):
+            for name in ready.values():
+                self._judge(name, self._known(self._chosen[name]))
+            return
+        machine = device.machine
+        jobs = [job_of(Path(directory), place) for directory in ready]
+        self.bench.watch("measured", 0, len(jobs))
+        deadline = max(self.deadline, time.monotonic() + JUDGED_S)
+        for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
+            name = ready[job.directory]
+            key = whole_key(self.facts.plan, self._chosen[name])
+            one = timed(key, job, found, machine.driver, compiler())
+            place.keep_times(machine.device, [one])
+            self._judge(name, one)
+            self.bench.watch("measured", number, len(jobs))
+
+    def instead(self, one: Composed) -> bool:
+        """Take another form of a candidate, if the whole is faster than in the form that it has.
+
+        It is built and measured beside the run, for a candidate has one directory there. What is known to be slower is
+        not built, and where nothing can be measured, nothing that is not known to be faster.
+
+        Returns:
+            Whether it was taken.
+        """
+        from mirage_formal.run.built.save import move_built
+
+        name, known = self.facts.plan.candidates[one.candidate].name, self._known(one)
+        before = self.rows.get(name)
+        if before is None:  # there was no time for it
+            return False
+        least = float("inf") if before.us is None else before.us
+        if known is None:
+            if self.bench.device is None or isinstance(self.bench.device, str):
+                return False
+        elif known.failed or known.us >= least:
+            return False
+        with tempfile.TemporaryDirectory(dir=self.bench.place.root) as aside:
+            other = Finalists(Path(aside), self.facts, self.bench, self.deadline)
+            other.build([one], self.deadline)
+            other.measure()
+            row = other.rows[name]
+            if row.us is None or row.us >= least:
+                return False
+            move_built(other._directory(name), self._directory(name))  # with what was measured of it
+        self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one
+        return True
+
+    def overlap(self, deadline: float) -> None:
+        """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline."""
+        fastest = min(self.rows.values(), key=lambda row: (row.us is None, row.us or 0.0))
+        if fastest.us is None:
+            return
+        one = self._chosen[fastest.name]
+
+        def faster(early: frozenset[int]) -> bool:
+            return time.monotonic() < deadline and self.instead(replace(one, early=early))
+
+        overlapped(followed(self.built[fastest.name].executable), faster)
+
+    def _directory(self, name: str) -> Path:
+        return self.root / KERNELS / name
+
+    def _judge(self, name: str, one: Timed | None) -> None:
+        us, said = (None, "") if one is None else (None, one.failed) if one.failed else (one.us, "")
+        self.rows[name] = replace(self.rows[name], us=us, said=said)
+
+    def _known(self, one: Composed) -> Timed | None:
+        """What a whole took: on the GPU here, with this driver and compiler, or on the one that is named."""
+        device, place = self.bench.device, self.bench.place
+        if device is None:
+            return None
+        if isinstance(device, str):
+            known = place.times(device)
+        else:
+            known = place.times(device.machine.device, device.machine.driver, compiler())
+        return known.get(whole_key(self.facts.plan, one))
+
+
+def job_of(directory: Path, place: Place) -> Job:
+    """A candidate's kernels, to be compared with float64 and timed."""
+    return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
+
+
+__all__ = ["JUDGED_S", "Facts", "Finalists", "job_of"]

@@ -1,0 +1,154 @@
+"""Times of whole candidates: what they decide on a GPU, they decide without it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mirage_formal.derive.rederive import derive_kernels
+from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.errors import MirageError
+from mirage_formal.records import MeasureRecord, PlanRecord
+from mirage_formal.run.built.save import move_built
+from mirage_formal.run.tuned.bench import Limits, Tuned
+from mirage_formal.run.tuned.choose import Composed, whole_key
+from mirage_formal.run.tuned.plans import Place
+from tests.kit.runs import small_run
+from tests.kit.tuned.table import Table, last_is_best, plan_in, tuned
+
+
+def flags(directory: Path) -> tuple[bool, ...]:
+    """Of each kernel of a candidate, whether it is early."""
+    plans = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord)
+    return tuple(one.early for one in plans.kernels)
+
+
+class Wholes(Table):
+    """A GPU whose times of whole candidates a function of their early kernels gives."""
+
+    def __init__(self, us: Callable[[tuple[bool, ...]], float]) -> None:
+        super().__init__(last_is_best)
+        self.asked: list[tuple[str, tuple[bool, ...]]] = []
+        self._us = us
+
+    def whole(self, directory: Path) -> float:
+        self.asked.append((directory.name, flags(directory)))
+        return self._us(self.asked[-1][1])
+
+
+def early_ones(early: tuple[bool, ...]) -> float:
+    """More kernels are faster, and so are early ones, most so if the first is none of them."""
+    return 9.0 - len(early) - (0.0 if not any(early) else 0.5 if early[0] else 0.7)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("wholes") / "run"
+    small_run.make(root, kernels=0)
+    return root
+
+
+def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
+    return [(row.name, row.form, row.us) for row in found.rows]
+
+
+@pytest.mark.slow
+def test_times_of_wholes_choose_the_same_elsewhere(run: Path, tmp_path: Path) -> None:
+    """Without the GPU the same finalists come first, with the same kernels early, from the file of times alone."""
+    for name in ("here", "there", "without"):
+        shutil.copytree(run, tmp_path / name)
+    here, there, without = (Place(tmp_path / f"place-{name}") for name in ("here", "there", "without"))
+    found = tuned(tmp_path / "here", here, Wholes(early_ones), Limits(99, 2))
+    best = found.rows[0].name
+    assert any(flags(tmp_path / "here" / "kernels" / best))
+    shutil.copy(here.times_path("Test"), there.times_path("Test"))
+    again = tuned(tmp_path / "there", there, "Test", Limits(99, 2))
+    assert again.left
+    assert answers(again) == answers(found)
+    assert list(again.built) == list(found.built)
+    for name in found.built:
+        first, second = (tmp_path / at / "kernels" / name for at in ("here", "there"))
+        files = [path.name for path in first.iterdir() if path.suffix == ".cu"]
+        for file in ("plan.json", "launch.json", *files):
+            assert (first / file).read_bytes() == (second / file).read_bytes()
+    derive_kernels(tmp_path / "there" / "kernels" / best, recompile=False)
+    keys = {variant.key.encode() for piece in plan_in(here.root).pieces for variant in piece.variants}
+    lines = here.times_path("Test").read_bytes().splitlines(keepends=True)
+    kernels = [line for line in lines if any(key in line for key in keys)]
+    assert len(kernels) < len(lines)
+    without.times_path("Test").write_bytes(b"".join(kernels))
+    alone = tuned(tmp_path / "without", without, "Test", Limits(99, 2))
+    assert {row.us for row in alone.rows} == {None}, "no whole is known"
+    assert not any(any(flags(tmp_path / "without" / "kernels" / name)) for name in alone.built)
+
+
+@pytest.mark.slow
+def test_what_is_known_to_be_slower_is_not_built_again(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    place = Place(tmp_path / "place")
+    first, second = Wholes(early_ones), Wholes(early_ones)
+    found = tuned(tmp_path / "run", place, first, Limits(99, 2))
+    again = tuned(tmp_path / "run", place, second, Limits(99, 2))
+    assert answers(again) == answers(found)
+    assert set(second.asked) < set(first.asked)
+    assert len([one for one in second.asked if any(one[1])]) == 2, "all, then all but the first: each is faster"
+
+
+@pytest.mark.slow
+def test_another_driver_measures_anew(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    place = Place(tmp_path / "place")
+    slower, faster = Wholes(lambda early: 9.0 - len(early) + 0.5 * any(early)), Wholes(early_ones)
+    faster.machine = msgspec.structs.replace(faster.machine, driver=2)
+    tuned(tmp_path / "run", place, slower, Limits(99, 2))
+    found = tuned(tmp_path / "run", place, faster, Limits(99, 2))
+    assert any(any(early) for _, early in slower.asked)
+    assert any(flags(tmp_path / "run" / "kernels" / found.rows[0].name))
+
+
+def test_a_whole_is_its_form_kernels_and_early_ones(run: Path, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    assert tuned(run, place, None).left
+    plan = plan_in(place.root)
+    at = next(at for at, one in enumerate(plan.candidates) if len(one.pieces) > 1)
+    other = next(number for number, one in enumerate(plan.candidates) if one.pieces != plan.candidates[at].pieces)
+    zeros = (0,) * len(plan.candidates[at].pieces)
+    one = Composed(at, zeros, 1.0)
+    key = whole_key(plan, one)
+    assert key == whole_key(plan, Composed(at, zeros, 2.0)), "what it is expected to take is no part of it"
+    more = next(i for i, piece in enumerate(plan.candidates[at].pieces) if len(plan.pieces[piece].variants) > 1)
+    schedules = tuple(int(i == more) for i in range(len(zeros)))
+    others = [
+        Composed(at, schedules, 1.0),
+        Composed(at, zeros, 1.0, frozenset({0})),
+        Composed(at, zeros, 1.0, frozenset({1})),
+        Composed(other, (0,) * len(plan.candidates[other].pieces), 1.0),
+    ]
+    assert len({key, *(whole_key(plan, one) for one in others)}) == 5
+    named = msgspec.structs.replace(plan.candidates[at], form="split-2")
+    formed = (*plan.candidates[:at], named, *plan.candidates[at + 1 :])
+    assert whole_key(msgspec.structs.replace(plan, candidates=formed), one) != key
+
+
+def test_kernels_are_moved_with_what_was_measured_of_them(tmp_path: Path) -> None:
+    small_run.make(tmp_path / "one", kernels=1)
+    (source,) = (tmp_path / "one" / "kernels").iterdir()
+    assert (source / "measure.json").is_file()
+    target = tmp_path / "two" / source.name
+    shutil.copytree(source, target)
+    (target / "measure.json").unlink()
+    manifest = manifest_digest(source)
+    (target / "mine.txt").write_text("notes")
+    with pytest.raises(MirageError, match=r"mine\.txt"):
+        move_built(source, target)
+    assert manifest_digest(source) == manifest, "nothing is lost"
+    (target / "mine.txt").unlink()
+    move_built(source, target)
+    assert not source.exists()
+    assert manifest_digest(target) == manifest
+    msgspec.json.decode((target / "measure.json").read_bytes(), type=MeasureRecord)
+    assert [path.name for path in target.parent.iterdir()] == [source.name]
