@@ -57,7 +57,7 @@ SEARCH_PRIME_BITS: Final = 20
 FINAL_PRIME_BITS: Final = 31
 #: Multiplications of the final fingerprint where a proof is asked for: then it is a second witness, no part of the
 #: verdict, and not worth minutes.
-FINAL_PRODUCTS: Final = 1 << 30
+FINAL_MULTIPLICATIONS: Final = 1 << 30
 #: What labels of units at rounded extents begin with.
 PADDED: Final = "padded: "
 #: Elements up to which numerics are foreseen at the extents of the program.
@@ -320,9 +320,9 @@ def _proof(judged: Verified[Replayed]) -> Proof | None:
 
 @lru_cache(maxsize=2)
 def _session(job: Job) -> FingerprintSession:
-    most = FINAL_PRODUCTS if job.accept is Policy.EQUIVALENT else None
+    most = FINAL_MULTIPLICATIONS if job.accept is Policy.EQUIVALENT else None
     settings = FingerprintSettings(
-        seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True, max_products=most
+        seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True, max_multiplications=most
     )
     return FingerprintSession(job.program, settings)
 

@@ -19,8 +19,8 @@ from mirage_formal.check.fingerprint.bound import check_bound
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, numbered
-from mirage_formal.graph.ops import OPAQUE, SPECS, Lax, OpKind
+from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, numbered
+from mirage_formal.graph.ops import OPAQUE, SPECS, Family, Lax, OpKind
 from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
 
@@ -29,8 +29,10 @@ MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller o
 MAX_BITS: Final = 31
 #: A tensor of more elements may be why there is no answer (docs/fingerprint.md).
 MAX_ANSWERED: Final = 1 << 25
-#: And so may more multiplications in matrix products.
-MAX_PRODUCTS: Final = 1 << 30
+#: And so may more multiplications; a quotient or a function of an element counts as so many, and a root.
+MAX_MULTIPLICATIONS: Final = 1 << 30
+FUNCTION: Final = 64
+ROOT: Final = 256
 #: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
@@ -94,9 +96,9 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
         except FormatError:
             return
     sizes = [_sizes(graph) for graph in (program, candidate)]
-    largest, products = max(one for one, _ in sizes), max(one for _, one in sizes)
-    if largest <= MAX_ANSWERED and products <= MAX_PRODUCTS:
-        few = f"{largest} elements and {products} multiplications are few"
+    largest, many = max(one for one, _ in sizes), max(one for _, one in sizes)
+    if largest <= MAX_ANSWERED and many <= MAX_MULTIPLICATIONS:
+        few = f"{largest} elements and {many} multiplications are few"
         raise FormatError(f"expected a fingerprint: every operator has a picture and {few}, got none")
 
 
@@ -119,24 +121,43 @@ def _check_no_point(
 
 
 def _sizes(graph: KernelGraph) -> tuple[int, int]:
-    """At least the elements of the largest tensor, and the multiplications in products, of all blocks together."""
+    """At least the elements of the largest tensor, and what is multiplied, of all blocks together."""
     types = kernel_types(graph)
     found = [tensor.elements for tensor in types]
-    products = sum(_products(op, first, types) for first, op in numbered(len(graph.inputs), graph.ops))
+    many = sum(_multiplications(op, first, types) for first, op in numbered(len(graph.inputs), graph.ops))
     for op in graph.ops:
         if isinstance(op, GraphDefined):
             block, times = op.graph, op.graph.blocks * op.graph.forloop_range
             tiles = block_types(block, tuple(types[i] for i in op.operands))
             found += [tile.elements * times for tile in tiles]
-            products += times * sum(_products(op, first, tiles) for first, op in numbered(len(block.inputs), block.ops))
-    return max(found), products
+            own = (_multiplications(inner, first, tiles) for first, inner in numbered(len(block.inputs), block.ops))
+            many += times * sum(own)
+    return max(found), many
 
 
-def _products(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor] | Sequence[STensor]) -> int:
+def _multiplications(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor] | Sequence[STensor]) -> int:
     """Multiplications of elements by an operator whose first result is given; thread graphs have no products."""
-    if isinstance(op, Op) and op.kind is OpKind.MATMUL:
-        return types[first].elements * types[op.operands[0]].shape[-1]
+    elements = types[first].elements
+    match op:
+        case Op(kind=OpKind.MATMUL):
+            return elements * types[op.operands[0]].shape[-1]
+        case Op():
+            dim = op.attrs.dim if SPECS[op.kind].family is Family.NORM else None
+            return _counted(op, elements, elements if dim is None else elements // types[first].shape[dim])
+        case ThreadDefined():
+            return sum(_counted(inner, elements, elements) for inner in op.graph.ops)
     return 0
+
+
+def _counted(op: Op, elements: int, rows: int) -> int:
+    """What an operator's quotients, functions and roots count as; none has more than two for an element."""
+    match SPECS[op.kind].lax:
+        case Lax.DIVISION | Lax.EXPONENTIAL | Lax.OPAQUE:
+            return 2 * FUNCTION * elements
+        case Lax.ROOT:
+            return ROOT * rows + FUNCTION * elements
+        case _:
+            return 0
 
 
 def _expect(what: str, expected: object, got: object) -> None:

@@ -19,9 +19,9 @@ from mirage_formal.claims.fields.point import LaxProgram, Point, lax_program, se
 from mirage_formal.claims.fields.primes import confirm, field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import Lax
+from mirage_formal.graph.ops import SPECS, Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
-from mirage_formal.meaning.tape import Matmul, NotLax, Part, Tape
+from mirage_formal.meaning.tape import Binary, Matmul, NotLax, Part, Tape, Unary
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
 
 
@@ -37,8 +37,9 @@ class FingerprintSettings:
         confirm_fields: Ask galois to confirm the fields (about a second per process).
         max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
             256 MiB, and a product of two such holds about ten at a time.
-        max_products: Most multiplications of elements by one evaluation of either side; beyond it the answer is
-            Unknown. None is no bound. 2^30 take about two seconds.
+        max_multiplications: Most multiplications of elements by one evaluation of either side, in matrix products, and
+            in quotients, functions and roots what takes as long; beyond it the answer is Unknown. None is no bound.
+            2^30 take about two seconds.
     """
 
     seed: int = 0
@@ -47,7 +48,7 @@ class FingerprintSettings:
     attempts: int = 128
     confirm_fields: bool = False
     max_elements: int = 1 << 25
-    max_products: int | None = None
+    max_multiplications: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("rounds", 1), ("attempts", 0)):
@@ -70,10 +71,20 @@ _NAMES: Final[Mapping[type[Verdict], Literal["probable", "different", "unknown"]
 }
 
 
-def _products(tape: Tape) -> int:
-    """Multiplications of elements by the matrix products of a tape."""
-    shapes = [step.shape for step in tape.steps]
-    return sum(prod(step.shape) * shapes[step.a][-1] for step in tape.steps if isinstance(step, Matmul))
+#: Multiplications of matrix products that take as long as a step takes for one element, by its class: quotients,
+#: exponentials and keyed functions take about 20 ns, a root, which is a power modulo a prime, about 200.
+_STEPS: Final = {Lax.DIVISION: 64, Lax.EXPONENTIAL: 64, Lax.OPAQUE: 64, Lax.ROOT: 256}
+
+
+def _multiplications(tape: Tape) -> int:
+    """Multiplications by the matrix products of a tape, and what its other steps count as."""
+    many = 0
+    for step in tape.steps:
+        if isinstance(step, Matmul):
+            many += prod(step.shape) * tape.steps[step.a].shape[-1]
+        elif isinstance(step, Unary | Binary):
+            many += prod(step.shape) * _STEPS.get(SPECS[step.kind].lax, 0)
+    return many
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +141,9 @@ class FingerprintSession:
         if largest > self.settings.max_elements:
             reason = f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
             return self._result(Unknown(reason), "none", Bound(None, ""), ())
-        products, most = max(_products(side.tape) for side in (self._lax, other)), self.settings.max_products
-        if most is not None and products > most:
-            reason = f"{products:,} multiplications are more than the {most:,} that are made beside a proof"
+        many, most = max(_multiplications(side.tape) for side in (self._lax, other)), self.settings.max_multiplications
+        if most is not None and many > most:
+            reason = f"{many:,} multiplications are more than the {most:,} that are made beside a proof"
             return self._result(Unknown(reason), "none", Bound(None, ""), ())
         lax = max(self._lax.lax, other.lax, key=list(Lax).index)
         bound = error_bound(self._lax.growth, other.growth, self.pair, self.settings.rounds)

@@ -350,15 +350,42 @@ def test_tensors_that_are_too_large_are_not_evaluated() -> None:
 def test_more_multiplications_than_are_wanted_are_not_made() -> None:
     for rows, kind in ((3, Probable), (4, Unknown)):  # 2 * rows * 4 * 5 multiplications
         graph = program(((2, rows, 4), (2, 4, 5)), w.op(K.MATMUL, 0, 1))
-        result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_products=120))
+        result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_multiplications=120))
         assert isinstance(result.verdict, kind)
     assert result.record.draws == ()
     assert "160 multiplications" in result.record.reason
 
 
+@pytest.mark.parametrize(("kind", "each"), [(K.SQRT, 256), (K.ABS, 256), (K.EXP, 64), (K.SILU, 128), (K.RELU, 64)])
+def test_functions_count_as_multiplications(kind: K, each: int) -> None:
+    """Functions of a large tensor take longer than any matrix product that is fingerprinted, and roots are powers."""
+    graph = program(((4, 5),), w.op(kind, 0))
+    for most, verdict in ((20 * each, Probable), (20 * each - 1, Unknown)):
+        result = fingerprint(graph, graph, FingerprintSettings(prime_bits=20, max_multiplications=most))
+        assert isinstance(result.verdict, verdict)
+    assert f"{20 * each:,} multiplications" in result.record.reason
+
+
 def test_check_lets_a_fingerprint_that_was_not_made_through_only_where_it_counts_as_many() -> None:
     for rows, enough in ((32, False), (64, True)):  # 2^30 and 2^31 multiplications
         graph = program(((rows, 4096), (4096, 8192)), w.op(K.MATMUL, 0, 1))
-        record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_products=1000)).record
+        record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_multiplications=1000)).record
+        with nullcontext() if enough else pytest.raises(FormatError, match="multiplications are few"):
+            check_fingerprint(graph, graph, record)
+
+
+@pytest.mark.parametrize(
+    ("shape", "op"),
+    [
+        ((4096, 2048), w.op(K.SILU, 0)),
+        ((4096, 2048), w.op(K.SOFTMAX, 0, dim=1)),
+        ((1 << 21, 4), w.op(K.RMS_NORM, 0, dim=1)),
+    ],
+)
+def test_check_counts_functions(shape: tuple[int, int], op: Op) -> None:
+    """What counts as 2^30 multiplications is few, and with one row more it is not: a norm has a root for each row."""
+    for rows, enough in ((shape[0], False), (shape[0] + 1, True)):
+        graph = program(((rows, shape[1]),), op)
+        record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_multiplications=1000)).record
         with nullcontext() if enough else pytest.raises(FormatError, match="multiplications are few"):
             check_fingerprint(graph, graph, record)
