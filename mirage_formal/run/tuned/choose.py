@@ -9,6 +9,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
+from mirage_formal.kernels.forms.rewrite import Factors
 from mirage_formal.records import sha256
 from mirage_formal.run.built.values import MIXED
 from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
@@ -21,6 +22,8 @@ _BEHIND: Final = 1.5
 _LEAST: Final = 1e-3
 #: Of the time of the best form the share below which one that is put together of several is expected to pay.
 _GAIN: Final = 0.99
+#: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
+_FACTORS: Final = 1.1
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
 #: Candidates of which the best is always measured as a whole, whatever is estimated of others.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
@@ -239,7 +242,9 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
 def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bool = False) -> Iterator[list[Composed]]:
     """The best forms of candidates, fastest first, so many candidates at a time.
 
-    Each candidate is there once, but the first time with those of ``plain``, which are never left out.
+    Each candidate is there once, but the first time with those of ``plain``, which are never left out, and with the
+    best one that has factors behind its products, if none of the others has and it is not far behind: what it
+    multiplies is not rounded after a division first, so its results are more exact.
 
     Args:
         plan: The plan.
@@ -260,11 +265,29 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
         count = min((len(one.variants) for one in first), default=0)
         less = (one for one in found if len(one.variants) < count and plan.candidates[one.candidate].name not in used)
         first += itertools.islice(less, 1)
+    first += itertools.islice(_more_exact(plan, found, first), 1)
     rest = [one for one in chosen[size:] if one not in first]
     if first:
         yield first
     for start in range(0, len(rest), size):
         yield rest[start : start + size]
+
+
+def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:
+    """Candidates beside the first, fastest first, in forms that move factors; none if one of the first has such."""
+    if not first or any(_factors(plan.candidates[one.candidate]) for one in first):
+        return
+    used = {plan.candidates[one.candidate].name for one in first}
+    most = _FACTORS * min(one.us for one in first)
+    for one in itertools.takewhile(lambda one: one.us <= most, found):
+        candidate = plan.candidates[one.candidate]
+        if _factors(candidate) and candidate.name not in used:
+            yield one
+
+
+def _factors(one: CandidatePlan) -> bool:
+    """Whether a form, or one of those that it is put together of, moves factors."""
+    return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
 
 
 def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:

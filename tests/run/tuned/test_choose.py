@@ -130,6 +130,29 @@ def test_the_best_of_fewer_kernels_is_among_the_first_if_it_is_asked_for() -> No
     assert [one.candidate for one in first] == [4]
 
 
+@pytest.mark.parametrize("form", ["factors", "all-factors split-2", "mixed: 0 split-2, 1 factors"])
+def test_a_form_that_rounds_less_is_among_the_first_if_it_is_not_far_behind(form: str) -> None:
+    """Else a candidate that is a little slower and more exact would never be compared with the others."""
+    plan = kinds_of_candidates()
+    others = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in ("slow", "exact"))
+    more = (
+        CandidatePlan("five", "", 5.1, (12,), (0,)),
+        CandidatePlan("one", form, 5.2, (13,), (0,)),
+        CandidatePlan("six", form, 5.2, (13,), (0,)),
+    )
+    plan = TuningPlan("run", "sm_80", (*plan.candidates, *more), (*plan.pieces, *others))
+    times = {f"p{piece}.0": 1.0 for piece in range(5)} | {"slow": 5.1, "exact": 5.2}
+
+    def first(size: int) -> list[int]:
+        return [one.candidate for one in next(batches(plan, composed(plan, times), size))]
+
+    assert first(1) == [0, 6], "the first one's directory has its own form"
+    assert first(2) == [0, 4, 6]
+    assert first(3) == [0, 4, 6], "it is there anyway"
+    times["exact"] = 5.6
+    assert first(1) == [0]
+
+
 def of_two_operators(**times: float) -> tuple[TuningPlan, dict[str, float]]:
     """A candidate of two kernels, each of which a form splits in two; and one that a form changes as a whole."""
     pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}.0", None),)) for n in range(8))
