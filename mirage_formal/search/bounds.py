@@ -77,7 +77,7 @@ class ExtentRules:
         fmaps: Candidates for the dim that the loop splits; None inside stands for "not split".
         forloop_ranges: Ranges above 1; a kernel without a split input runs its loop once in any case.
         min_blocks: Fewest thread blocks of a kernel.
-        max_blocks: Most thread blocks of a kernel.
+        max_blocks: Most thread blocks of a kernel. Where nothing is listed, more may be if each writes a large tile.
     """
 
     grids: tuple[Dim3, ...] | None

@@ -8,13 +8,17 @@ from math import prod
 
 import pytest
 
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import IN_PLACE, OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting, shape_of
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.problems import Kernel
-from mirage_formal.search.space import load_space
+from mirage_formal.search.space import SearchSpace, load_space
 from tests.search.test_guided import PROGRAMS
 
 
@@ -100,3 +104,42 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
     assert any(0 < fit < dags for dags, fit in asked)
     assert any(fit == 0 for _, fit in asked)
     assert any(fit == dags > 1 for dags, fit in asked)
+
+
+def _scaled(*shape: int) -> KernelGraph:
+    """(x - m) w, with m and w along the middle dim."""
+    middle = (1, shape[1], 1)
+    inputs = tuple(
+        Input(name, DTensor(own, DType.FLOAT32), row_major(own))
+        for name, own in (("x", shape), ("m", middle), ("w", middle))
+    )
+    return KernelGraph(inputs, (Op(OpKind.SUB, (0, 1)), Op(OpKind.MUL, (3, 2))), (4,))
+
+
+def _blocks(program: KernelGraph, space: SearchSpace) -> list[int]:
+    """Blocks of the single kernels that are found, each of which is proved."""
+    engine, options = GuidedEngine(), SearchOptions(max_kernel_ops=1)
+    found = []
+    for unit in engine.units(program, space, options):
+        for candidate in engine.run(program, space, options, unit).candidates:
+            (op,) = candidate.graph.ops
+            if isinstance(op, GraphDefined):
+                assert isinstance(prove(program, candidate.graph), Equivalent)
+                found.append(op.graph.blocks)
+    return found
+
+
+def test_kernels_of_large_tensors_have_as_many_blocks_as_they_need() -> None:
+    """No 4096th of 2^26 elements fits into shared memory, so with so many blocks there would be no kernel at all."""
+    space = load_space("default")
+    large = _blocks(_scaled(16, 64, 65536), space)
+    assert large
+    assert all(space.limits.max_blocks < blocks <= (1 << 26) // 4096 for blocks in large)
+    assert all(blocks <= space.limits.max_blocks for blocks in _blocks(_scaled(16, 64, 4096), space))
+
+
+def test_listed_extents_keep_their_most_blocks() -> None:
+    space = load_space("default")
+    listed = replace(space, free=replace(space.free, forloop_ranges=(2,), fmaps=(None, 2)))
+    assert _blocks(_scaled(16, 64, 65536), space)
+    assert not _blocks(_scaled(16, 64, 65536), listed)

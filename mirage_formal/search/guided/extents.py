@@ -8,6 +8,7 @@ from functools import cache
 from itertools import permutations, product
 from math import prod
 from operator import itemgetter
+from typing import Final
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
@@ -18,6 +19,9 @@ from mirage_formal.search.guided.structure import F, G, KTensor, L, T
 from mirage_formal.search.guided.views import Dims
 from mirage_formal.search.space import SearchSpace, divisors
 
+#: Elements of a block's largest result from which on there may be more blocks than a space has: of a tensor of 2^26
+#: elements no tile that fits into shared memory is a 4096th.
+_TILE: Final = 4096
 #: Extent of each part at hand.
 Extents = Mapping[Part, int]
 
@@ -81,6 +85,7 @@ class Assigner:
             [(kind, leaf, [child(twin, kind) for twin in structure.names.twin_parts(leaf)]) for kind in split]
             for leaf, split in structure.splits
         ]
+        written = _written(kernel)
         for values in product(*choices):
             extents = dict(outer)
             grid_extents: dict[Part, int] = {}
@@ -97,14 +102,17 @@ class Assigner:
                 continue
             loop = ranges.pop() if ranges else 1
             blocks = prod(grid_extents.values())
-            if (
-                self._space.grids is None
-                and not limits.min_blocks <= blocks <= limits.max_blocks
-                and (not self._listed or blocks > limits.max_blocks)
-            ):
+            few = blocks < limits.min_blocks and not self._listed
+            if self._space.grids is None and (few or self._too_many(blocks, extents, written)):
                 continue
             for grid, axis in self._grids(kernel, tensors, outer, grid_extents, loop):
                 yield Assignment(extents, grid, axis, loop, weight_of(extents, blocks, loop))
+
+    def _too_many(self, blocks: int, extents: Extents, written: Sequence[Parts]) -> bool:
+        """Whether a kernel has more blocks than the space allows, though none has a large tile of a result."""
+        if blocks <= self._space.limits.max_blocks:
+            return False
+        return self._listed or all(prod(extents[p] for p in parts) < _TILE for parts in written)
 
     def _grids(
         self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[Part, int], loop: int
@@ -155,12 +163,12 @@ class Assigner:
 
         Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency.
         """
-        structure, classes, width = kernel.structure, kernel.solved.closure.classes, self._bytes
+        structure, width = kernel.structure, self._bytes
         read = [
             ([p for leaf in t.leaves for p in structure.local(leaf)], any(leaf in structure.loops for leaf in t.leaves))
             for t in kernel.read
         ]
-        written = [_flat(classes[goal][1]) for goal in kernel.goals]
+        written = _written(kernel)
 
         def weight(extents: Extents, blocks: int, loop: int) -> float:
             traffic = 0.0
@@ -234,6 +242,11 @@ class Fitting:
 
     def _folds(self, widths: set[int]) -> bool:
         return not widths or (len(widths) == 1 and widths.issubset(self._widths))
+
+
+def _written(kernel: Kernel) -> list[Parts]:
+    """The parts of each result's tile."""
+    return [_flat(kernel.solved.closure.classes[goal][1]) for goal in kernel.goals]
 
 
 def _flat(dims: Dims) -> Parts:
