@@ -14,6 +14,7 @@ from itertools import combinations, product
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.errors import GraphError
@@ -241,4 +242,11 @@ def _agree(found: Smaller) -> bool:
     """Whether both compute the same in float64 on random inputs."""
     arrays = draw_all(found.program, 0, 0.3)
     pairs = zip(reference.run(found.program, arrays), reference.run(found.candidate, arrays), strict=True)
-    return all(np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE * float(np.abs(a).max(initial=0.0))) for a, b in pairs)
+    return all(_close(a, b) for a, b in pairs)
+
+
+def _close(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
+    """Whether results are as good as equal; where one has no value, as a root of what is negative, both have none."""
+    finite = np.isfinite(a)
+    most = float(np.abs(a[finite]).max(initial=0.0))
+    return bool(finite.any()) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE * most, equal_nan=True)

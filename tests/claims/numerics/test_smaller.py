@@ -113,6 +113,20 @@ def test_the_extent_of_a_constant_stays_alone() -> None:
     assert dict(smaller(*swapped).extents) == {192: 32}
 
 
+def test_elements_without_a_value_are_no_difference() -> None:
+    """Roots of random inputs have no value for half of the elements, in the program and in the candidate."""
+    graph = mf.new_kernel_graph()
+    X = graph.new_input((256, 256))
+    graph.mark_output(graph.sqrt(X) + X)
+    program = graph.freeze()
+    assert dict(smaller(program, program).extents) == {256: 32}
+    graph = mf.new_kernel_graph()
+    X = graph.new_input((256, 256))
+    graph.mark_output(graph.sqrt(0 - graph.square(X)))
+    program = graph.freeze()
+    assert smaller(program, program) == Smaller(program, program, {}), "nothing was compared"
+
+
 def test_what_is_too_large_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     size = {"b": 2, "k": 256, "n": 192}
     program, candidate = w.rmsnorm(**size), w.rmsnorm_by_hand(**size, grid=12, loop=8)
