@@ -172,12 +172,16 @@ class LoopRecord(Record, frozen=True, kw_only=True):
     shared_lower_bound: Count
 
 
-class WarpsRecord(Record, frozen=True, kw_only=True):
-    """How the warps of a block share a product: cuts of its rows, of its columns, and of what is summed over."""
+class WarpsRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How the warps of a block share a product: cuts of its rows, of its columns, and of what is summed over.
+
+    With ``transposed`` they compute its transpose.
+    """
 
     rows: Positive
     cols: Positive
     inner: Positive
+    transposed: bool = False
 
 
 class ScheduleRecord(Record, frozen=True, kw_only=True):

@@ -1,5 +1,9 @@
 """Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product.
 
+A tile of the tensor cores has 16 rows of the left operand and 8 columns of the right one. A product of few rows is
+computed transposed where that pads less, as C^T = B^T A^T: the right operand's columns are the 16, the left one's rows
+the 8. Nothing is moved for it, as ldmatrix reads a matrix of shared memory either way.
+
 A depth that is no whole number of steps is padded with zeros on both sides, so that nothing is added by what lies
 beyond, not even 0 times infinity: in shared memory by whoever writes an operand there, and in registers as fragments
 are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the words of
@@ -42,15 +46,17 @@ class _Product:
         self.cx, self.op, self.warps = cx, op, warps
         self.a, self.b = cx.tensor(op.a), cx.tensor(op.b)
         self.high, self.wide = tiles(step.over)
-        self.rows, self.cols = self.a.shape[-2], self.b.shape[-1]
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
         self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
         self.words_a, self.words_b = cx.fresh("a"), cx.fresh("b")
         self.lane = cx.ix.mod(TID, WARP)
         ix = cx.ix
-        self.first_row = ix.mul(self.part(1, warps.rows), MMA[0] * self.high)
-        self.first_col = ix.mul(self.part(warps.rows, warps.cols), MMA[1] * self.wide)
+        parts = self.part(1, warps.rows), self.part(warps.rows, warps.cols)
+        tall, flat = reversed(parts) if warps.transposed else parts
+        #: Where a warp's part begins along the rows of tiles, and along their columns.
+        self.first_tall = ix.mul(tall, MMA[0] * self.high)
+        self.first_flat = ix.mul(flat, MMA[1] * self.wide)
         fragments = self.a.placement.registers
         assert isinstance(fragments, Fragment) or not step.packed
         self.fragments = fragments if isinstance(fragments, Fragment) and step.packed else None
@@ -123,20 +129,22 @@ class _Product:
         return self.cx.ix.add(self.first_inner, self.cx.ix.mul(k, MMA[2]))
 
     def _left(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
-        """A tile of 16 rows and 16 inner positions of the left operand."""
+        """A tile of 16 rows and 16 inner positions of the left operand; transposed, of columns of the right one."""
         cx, ix, lane = self.cx, self.cx.ix, self.lane
-        placement = self.a.placement.shared
+        turned = self.warps.transposed
+        placement = (self.b if turned else self.a).placement.shared
         assert placement is not None
-        base = ix.add(self.first_row, ix.mul(m, MMA[0]))
-        if placement.transposed:
-            row = ix.add(base, ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
+        base = ix.add(self.first_tall, ix.mul(m, MMA[0]))
+        across = placement.transposed != turned
+        if across:
+            outer = ix.add(base, ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
             inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
-            row = ix.clamped(row, placement.cols)
+            outer = ix.clamped(outer, placement.cols)
         else:
-            row = ix.clamped(ix.add(base, ix.mod(lane, 16)), placement.rows)
+            outer = ix.clamped(ix.add(base, ix.mod(lane, 16)), placement.rows)
             inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8))
-        at = cx.shared_index(placement, row, inner)
-        return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=placement.transposed),)
+        at = cx.shared_index(placement, *((inner, outer) if turned else (outer, inner)))
+        return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=across),)
 
     def _packed(self, m: IntExpr, k: IntExpr, *, half: bool) -> tuple[Stmt, ...]:
         """The same from the accumulators of an earlier product, rounded to the element type; zeros beyond the depth."""
@@ -157,21 +165,26 @@ class _Product:
         return tuple(out)
 
     def _right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
-        """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand."""
+        """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand.
+
+        Transposed, of rows of the left one.
+        """
         cx, ix = self.cx, self.cx.ix
-        placement = self.b.placement.shared
+        turned = self.warps.transposed
+        placement = (self.a if turned else self.b).placement.shared
         assert placement is not None
         lane = ix.mod(TID, 16) if count == 2 else self.lane
-        base = ix.add(self.first_col, ix.mul(tile, MMA[1]))
-        if placement.transposed:
-            col = ix.add(base, ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
-            inner = ix.add(self._inner(k), ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
-            col = ix.clamped(col, placement.rows)
-        else:
-            col = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), placement.cols)
+        base = ix.add(self.first_flat, ix.mul(tile, MMA[1]))
+        across = placement.transposed == turned
+        if across:
+            outer = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), placement.cols)
             inner = ix.add(self._inner(k), ix.mod(lane, 16))
-        at = cx.shared_index(placement, inner, col)
-        load = LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=not placement.transposed)
+        else:
+            outer = ix.add(base, ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
+            inner = ix.add(self._inner(k), ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
+            outer = ix.clamped(outer, placement.rows)
+        at = cx.shared_index(placement, *((outer, inner) if turned else (inner, outer)))
+        load = LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=across)
         zero = Real(0.0)
         empty = [Pack(self.words_b, Int(word), zero, zero, self.b.dtype) for word in range(1, count, 2) if half]
         return (load, *empty)

@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import Final
 
 from mirage_formal.kernels.planning.assignment import minimise, total
-from mirage_formal.kernels.program.distribution import MMA, WARP, Warps
+from mirage_formal.kernels.program.distribution import MMA, WARP, Warps, mma_tiles
 from mirage_formal.kernels.program.plan import SharedPlacement
 
 #: Accumulators of one thread beyond which a product is expected to spill.
@@ -54,23 +54,39 @@ class ProductShape:
 
 
 def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
-    """16-row tiles, 8-column tiles and inner steps of one warp."""
-    high = -(-shape.rows // (MMA[0] * warps.rows))
-    wide = -(-shape.cols // (MMA[1] * warps.cols))
-    return high, wide, -(-shape.inner // (MMA[2] * warps.inner))
+    """Tiles of 16, tiles of 8 and inner steps of one warp."""
+    return *mma_tiles(warps, shape.rows, shape.cols), -(-shape.inner // (MMA[2] * warps.inner))
 
 
-def warp_options(shape: ProductShape, count: int) -> tuple[Warps, ...]:
+def pads_less(shape: ProductShape) -> bool:
+    """Whether a product is padded to fewer elements if it is computed transposed: few rows, say, of many columns."""
+    own, other = (prod(_padded(shape, transposed)) for transposed in (False, True))
+    return other < own
+
+
+def _padded(shape: ProductShape, transposed: bool) -> tuple[int, int]:
+    """Rows and columns up to whole tiles."""
+    tall, flat = (MMA[1], MMA[0]) if transposed else (MMA[0], MMA[1])
+    return -(-shape.rows // tall) * tall, -(-shape.cols // flat) * flat
+
+
+def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -> tuple[Warps, ...]:
     """All ways to cut a product for this many warps into whole inner steps.
 
     An inner extent that is no whole number of steps may be cut unevenly where it is that of a product before: its
     accumulators are padded to whole tiles for every warp, and may be left fragments all the same.
+
+    Args:
+        shape: The product.
+        count: Warps of a block.
+        transposed: Those that compute it transposed, if that pads less.
     """
     out = []
     uneven = shape.source >= 0 and shape.inner % MMA[2] != 0
+    other = transposed and pads_less(shape)
     for rows in _divisors(count):
         for cols in _divisors(count // rows):
-            warps = Warps(rows, cols, count // rows // cols)
+            warps = Warps(rows, cols, count // rows // cols, other)
             if uneven or -(-shape.inner // MMA[2]) % warps.inner == 0:
                 out.append(warps)
     return tuple(out)
@@ -97,12 +113,13 @@ def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bo
     """Whether the accumulators of a product are, thread by thread, the left fragments that another one needs.
 
     A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step; what is
-    beyond counts as zeros (see lowering/products.py).
+    beyond counts as zeros (see lowering/products.py). Those of a product that is computed transposed never are.
     """
     wide = tiles_of(source, a)[1]
     ragged = source.cols % MMA[2] != 0
     return (
-        a.inner == 1
+        not (a.transposed or b.transposed)
+        and a.inner == 1
         and b.cols == 1
         and a.rows == b.rows
         and a.cols == b.inner
@@ -131,32 +148,40 @@ def product_cost(shape: ProductShape, warps: Warps) -> int:
 
 def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...]:
     """The warps of every product: those that cost least in this model, unless there are too many to try."""
-    options, costs, pairs = _arrangements(shapes, count)
-    chosen, _ = minimise(costs, pairs)
-    return tuple(row[option] for row, option in zip(options, chosen, strict=True))
+    return best_warps(shapes, count, 1)[0]
 
 
-def best_warps(shapes: Sequence[ProductShape], count: int, most: int) -> list[tuple[Warps, ...]]:
+def best_warps(
+    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False
+) -> list[tuple[Warps, ...]]:
     """Arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
 
     Args:
         shapes: The products.
         count: Warps of a block.
         most: How many are returned at most.
+        transposed: Whether products are computed transposed that this pads less.
     """
-    options, costs, pairs = _arrangements(shapes, count)
+    options, costs, pairs = _arrangements(shapes, count, transposed=transposed)
     if prod(map(len, options)) > _ALL_TRIED:
-        return [choose_warps(shapes, count)]
+        most = 1
+    if most == 1:
+        chosen, _ = minimise(costs, pairs)
+        return [_picked(options, chosen)]
     numbers = (range(len(row)) for row in options)
     ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total(costs, pairs, chosen), chosen))
-    return [tuple(row[option] for row, option in zip(options, chosen, strict=True)) for chosen in ranked]
+    return [_picked(options, chosen) for chosen in ranked]
+
+
+def _picked(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[Warps, ...]:
+    return tuple(row[option] for row, option in zip(options, chosen, strict=True))
 
 
 def _arrangements(
-    shapes: Sequence[ProductShape], count: int
+    shapes: Sequence[ProductShape], count: int, *, transposed: bool
 ) -> tuple[list[tuple[Warps, ...]], list[list[int]], dict[tuple[int, int], list[list[int]]]]:
     """The options of every product, what each costs, and what pairs of them cost extra."""
-    options = [warp_options(shape, count) for shape in shapes]
+    options = [warp_options(shape, count, transposed=transposed) for shape in shapes]
     costs = [[product_cost(shape, warps) for warps in row] for shape, row in zip(shapes, options, strict=True)]
     pairs: dict[tuple[int, int], list[list[int]]] = {}
     for j, shape in enumerate(shapes):
@@ -176,7 +201,7 @@ def _arrangements(
 
 
 def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:
-    return (p.rows, p.cols, a.rows, a.cols) == (q.rows, q.cols, b.rows, b.cols)
+    return (p.rows, p.cols, p.transposed, a.rows, a.cols) == (q.rows, q.cols, q.transposed, b.rows, b.cols)
 
 
 def _round_trip(shape: ProductShape, iterations: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final
 
@@ -10,9 +10,11 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.kernels.planning.layout import (
     MAX_ACCUMULATORS,
+    ProductShape,
     accumulators,
     best_warps,
     choose_warps,
+    pads_less,
     warp_options,
 )
 from mirage_formal.kernels.planning.products import Products
@@ -90,8 +92,8 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
 def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
     """Other schedules beside the first one that fits, the likeliest first; their stages are left to the caller.
 
-    They differ in threads, in how warps share products, and in whether inputs that only some threads need are copied to
-    shared memory.
+    They differ in threads, in how warps share products, in whether products are computed transposed that this pads less,
+    and in whether inputs that only some threads need are copied to shared memory.
 
     Args:
         products: The kernel's products, with iterations cut as in ``first``.
@@ -105,11 +107,20 @@ def variants(products: Products, first: Schedule, target: Target) -> Iterator[Sc
     most = min(_MOST_THREADS, target.limits.threads_per_block)
     counts = sorted((n for n in _COUNTS if n <= most), key=lambda n: abs(n.bit_length() - first.threads.bit_length()))
     for threads in counts:
-        arrangements = best_warps(shapes, threads // WARP, _ARRANGEMENTS) if shapes else [()]
-        for warps in arrangements:
+        for warps in _arrangements(shapes, threads // WARP):
             if accumulators(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
                 for resident in (first.resident, not first.resident):
                     yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
+
+
+def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warps, ...]]:
+    """Arrangements of warps that are tried, the likeliest first."""
+    if not shapes:
+        return [()]
+    found = best_warps(shapes, count, _ARRANGEMENTS)
+    if any(map(pads_less, shapes)):
+        found[1:1] = best_warps(shapes, count, 1, transposed=True)
+    return found
 
 
 def check(schedule: Schedule, products: Products, target: Target) -> None:
@@ -136,7 +147,7 @@ def check(schedule: Schedule, products: Products, target: Target) -> None:
         what = f"expected warps of {len(shapes)} products, got {len(schedule.warps)}"
         raise UnsupportedError(what, where="schedule", hint=hint)
     for shape, warps in zip(shapes, schedule.warps, strict=True):
-        if warps not in warp_options(shape, threads // WARP):
+        if warps not in warp_options(shape, threads // WARP, transposed=warps.transposed):
             raise UnsupportedError(f"expected warps that cut {shape}, got {warps}", where="schedule", hint=hint)
 
 

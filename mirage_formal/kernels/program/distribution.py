@@ -96,11 +96,18 @@ class Fragment(Distribution):
 
 @dataclass(frozen=True, slots=True)
 class Warps:
-    """The warps of a product: rows, columns and the inner dim are cut into this many parts each."""
+    """The warps of a product: rows, columns and the inner dim are cut into this many parts each.
+
+    Attributes:
+        rows, cols, inner: The parts.
+        transposed: Whether it is computed as the transpose of the product of the transposed operands: tensor cores then
+            take columns 16 and rows 8 at a time, instead of rows 16 and columns 8.
+    """
 
     rows: int
     cols: int
     inner: int
+    transposed: bool = False
 
     @property
     def count(self) -> int:
@@ -116,15 +123,23 @@ def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Fragment:
 
     Warp w has row part w % warps.rows, column part w / warps.rows % warps.cols; the rest numbers the inner part.
     """
-    high = -(-rows // (MMA[0] * warps.rows))
-    wide = -(-cols // (MMA[1] * warps.cols))
-    digits = [Digit(1, 4, Axis.COL, 2), Digit(4, 8, Axis.ROW, 1)]
+    high, wide = mma_tiles(warps, rows, cols)
+    tall, flat = (Axis.COL, Axis.ROW) if warps.transposed else (Axis.ROW, Axis.COL)
+    part = {tall: MMA[0] * high, flat: MMA[1] * wide}
+    digits = [Digit(1, 4, flat, 2), Digit(4, 8, tall, 1)]
     if warps.rows > 1:
-        digits.append(Digit(WARP, warps.rows, Axis.ROW, MMA[0] * high))
+        digits.append(Digit(WARP, warps.rows, Axis.ROW, part[Axis.ROW]))
     if warps.cols > 1:
-        digits.append(Digit(WARP * warps.rows, warps.cols, Axis.COL, MMA[1] * wide))
-    slots = (Slot(Axis.ROW, high, 16), Slot(Axis.COL, wide, 8), Slot(Axis.ROW, 2, 8), Slot(Axis.COL, 2, 1))
+        digits.append(Digit(WARP * warps.rows, warps.cols, Axis.COL, part[Axis.COL]))
+    slots = (Slot(tall, high, 16), Slot(flat, wide, 8), Slot(tall, 2, 8), Slot(flat, 2, 1))
     return Fragment(threads, tuple(digits), slots)
+
+
+def mma_tiles(warps: Warps, rows: int, cols: int) -> tuple[int, int]:
+    """Tiles of 16 and of 8 that one warp has of a product [rows, cols]: of rows and columns, or the other way round."""
+    down, across = -(-rows // warps.rows), -(-cols // warps.cols)
+    tall, flat = (across, down) if warps.transposed else (down, across)
+    return -(-tall // MMA[0]), -(-flat // MMA[1])
 
 
 def inner_digits(warps: Warps) -> tuple[Digit, ...]:
@@ -133,7 +148,7 @@ def inner_digits(warps: Warps) -> tuple[Digit, ...]:
 
 
 def tiles(over: Fragment) -> tuple[int, int]:
-    """16-row and 8-column tiles of one warp in the accumulators of a product."""
+    """Tiles of 16 and of 8 of one warp in the accumulators of a product (see ``mma_tiles``)."""
     return over.slots[0].extent, over.slots[1].extent
 
 
