@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
-from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.target import Target
 
@@ -111,12 +111,14 @@ def library_product(operands: Sequence[DTensor], result: DTensor, work: Work, ta
     """Add a product that a library computes, and the waits of its longest chain of steps, to work of the whole device.
 
     Its blocks take tiles of the result, and each goes along the sum step by step. A sum that is too long for that, or
-    one with a single result, is split, and a second kernel adds up the parts. Tensor cores read rows of whole vectors.
+    one with a single result, is split, and a second kernel adds up the parts. Tensor cores read rows of whole vectors,
+    of 16-bit elements: float32 is multiplied as float32 (device/cublas.py).
     """
     left, right = operands
     rows, inner, columns = *left.shape[-2:], right.shape[-1]
     width = _WIDEST // result.dtype.bytes
-    if any(extent > 1 and extent % width for extent in (inner, columns)):
+    scalar = left.dtype is DType.FLOAT32 or right.dtype is DType.FLOAT32
+    if scalar or any(extent > 1 and extent % width for extent in (inner, columns)):
         work.vector += result.elements * inner
     else:
         arithmetic(OpKind.MATMUL, (left.shape, right.shape), result.shape, 1, work, target)

@@ -223,6 +223,21 @@ def test_it_is_near_measured_products_of_the_library(left: Shape, right: Shape, 
     assert 0.65 * measured <= estimate(graph, H200).us <= 1.3 * measured
 
 
+def test_products_of_float32_by_the_library_take_no_tensor_cores() -> None:
+    """cuBLAS multiplies float32 as float32: 137 G operations take at least what 66.9 T of them a second allow."""
+    narrow, wide = (
+        tuple(
+            Input(f"x{i}", DTensor(shape, dtype), row_major(shape))
+            for i, shape in enumerate(((1024, 8192), (8192, 8192)))
+        )
+        for dtype in (DType.FLOAT16, DType.FLOAT32)
+    )
+    times = [estimate(KernelGraph(own, (Op(OpKind.MATMUL, (0, 1)),), (2,)), H200).us for own in (narrow, wide)]
+    peak = 2 * 1024 * 8192 * 8192 / (H200.vector_tflops * 1e6)
+    assert peak <= times[1] <= 1.6 * peak
+    assert times[0] < 0.2 * times[1]
+
+
 def test_what_follows_a_product_is_near_its_measured_time() -> None:
     """relu of [512,3072], which the product before it has left in L2: 2.0 us on an H200."""
     ops = (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.RELU, (2,)))

@@ -92,8 +92,8 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
 def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
     """Other schedules beside the first one that fits, the likeliest first; their stages are left to the caller.
 
-    They differ in threads, in how warps share products, in whether products are computed transposed that this pads less,
-    and in whether inputs that only some threads need are copied to shared memory.
+    They differ in threads, in how warps share products, in whether products are computed transposed that this pads
+    less, and in whether inputs that only some threads need are copied to shared memory.
 
     Args:
         products: The kernel's products, with iterations cut as in ``first``.
