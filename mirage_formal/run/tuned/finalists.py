@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
-from mirage_formal.run.built.values import KernelRefused
 from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Job, timed
 from mirage_formal.run.tuned.choose import Composed, whole_key
 from mirage_formal.run.tuned.overlap import followed, overlapped
 from mirage_formal.run.tuned.plans import Place, Timed, TuningPlan
+from mirage_formal.workers.dispatch import Done, Failed
 
 if TYPE_CHECKING:
     from mirage_formal.run.built.values import Built
@@ -69,8 +69,8 @@ class Facts:
 class Finalists:
     """Some candidates of a run, each in its fastest form so far.
 
-    Sound: kernels come from ``run.built.build.build_form``, which refuses what is not proved or may not run; times
-    decide only between those.
+    Sound: kernels come from ``run.tuned.prepare.built``, which refuses what is not proved or may not run; times decide
+    only between those.
 
     Attributes:
         root: The run's directory; kernels are written to its ``kernels``.
@@ -90,43 +90,39 @@ class Finalists:
     _chosen: dict[str, Composed] = field(default_factory=dict)
 
     def build(self, chosen: Sequence[Composed], deadline: float) -> None:
-        """Write kernels of candidates: of the first one at least, of others until the deadline."""
-        from mirage_formal.graph.canonical import digest
-        from mirage_formal.graph.formats.json import decode
-        from mirage_formal.kernels.generate import schedule_of
-        from mirage_formal.kernels.target import load_target
-        from mirage_formal.run.built.build import build_form
+        """Write kernels of candidates, side by side: of the first one at least, of others until the deadline."""
         from mirage_formal.run.built.save import save_built
-        from mirage_formal.run.tuned.prepare import form_of
 
-        source, plan = self.facts.source, self.facts.plan
-        graphs = dict(source.candidates)
-        program, target = decode(source.program), load_target(source.target)
-        for number, one in enumerate(chosen, 1):
-            if number > 1 and time.monotonic() >= deadline:
-                break
-            candidate = plan.candidates[one.candidate]
-            graph = decode(graphs[candidate.name])
-            schedules = {
-                operator: schedule_of(record)
-                for operator, piece, variant in zip(candidate.operators, candidate.pieces, one.variants, strict=True)
-                if (record := plan.pieces[piece].variants[variant].schedule) is not None
-            }
-            said = ""
-            try:
-                form = form_of(graph, target, plan, candidate)
-                found = build_form(form, program, target, (plan.arch,), schedules, one.early)
-            except KernelRefused as error:
-                said = str(error)
-            else:
+        made = dict(self._made(chosen, deadline))
+        if chosen and 0 not in made:
+            made |= dict(self._made(chosen[:1]))
+        for number, one in enumerate(chosen):
+            if number not in made:
+                continue
+            candidate, found = self.facts.plan.candidates[one.candidate], made[number]
+            said = found if isinstance(found, str) else ""
+            if not isinstance(found, str):
                 directory = self.root / KERNELS / candidate.name
-                self.built[candidate.name] = replace(found, candidate=digest(graph))
-                save_built(self.built[candidate.name], directory)
+                self.built[candidate.name] = found
+                save_built(found, directory)
                 self.bench.place.keep_final(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1
             self.rows[candidate.name] = Row(candidate.name, candidate.form, None, one.us, candidate.us, rank, said)
             self._chosen[candidate.name] = one
-            self.bench.watch("built", number, len(chosen))
+
+    def _made(self, chosen: Sequence[Composed], deadline: float = float("inf")) -> Iterator[tuple[int, Built | str]]:
+        """Kernels of candidates by position, or why there are none, as they come."""
+        from mirage_formal.run.tuned.prepare import FINALIST_S, built, finalist
+
+        tasks, done = [finalist(self.facts.source, self.facts.plan, one) for one in chosen], 0
+        for event in self.bench.executor.run(built, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
+            if isinstance(event, Done | Failed):
+                done += 1
+                self.bench.watch("built", done, len(chosen))
+                if isinstance(event, Done):
+                    yield event.index, event.value
+                else:
+                    yield event.index, f"it could not be built: {event.reason}"[:500]
 
     def measure(self) -> None:
         """Compare them with float64 and time them; or take what is known of them."""

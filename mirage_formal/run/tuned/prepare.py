@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ import msgspec
 
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.errors import MirageError
+from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.generate import other_tiles, schedule_of, schedule_record
@@ -21,11 +22,13 @@ from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import build_form, candidates_of
 from mirage_formal.run.built.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment, kernel_code
+from mirage_formal.run.tuned.choose import Composed
 from mirage_formal.run.tuned.plans import At, CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant, Watch
 from mirage_formal.workers.dispatch import Done, Executor, Failed
 
 if TYPE_CHECKING:
     from mirage_formal.run.built.forms import Form
+    from mirage_formal.run.built.values import Built
 
 #: What workers load once.
 PRELOAD: Final = ("mirage_formal.run.tuned.prepare", "mirage_formal.claims.safety.safety")
@@ -40,6 +43,8 @@ MOST_TILES: Final = 5
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
+#: For the kernels of one finalist.
+FINALIST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +127,50 @@ def _of_kind(found: Sequence[Form], grids: bool, tiles: bool) -> list[Form]:
     return [one for one in found if (one.grids, one.tiles) == (grids, tiles)]
 
 
-def form_of(graph: KernelGraph, target: Target, plan: TuningPlan, candidate: CandidatePlan) -> Form:
-    """The form of a candidate that a plan has, or that was put together of those it has.
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A form of a candidate whose kernels are to be built, with what a worker needs for it.
 
-    Args:
-        graph: The candidate.
-        target: The GPU.
-        plan: The plan.
-        candidate: The form in it.
+    Attributes:
+        graph, program: The candidate and its program, encoded.
+        target: Name of the target.
+        arch: What kernels are compiled for.
+        form: Name of the form.
+        kernels: The µGraph of each kernel, and its operator in the form.
+        schedules: Of some of these operators.
+        early: See ``Composed``.
+    """
+
+    graph: bytes
+    program: bytes
+    target: str
+    arch: str
+    form: str
+    kernels: tuple[tuple[bytes, int], ...]
+    schedules: tuple[tuple[int, ScheduleRecord], ...] = ()
+    early: frozenset[int] = frozenset()
+
+
+def finalist(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
+    """A candidate that times have chosen."""
+    candidate = plan.candidates[one.candidate]
+    pieces = [plan.pieces[piece] for piece in candidate.pieces]
+    chosen = zip(candidate.operators, pieces, one.variants, strict=True)
+    schedules = ((operator, piece.variants[variant].schedule) for operator, piece, variant in chosen)
+    return Finalist(
+        dict(source.candidates)[candidate.name],
+        source.program,
+        source.target,
+        plan.arch,
+        candidate.form,
+        tuple((bytes(piece.graph), operator) for piece, operator in zip(pieces, candidate.operators, strict=True)),
+        tuple((operator, record) for operator, record in schedules if record is not None),
+        one.early,
+    )
+
+
+def form_of(task: Finalist) -> Form:
+    """The form of a candidate that a plan has, or that was put together of those it has.
 
     Raises:
         KernelRefused: There is none, or its kernels are not those of the plan.
@@ -137,16 +178,37 @@ def form_of(graph: KernelGraph, target: Target, plan: TuningPlan, candidate: Can
     from mirage_formal.run.tuned.pieces import pieces
 
     try:
-        form = _made(graph, target, candidate.form)
+        form = _made(decode(task.graph), load_target(task.target), task.form)
     except MirageError as error:
-        raise KernelRefused(f"the form {candidate.form or 'own'} is not proved: {error}", where="form") from error
-    if not candidate.form.startswith(MIXED):
+        raise KernelRefused(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
+    if not task.form.startswith(MIXED):
         return form
-    made = [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)]
-    timed = [bytes(plan.pieces[piece].graph) for piece in candidate.pieces]
-    if made != list(zip(timed, candidate.operators, strict=True)):
+    if [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)] != list(task.kernels):
         raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
     return form
+
+
+def proved(task: Finalist) -> bool:
+    """Whether there is the form of a finalist."""
+    try:
+        form_of(task)
+    except KernelRefused:
+        return False
+    return True
+
+
+def built(task: Finalist) -> Built | str:
+    """The kernels of a finalist, or why there are none.
+
+    Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved.
+    """
+    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    target, program = load_target(task.target), decode(task.program)
+    try:
+        made = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
+    except KernelRefused as error:
+        return str(error)
+    return replace(made, candidate=digest(decode(task.graph)))
 
 
 @lru_cache(maxsize=32)
@@ -335,4 +397,16 @@ def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
     return _Kernel(bytes(one.graph), one.position, one.variants[variant].schedule, target, plan.arch)
 
 
-__all__ = ["PRELOAD", "Maker", "Source", "form_of", "forms_of", "plan_of", "source_of"]
+__all__ = [
+    "FINALIST_S",
+    "PRELOAD",
+    "Finalist",
+    "Maker",
+    "Source",
+    "built",
+    "finalist",
+    "forms_of",
+    "plan_of",
+    "proved",
+    "source_of",
+]

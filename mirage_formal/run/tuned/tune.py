@@ -6,7 +6,6 @@ Where there are solvers and no GPU, kernels are made; where there is a GPU and n
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,14 +19,14 @@ from mirage_formal.device.compile import version as compiler
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS
-from mirage_formal.run.built.values import KernelRefused
 from mirage_formal.run.place.lock import writing
 from mirage_formal.run.tuned.bench import Bench, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import batches, composed, in_order, mixed, needed
 from mirage_formal.run.tuned.finalists import JUDGED_S, Facts, Finalists, job_of
-from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, Watch, read_plan
+from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
+from mirage_formal.workers.dispatch import Done
 
 if TYPE_CHECKING:
     from mirage_formal.run.tuned.prepare import Source
@@ -109,7 +108,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if device is None:
         left = "time the kernels on the machine with the GPU"
         return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
-    plan = _with_mixed(plan, times, source, limits.finalists)
+    plan = _with_mixed(plan, times, source, bench)
     found = composed(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
@@ -143,21 +142,17 @@ def _none_ready(root: Path, device: Device | str | None) -> NoTimes:
     return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
 
 
-def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, most: int) -> TuningPlan:
+def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
     """The plan with forms that are put together of others, as many as there may be finalists, if they are proved."""
-    from mirage_formal.graph.formats.json import decode
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.tuned.prepare import form_of
+    from mirage_formal.run.tuned.prepare import FINALIST_S, finalist, proved
 
-    graphs, target = dict(source.candidates), load_target(source.target)
-    made = {one: number for number, one in enumerate(mixed(plan, times), len(plan.candidates))}
-    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *made))
-    fastest = [whole.candidates[one.candidate] for one in composed(whole, times)]
-    kept: list[CandidatePlan] = []
-    for one in [one for one in fastest if one in made][:most]:
-        with contextlib.suppress(KernelRefused):
-            form_of(decode(graphs[one.name]), target, plan, one)
-            kept.append(one)
+    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *mixed(plan, times)))
+    own = len(plan.candidates)
+    chosen = [one for one in composed(whole, times) if one.candidate >= own][: bench.limits.finalists]
+    tasks = [finalist(source, whole, one) for one in chosen]
+    events = bench.executor.run(proved, tasks, limit_s=FINALIST_S, once=True)
+    holds = {event.index for event in events if isinstance(event, Done) and event.value}
+    kept = (whole.candidates[one.candidate] for number, one in enumerate(chosen) if number in holds)
     return msgspec.structs.replace(plan, candidates=(*plan.candidates, *kept))
 
 
