@@ -228,12 +228,14 @@ MF_DEVICE unsigned shared_address(const void* pointer) {
 }
 
 // buffer[index ..] = param[source ..], 16, 8 or 4 bytes; zeros, and nothing is read, where `valid` is 0. Only copies of
-// 16 bytes can pass by the L1 cache.
+// 16 bytes can pass by the L1 cache. They bring whole lines of 128 bytes into L2, which saves 3 % of 174 kernels with
+// products (geometric mean on an H200; weights of 117 MB behind one row of 14,336 take 30.3 us for 33.2), costs none of
+// them more than 2.5 %, and beats pairs of lines.
 template <int Bytes = 16, class T>
 MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
   if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
                  :
                  : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + source))
                  : "memory");
@@ -249,7 +251,7 @@ template <int Bytes = 16, class T>
 MF_DEVICE void copy_async(T* buffer, int index, const T* param, int source, int valid) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
   if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :
                  : "r"(shared_address(buffer + index)), "l"(__cvta_generic_to_global(param + (valid ? source : 0))),
                    "r"(valid ? 16 : 0)

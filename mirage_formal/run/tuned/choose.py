@@ -24,6 +24,8 @@ _LEAST: Final = 1e-3
 _GAIN: Final = 0.99
 #: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
 _FACTORS: Final = 1.1
+#: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
+_LIGHTER: Final = 1.15
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
 #: Candidates of which the best is always measured as a whole, whatever is estimated of others.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
@@ -159,6 +161,37 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
         if len(known) == len(chosen):
             found.append(Composed(number, tuple(at for _, at in known), sum(us for us, _ in known)))
     return sorted(found, key=lambda one: (one.us, one.candidate))
+
+
+def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
+    """Schedules of a candidate's kernels with which a multiprocessor has room for another launch beside them.
+
+    By position among its kernels: the fastest schedule that has fewer bytes of tiles in flight than the chosen one and
+    no more threads, if it alone takes little longer. Kernels without such a one are left out.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+        one: The candidate.
+    """
+    found: dict[int, int] = {}
+    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
+        variants = plan.pieces[piece].variants
+        own = variants[chosen].schedule
+        if own is None or own.tile:
+            continue
+        less = [
+            (times[other.key], at)
+            for at, other in enumerate(variants)
+            if other.key in times
+            and (given := other.schedule) is not None
+            and given.stages * own.cut < own.stages * given.cut
+            and given.threads <= own.threads
+        ]
+        us, at = min(less, default=(float("inf"), -1))
+        if us <= _LIGHTER * times[variants[chosen].key]:
+            found[place] = at
+    return found
 
 
 def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
@@ -299,4 +332,4 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
     return list(dict.fromkeys(one for one in best if one is not None))
 
 
-__all__ = ["Composed", "batches", "close", "composed", "in_order", "mixed", "needed", "plain", "whole_key"]
+__all__ = ["Composed", "batches", "close", "composed", "in_order", "lighter", "mixed", "needed", "plain", "whole_key"]

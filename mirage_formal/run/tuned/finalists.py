@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,8 +18,8 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Job, timed
-from mirage_formal.run.tuned.choose import Composed, whole_key
-from mirage_formal.run.tuned.overlap import followed, overlapped
+from mirage_formal.run.tuned.choose import Composed, lighter, whole_key
+from mirage_formal.run.tuned.overlap import followed, overlapped, singly
 from mirage_formal.run.tuned.plans import Place, Timed, TuningPlan
 from mirage_formal.workers.dispatch import Done, Failed
 
@@ -176,17 +176,40 @@ class Finalists:
         self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one
         return True
 
-    def overlap(self, deadline: float) -> None:
-        """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline."""
+    def overlap(self, times: Mapping[str, float], deadline: float) -> None:
+        """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline.
+
+        Then with kernels that leave room for each other, and all of them early; if that is faster, which of them are
+        early is asked once more.
+
+        Args:
+            times: Microseconds of kernels by key.
+            deadline: Value of time.monotonic() at which to stop.
+        """
         fastest = min(self.rows.values(), key=lambda row: (row.us is None, row.us or 0.0))
         if fastest.us is None:
             return
         one = self._chosen[fastest.name]
+        operators = followed(self.built[fastest.name].executable)
 
-        def faster(early: frozenset[int]) -> bool:
-            return time.monotonic() < deadline and self.instead(replace(one, early=early))
+        def taken(other: Composed) -> bool:
+            return time.monotonic() < deadline and self.instead(other)
 
-        overlapped(followed(self.built[fastest.name].executable), faster)
+        overlapped(operators, lambda early: taken(replace(one, early=early)))
+        if not operators:
+            return
+        light = lighter(self.facts.plan, times, one)
+
+        def roomy(places: frozenset[int]) -> Composed:
+            variants = tuple(light[at] if at in places else variant for at, variant in enumerate(one.variants))
+            pieces = self.facts.plan.candidates[one.candidate].pieces
+            us = sum(times[self.facts.plan.key(at)] for at in zip(pieces, variants, strict=True))
+            return replace(one, variants=variants, us=us)
+
+        every = frozenset(operators)
+        best = overlapped(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
+        if best:
+            singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name

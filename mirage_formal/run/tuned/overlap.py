@@ -2,7 +2,8 @@
 
 A kernel that is started early has its first copies of inputs on their way while the launch before still runs, but its
 threads wait beside those that work. Whether that pays depends on both kernels and on what the multiprocessors have
-left, and no kernel shows it alone, so a finalist is measured with either, as a whole (docs/kernels.md).
+left, and no kernel shows it alone, so a finalist is measured with either, as a whole (docs/kernels.md). So it is with
+kernels that would be a little faster alone with more bytes in flight, but leave no room for the next one with them.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bo
     """The operators whose kernels are early: all of them or none, whichever is faster, then one by one the other way.
 
     Args:
-        operators: Those that may be early (``followed``).
+        operators: Those that may be early (``followed``); likewise those that may leave room.
         faster: Measures the candidate so; whether it is faster than whatever was the fastest before.
     """
-    best: frozenset[int] = frozenset()
     every = frozenset(operators)
-    if every and faster(every):
-        best = every
-    if len(every) > 1:
-        for one in operators[:_MOST_SINGLE]:
-            if faster(best ^ {one}):
-                best ^= {one}
+    best = every if every and faster(every) else frozenset()
+    return singly(operators, best, faster) if len(every) > 1 else best
+
+
+def singly(
+    operators: tuple[int, ...], best: frozenset[int], faster: Callable[[frozenset[int]], bool]
+) -> frozenset[int]:
+    """What is best with each operator the other way in turn, see ``overlapped``."""
+    for one in operators[:_MOST_SINGLE]:
+        if faster(best ^ {one}):
+            best ^= {one}
     return best
 
 
-__all__ = ["followed", "overlapped"]
+__all__ = ["followed", "overlapped", "singly"]

@@ -124,7 +124,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             finalists.measure()
             for one in takewhile(lambda _: time.monotonic() < until(_BUILT), (x for x in chosen if x not in first)):
                 finalists.instead(one)
-            finalists.overlap(until(_OVERLAPPED))
+            finalists.overlap(times, until(_OVERLAPPED))
             every = sorted([*tuned.rows, *finalists.rows.values()], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **finalists.built})
             if isinstance(device, str):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.built.values import MIXED
-from mirage_formal.run.tuned.choose import Composed, batches, close, composed, in_order, mixed, needed
+from mirage_formal.run.tuned.choose import Composed, batches, close, composed, in_order, lighter, mixed, needed
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 
@@ -151,6 +152,37 @@ def test_a_form_that_rounds_less_is_among_the_first_if_it_is_not_far_behind(form
     assert first(3) == [0, 4, 6], "it is there anyway"
     times["exact"] = 5.6
     assert first(1) == [0]
+
+
+def test_what_leaves_room_is_the_fastest_with_fewer_bytes_in_flight_and_no_more_threads() -> None:
+    def schedule(threads: int, stages: int, cut: int = 1, tile: int = 0) -> ScheduleRecord:
+        return ScheduleRecord(
+            threads=threads, stages=stages, registers=True, resident=True, warps=(), cut=cut, tile=tile
+        )
+
+    ways = (
+        schedule(128, 5),
+        schedule(128, 4),
+        schedule(256, 3),
+        schedule(128, 4, 2),
+        schedule(128, 2),
+        schedule(64, 5),
+    )
+    product = PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"a{n}", way) for n, way in enumerate(ways)))
+    given = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("b0", None), Variant("b1", schedule(32, 1, tile=1))))
+    plan = TuningPlan("run", "sm_80", (CandidatePlan("one", "", 10.0, (0, 1), (0, 1)),), (product, given))
+    times = {"a0": 10.0, "a1": 11.4, "a2": 10.1, "a3": 11.2, "a4": 11.3, "a5": 9.0, "b0": 1.0, "b1": 1.0}
+
+    def found(first: int, **other: float) -> dict[int, int]:
+        return lighter(plan, times | other, Composed(0, (first, 1), 11.0))
+
+    assert found(0) == {0: 3}, "two stages' worth of bytes; with 256 threads it leaves less room, with 64 not more"
+    assert found(0, a3=11.6) == {0: 4}
+    assert found(0, a1=12.0, a3=12.0, a4=12.0) == {}, "all are more than 15 % behind"
+    assert found(4) == {}
+    assert found(2, a3=11.2, a4=11.2) == {0: 3}
+    del times["a3"]
+    assert found(0) == {0: 4}
 
 
 def of_two_operators(**times: float) -> tuple[TuningPlan, dict[str, float]]:
