@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -178,8 +178,13 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
     return found
 
 
+@lru_cache(maxsize=64)
 def discharged(program: Program) -> Settled:
     """The obligations of a kernel, all of which hold.
+
+    Tuning builds a candidate again and again with one kernel changed, and asks solvers about that one alone.
+
+    Sound: a Program is a value, and equal ones have the same obligations; what does not hold raises, and is not kept.
 
     Raises:
         KernelRefused: One is broken or undecided; names it.

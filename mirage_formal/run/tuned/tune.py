@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
 #: their launches overlap as is best.
-_MADE: Final = (0.35, 0.6)
-_TIMED: Final = (0.5, 0.75)
-_BUILT: Final = 0.8
+_MADE: Final = (0.3, 0.52)
+_TIMED: Final = (0.42, 0.65)
+_BUILT: Final = 0.72
 _OVERLAPPED: Final = 0.95
 
 
