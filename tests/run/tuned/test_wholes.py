@@ -89,31 +89,29 @@ def test_times_of_wholes_choose_the_same_elsewhere(run: Path, tmp_path: Path) ->
 class Roomy(Table):
     """A GPU on which schedules are the faster alone the likelier they are, and two launches if the first has room."""
 
-    def __init__(self, gain: float) -> None:
+    def __init__(self) -> None:
         super().__init__(lambda plan, job: 10.0 + 0.01 * job.variant)
-        self._gain = gain
 
     def whole(self, directory: Path) -> float:
         kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
         two, loop = len(kernels) == 2, kernels[0].loop
         room = two and loop is not None and loop.stages == 1 and kernels[0].early
-        return 9.0 - 3.0 * two - self._gain * room
+        return 9.0 - 3.0 * two - room
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gain", [1.0, -1.0])
-def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path, tmp_path: Path, gain: float) -> None:
+def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path, tmp_path: Path) -> None:
     """A shallower pipeline than is best alone, beside an early launch; elsewhere the same, from the times alone."""
     for name in ("here", "there"):
         shutil.copytree(run, tmp_path / name)
     here, there = (Place(tmp_path / f"place-{name}") for name in ("here", "there"))
-    found = tuned(tmp_path / "here", here, Roomy(gain), Limits(180, 2))
+    found = tuned(tmp_path / "here", here, Roomy(), Limits(180, 2))
     best = found.rows[0]
-    assert best.us == (5.0 if gain > 0 else 6.0)
+    assert best.us == 5.0
     kernels = tmp_path / "here" / "kernels" / best.name
     first = msgspec.json.decode((kernels / "plan.json").read_bytes(), type=PlanRecord).kernels[0]
     assert first.loop is not None
-    assert (first.loop.stages, first.early) == ((1, True) if gain > 0 else (2, False))
+    assert (first.loop.stages, first.early) == (1, True)
     shutil.copy(here.times_path("Test"), there.times_path("Test"))
     again = tuned(tmp_path / "there", there, "Test", Limits(180, 2))
     assert answers(again) == answers(found)
