@@ -67,7 +67,7 @@ def test_they_compute_the_same(
     turned()
     plan = right_everywhere(make(rows, depth, 48))
     shapes = [step.warps.transposed for step in products(plan)]
-    # C of A C has the rows of the depth, which is padded less in its own order.
+    # Of two products the first may have as many rows as the depth, and be padded less as it is; the last has few.
     assert shapes[-1]
     assert not any(step.packed for step in products(plan))
 
@@ -161,7 +161,7 @@ def test_accumulators_that_lie_the_usual_way_are_found(
         compare(graph)
 
 
-def test_a_left_operand_in_registers_is_never_taken_for_a_right_one(turned: Callable[..., None]) -> None:
+def test_a_left_operand_in_registers_is_never_taken_for_a_right_one() -> None:
     """Accumulators of C^T are no fragments of a right operand; they go through shared memory."""
     shape = ProductShape(8, 64, 64, 1, deferred=False)
     later = replace(shape, source=0)

@@ -49,7 +49,7 @@ def test_an_equal_kernel_is_not_asked_about_again(asked: list[Program]) -> None:
 
 
 def test_what_does_not_hold_is_not_kept(asked: list[Program]) -> None:
-    """A kernel whose loop runs twice as far leaves its tensors: it is refused each time."""
+    """A kernel whose tensors have half of their elements leaves them: it is refused each time."""
     wide = program()
     wrong = replace(wide, params=tuple(replace(p, elements=p.elements // 2) for p in wide.params))
     for _ in range(2):
