@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import gone
 
 CHILD = """
 import os, subprocess, sys, time
@@ -18,7 +19,7 @@ def do(job):
     match job["do"]:
         case "die": os._exit(7)
         case "hang":
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
             open(job["pid"], "w").write(str(child.pid))
             time.sleep(60)
         case "fail": raise ValueError("expected 1\\nsecond line")
@@ -36,12 +37,6 @@ def pool(place: Path, *, retry: bool = False) -> tuple[Pool, list[tuple[Job, Res
     ledger = Ledger(place / "ledger.jsonl", retry=retry)
     command = (sys.executable, "-c", CHILD)
     return Pool(command, ledger, {"EXTRA": "x"}, place / "err", lambda job, r: shown.append((job, r))), shown
-
-
-def ended(process: int) -> bool:
-    """Whether a process is gone, or only not yet waited for."""
-    status = Path(f"/proc/{process}/stat")
-    return not status.is_file() or status.read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
 def work(value: int) -> Job:
@@ -65,7 +60,7 @@ def test_what_dies_hangs_or_breaks_costs_one_job(tmp_path: Path) -> None:
     processes = [r["process"] for r in results if "process" in r]
     assert len(set(processes)) == 4  # a failure alone needs no other process, the three others do
     assert results[0]["extra"] == "x"
-    assert ended(int((tmp_path / "pid").read_text()))
+    assert gone([int((tmp_path / "pid").read_text())])
 
 
 def test_a_later_call_does_what_is_missing(tmp_path: Path) -> None:

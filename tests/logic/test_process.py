@@ -18,14 +18,14 @@ from mirage_formal.logic import process
 from mirage_formal.logic.process import _BOOT, Question, Said, Solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
+from tests.kit.processes import gone
+from tests.kit.runs.clock import HUNG_S
 
 HEAD = "(set-logic QF_UF)\n(declare-const p Bool)\n"
 TRUE = parse(HEAD + "(assert p)\n(check-sat)\n")
 FALSE = parse(HEAD + "(assert (not (= p p)))\n(check-sat)\n")
 #: Told by its label, so that a changed solver can do something else than to answer.
 STRANGE = parse(HEAD + "(assert (! p :named strange))\n(check-sat)\n")
-#: Seconds until a process must be gone; generous, as this only guards against waiting for ever.
-LONG = 60.0
 
 
 def z3(script: Script, timeout_ms: int = 120_000) -> Question:
@@ -61,19 +61,6 @@ def unknown(said: Said, reason: str) -> None:
     assert said.version
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for yet has."""
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_one_process_answers_many_questions() -> None:
     with started() as solvers:
         assert [said.answer for said in solvers.ask([z3(TRUE), z3(FALSE)] * 20)] == ["sat", "unsat"] * 20
@@ -84,7 +71,7 @@ def test_one_process_answers_many_questions() -> None:
         assert solvers.pid == pid
         assert pid is not None
         assert os.getsid(pid) == pid  # an interrupt of the terminal goes past it
-    assert gone(pid)
+    assert gone([pid])
 
 
 def test_what_the_parent_holds_wears_no_process_out() -> None:
@@ -317,7 +304,7 @@ def test_the_process_ends_with_whoever_started_it(last: str) -> None:
         time.sleep(0.2)  # so that it is asked
         assert Path(f"/proc/{pid}").exists()
         parent.kill()
-        assert gone(pid)
+        assert gone([pid])
 
 
 def test_nothing_is_said_at_the_end_and_a_fork_has_a_process_of_its_own() -> None:
@@ -333,7 +320,7 @@ def test_nothing_is_said_at_the_end_and_a_fork_has_a_process_of_its_own() -> Non
         "assert ask() == 'sat'",
     )
     with script_of(*lines) as asking:
-        output, errors = asking.communicate(timeout=10 * LONG)
+        output, errors = asking.communicate(timeout=HUNG_S)
         assert (asking.returncode, output, errors) == (0, "", "")
 
 
@@ -352,4 +339,4 @@ def test_every_thread_has_a_process_of_its_own() -> None:
     ask()
     assert len(set(pids)) == 2
     assert pids[0] is not None
-    assert gone(pids[0])
+    assert gone([pids[0]])

@@ -34,6 +34,7 @@ from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import Done, Slow
 from mirage_formal.workers.notes import telling
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import alive, gone
 from tests.kit.runs.clock import HUNG_S, clock_of, first_try
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
 
@@ -64,21 +65,6 @@ def marked() -> dict[str, str]:
     """An environment that differs on workers that are asked once the test has made a file."""
     here = multiprocessing.parent_process() is None
     return {"mark": "none" if here or not Path(os.environ["MIRAGE_TEST_MARK"]).exists() else "another"}
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pids: list[int]) -> bool:
-    """Whether processes end, in a time that is long on any machine."""
-    end = time.monotonic() + HUNG_S
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import TRIES, Done, Executor, Failed, Slow
 from mirage_formal.workers.pool import Pool
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import alive, gone
 from tests.kit.runs.clock import HUNG_S, clock_of, first_try
 
 #: Seconds after which a task counts as hung where one is made to hang.
@@ -280,18 +281,3 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         assert all(alive(pid) for pid in pids)
         supervisor.kill()
     assert gone(pids)
-
-
-def gone(pids: Sequence[int]) -> bool:
-    """Whether processes end, in a time that is long on any machine."""
-    end = time.monotonic() + HUNG_S
-    while any(alive(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(alive(pid) for pid in pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
