@@ -10,8 +10,8 @@ built anew, and what a device has said about earlier ones goes with them.
 With --tune kernels are tuned instead (docs/kernels.md): the first call makes those that are to be timed, in OUT/tuning;
 then, where the GPU is, `python -m mirage_formal.gpu tune --place OUT/tuning`; with --device NAME, a file of
 OUT/tuning/times, the second call builds the candidates that have the least sums of times. --times FILE are such times
-that were kept, of kernels of the same code (benchmarks/times/nvidia-h200.jsonl): then there is no first call, and what
-is built is what they chose, wherever it is built.
+that were kept (benchmarks/times/nvidia-h200.jsonl), of which those count whose kernels have the same CUDA C++ and
+launches as then: there is no first call, and what is built is what they chose, wherever it is built.
 
 With --backend auto Triton files are timed beside the kernels, on this machine's GPU; `benchmarks.gpu_bench --backend
 auto` then has those that are faster in its table.

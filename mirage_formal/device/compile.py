@@ -85,7 +85,7 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
         raise UnsupportedError(
             f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
         )
-    header = (data_dir("gpu") / "include" / _HEADER).read_text()
+    header = _header()
     key = _digest(source, header, arch, nvrtc.version, *nvrtc.options)
     path = None if fresh else cache_dir("cubins") / f"{key}.cubin"
     if path is not None and (found := _load(path)) is not None:
@@ -95,6 +95,15 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     if path is not None:
         _save(path, compiled)
     return compiled
+
+
+def surroundings() -> str:
+    """Digest of what every source is compiled with: the device header and the options."""
+    return _digest(_header(), *_OPTIONS)
+
+
+def _header() -> str:
+    return (data_dir("gpu") / "include" / _HEADER).read_text()
 
 
 def version() -> str:

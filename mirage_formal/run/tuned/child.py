@@ -18,7 +18,7 @@ import msgspec
 
 from mirage_formal.errors import MirageError
 from mirage_formal.records import NumericsRecord, TuningRecord
-from mirage_formal.run.tuned.plans import PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
+from mirage_formal.run.tuned.plans import Origin, PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
 
 if TYPE_CHECKING:
     from mirage_formal.run.tuned.triton.runs import Files
@@ -227,9 +227,9 @@ def _files() -> Files:
     return Files()
 
 
-def timed(key: str, job: Job, answer: Answer, driver: int, compiler: str) -> Timed:
+def timed(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
     """An answer as it is kept."""
-    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, compiler)
+    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, of.compiler, of.text, of.code)
 
 
 def _say(value: msgspec.Struct) -> None:

@@ -19,8 +19,9 @@ from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Job, timed
 from mirage_formal.run.tuned.choose import Composed, lighter, whole_key
+from mirage_formal.run.tuned.known import code
 from mirage_formal.run.tuned.overlap import followed, overlapped, singly
-from mirage_formal.run.tuned.plans import Place, Timed, TuningPlan
+from mirage_formal.run.tuned.plans import Origin, Place, Timed, TuningPlan
 from mirage_formal.workers.dispatch import Done, Failed
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Finalists:
             for name in ready.values():
                 self._judge(name, self._known(self._chosen[name]))
             return
+        from mirage_formal.run.built.emitted import text_digest
+
         machine = device.machine
         jobs = [job_of(Path(directory), place) for directory in ready]
         self.bench.watch("measured", 0, len(jobs))
@@ -141,7 +144,8 @@ class Finalists:
         for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
             name = ready[job.directory]
             key = whole_key(self.facts.plan, self._chosen[name])
-            one = timed(key, job, found, machine.driver, compiler())
+            text = text_digest(self.built[name].executable.launches)
+            one = timed(key, job, found, machine.driver, Origin(text, compiler(), code()))
             place.keep_times(machine.device, [one])
             self._judge(name, one)
             self.bench.watch("measured", number, len(jobs))
@@ -229,7 +233,16 @@ class Finalists:
             known = place.times(device)
         else:
             known = place.times(device.machine.device, device.machine.driver, compiler())
-        return known.get(whole_key(self.facts.plan, one))
+        found = known.get(whole_key(self.facts.plan, one))
+        return found if found is None or found.code == code() or self._same(found, one) else None
+
+    def _same(self, found: Timed, one: Composed) -> bool:
+        """Whether a whole that other code has made was what this code would make."""
+        from mirage_formal.run.tuned.prepare import FINALIST_S, finalist, written
+
+        task = finalist(self.facts.source, self.facts.plan, one)
+        events = self.bench.executor.run(written, [task], limit_s=FINALIST_S, once=True)
+        return bool(found.text) and [event.value for event in events if isinstance(event, Done)] == [found.text]
 
 
 def job_of(directory: Path, place: Place) -> Job:

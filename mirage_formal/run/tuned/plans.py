@@ -45,7 +45,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One schedule of a kernel.
 
     Attributes:
-        key: Name of its file in ``kernels``: a digest of µGraph, schedule, target and of the code that makes kernels.
+        key: Name of its file in ``kernels``: a digest of µGraph, schedule and target.
         schedule: The schedule; null if the kernel has no choice of one.
     """
 
@@ -114,6 +114,20 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.pieces[piece].variants[variant].key
 
 
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decides how a kernel of some µGraph, schedule and target runs.
+
+    Attributes:
+        text: Digest of its CUDA C++ and launch; of a whole candidate, of all of them (``run.built.emitted``).
+        compiler: Version of the compiler that made its machine code.
+        code: Digest of our code that wrote the text; the same code writes the same text.
+    """
+
+    text: str = ""
+    compiler: str = ""
+    code: str = ""
+
+
 class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kernel that may run, or why there is none.
 
@@ -122,14 +136,14 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         launch: How it is launched.
         outputs: Numbers of the values that it writes.
         files: Its source and its machine code.
-        compiler: Version of the compiler that made the machine code.
+        origin: What made it.
     """
 
     refused: str
     launch: Launch | None = None
     outputs: tuple[int, ...] = ()
     files: dict[str, bytes] = {}
-    compiler: str = ""
+    origin: Origin = Origin()
 
 
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,7 +156,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         replays: Timed replays.
         driver: Version of the CUDA driver.
         failed: What went wrong, or empty.
-        compiler: Version of the compiler that made its machine code.
+        text, compiler, code: See ``Origin``.
     """
 
     key: str
@@ -152,6 +166,13 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver: int
     failed: str = ""
     compiler: str = ""
+    text: str = ""
+    code: str = ""
+
+
+def holds(one: Timed, of: Origin) -> bool:
+    """Whether a time is that of a kernel: of the same text, by the same compiler."""
+    return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
 
 
 class Place:
@@ -203,10 +224,10 @@ class Place:
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
         replace_file(self.root / "kernels" / key, hashlib.sha256(data).digest() + data)
 
-    def compiler(self, key: str) -> str:
-        """What made the machine code of a kernel; empty if there is none."""
+    def origin(self, key: str) -> Origin:
+        """What made a kernel; with empty fields if there is none."""
         found = self.prepared(key)
-        return "" if found is None else found.compiler
+        return Origin() if found is None else found.origin
 
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Of these kernels, by positions of piece and schedule, those that were made and may run."""

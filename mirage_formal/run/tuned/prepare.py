@@ -21,9 +21,20 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.build import build_form, candidates_of
 from mirage_formal.run.built.values import MIXED, KernelRefused
-from mirage_formal.run.settings import environment, kernel_code
+from mirage_formal.run.settings import environment
 from mirage_formal.run.tuned.choose import Composed
-from mirage_formal.run.tuned.plans import At, CandidatePlan, PiecePlan, Place, Prepared, TuningPlan, Variant, Watch
+from mirage_formal.run.tuned.known import code
+from mirage_formal.run.tuned.plans import (
+    At,
+    CandidatePlan,
+    Origin,
+    PiecePlan,
+    Place,
+    Prepared,
+    TuningPlan,
+    Variant,
+    Watch,
+)
 from mirage_formal.workers.dispatch import Done, Executor, Failed
 
 if TYPE_CHECKING:
@@ -211,6 +222,17 @@ def built(task: Finalist) -> Built | str:
     return replace(made, candidate=digest(decode(task.graph)))
 
 
+def written(task: Finalist) -> str:
+    """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
+    from mirage_formal.run.built.emitted import emitted
+
+    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    try:
+        return emitted(form_of(task).graph, load_target(task.target), schedules, task.early)
+    except MirageError:
+        return ""
+
+
 @lru_cache(maxsize=32)
 def _made(graph: KernelGraph, target: Target, name: str) -> Form:
     """A form by its name, or as it was put together; finalists are often several of few forms."""
@@ -264,11 +286,6 @@ def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
     return tuple(schedule_record(one) for one in made)
 
 
-@lru_cache(maxsize=1)
-def _code() -> str:
-    return kernel_code()
-
-
 def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
     """The kernels of a run's candidates, each once; of stable ones alone, if there are such.
 
@@ -309,7 +326,7 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
 
 
 def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: str, arch: str) -> str:
-    return sha256(b"\n".join([graph, msgspec.json.encode((position, schedule, target, arch)), _code().encode()]))
+    return sha256(graph + b"\n" + msgspec.json.encode((position, schedule, target, arch)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +345,7 @@ def made(task: _Kernel) -> Prepared:
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
+    from mirage_formal.run.built.emitted import text_digest
     from mirage_formal.run.built.stable import Stable
 
     graph = from_json(task.graph, "tuning plan")
@@ -339,7 +357,8 @@ def made(task: _Kernel) -> Prepared:
     executable = built.executable
     if len(executable.launches) != 1:
         return Prepared(f"expected one launch, got {len(executable.launches)}")
-    return Prepared("", executable.launches[0], executable.outputs, executable.files, compiler())
+    origin = Origin(text_digest(executable.launches), compiler())
+    return Prepared("", executable.launches[0], executable.outputs, executable.files, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +378,7 @@ class Maker:
     def prepare(
         self, plan: TuningPlan, target: str, wanted: Sequence[At], deadline: float = float("inf")
     ) -> dict[At, Prepared]:
-        """Make the kernels that are not there yet, or by another compiler; each is kept as soon as it is made.
+        """Make kernels that are not there yet, or by other code or compiler; each is kept as soon as it is made.
 
         Args:
             plan: The plan.
@@ -372,7 +391,7 @@ class Maker:
         """
         keys = [plan.key(at) for at in wanted]
         found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
-        known = {at: one for at, one in found if one is not None and (one.refused or one.compiler == compiler())}
+        known = {at: one for at, one in found if one is not None and _current(one)}
         missing = [n for n, at in enumerate(wanted) if at not in known]
         tasks = [_task(plan, target, *wanted[n]) for n in missing]
         self.watch("kernels", len(known), len(wanted))
@@ -386,10 +405,16 @@ class Maker:
                 one = Prepared(f"it could not be made: {event.reason}"[:500])
             else:
                 continue
+            one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=code()))
             known[wanted[missing[event.index]]] = one
             self.place.keep_kernel(keys[missing[event.index]], one)
             self.watch("kernels", len(known), len(wanted))
         return {at: known[at] for at in wanted if at in known}
+
+
+def _current(one: Prepared) -> bool:
+    """Whether a kernel is what would be made now."""
+    return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
 
 
 def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
@@ -409,4 +434,5 @@ __all__ = [
     "plan_of",
     "proved",
     "source_of",
+    "written",
 ]

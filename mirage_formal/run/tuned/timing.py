@@ -18,7 +18,7 @@ import msgspec
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.tuned.child import Answer, Job, Machine, Order, timed
 from mirage_formal.run.tuned.choose import close
-from mirage_formal.run.tuned.plans import At, Place, TuningPlan, Watch
+from mirage_formal.run.tuned.plans import At, Place, TuningPlan, Watch, holds
 
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
@@ -168,9 +168,9 @@ def time_kernels(
         deadline: Value of time.monotonic() at which to stop.
     """
     machine = device.machine
-    made = {plan.key(at): place.compiler(plan.key(at)) for at in kernels}
+    made = {plan.key(at): place.origin(plan.key(at)) for at in kernels}
     times = place.times(machine.device, machine.driver)
-    known = {name: one for name, one in times.items() if one.compiler == made.get(name)}
+    known = {name: one for name, one in times.items() if name in made and holds(one, made[name])}
 
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
         # One piece after another: its schedules share inputs. A kernel may stand in several pieces.

@@ -24,6 +24,7 @@ from mirage_formal.run.tuned.bench import Bench, Tuned
 from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import batches, composed, in_order, mixed, needed
 from mirage_formal.run.tuned.finalists import JUDGED_S, Facts, Finalists, job_of
+from mirage_formal.run.tuned.known import elsewhere, here
 from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Done
@@ -86,7 +87,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
-    tried = _tried(plan, place, device)
+    tried = _tried(plan, source.target, bench)
     for most in _rounds(plan, limits.kernels, tried, device):
         wanted = in_order(plan, most, tried)
         late = most >= limits.kernels
@@ -98,9 +99,9 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
             ready = [at for at, one in made.items() if not one.refused]
             refused = len(made) - len(ready)
-        if device is not None and not isinstance(device, str):
-            time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
-        tried |= _tried(plan, place, device)
+            if device is not None:
+                time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
+            tried |= _tried(plan, source.target, bench)
     if not ready:
         raise _none_ready(root, device)
     added = max(0, len(wanted) - limits.kernels)
@@ -180,35 +181,28 @@ def _rounds(
         yield kernels
 
 
-def _tried(plan: TuningPlan, place: Place, device: Device | str | None) -> dict[str, float | None]:
+def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
     """What is known of the plan's kernels, by key: microseconds; None of those that may not run, or failed.
 
     Args:
         plan: The plan.
-        place: The tuning directory.
-        device: Whose times; None takes those of the directory's only GPU, if it has just one.
+        target: Name of the target.
+        bench: Whose GPU's times count: without one, those of the directory's only GPU, if it has just one.
 
     Raises:
         RunError: There are none of the GPU that is named.
     """
+    place, device = bench.place, bench.device
     known = place.devices()
     if isinstance(device, str):
         if not place.times_path(device).is_file():
             what = f"expected times of {device}, got those of: {', '.join(known) or 'none'}"
             hint = "the GPU's machine writes them: gpu tune --place"
             raise RunError(what, where=str(place.root / "times"), hint=hint)
-        timed = place.times(device)
-    elif device is None:
-        timed = place.times(known[0]) if len(known) == 1 else {}
-    else:
-        timed = place.times(device.machine.device, device.machine.driver, compiler())
-    found: dict[str, float | None] = {}
-    for key in {variant.key for piece in plan.pieces for variant in piece.variants}:
-        if key in timed:
-            found[key] = None if timed[key].failed else timed[key].us
-        elif (made := place.prepared(key)) is not None and made.refused:
-            found[key] = None
-    return found
+        return elsewhere(plan, place.times(device), target, bench.executor)
+    if device is None:
+        return here(plan, place.times(known[0]) if len(known) == 1 else {}, place)
+    return here(plan, place.times(device.machine.device, device.machine.driver, compiler()), place)
 
 
 def on_device(

@@ -23,7 +23,7 @@ from mirage_formal.run.tuned.bench import Limits, Row
 from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, composed, in_order
 from mirage_formal.run.tuned.fastest import Wanted, fastest
-from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, Place, TuningPlan, Variant
+from mirage_formal.run.tuned.plans import CandidatePlan, Origin, PiecePlan, Place, Prepared, TuningPlan, Variant
 from mirage_formal.run.tuned.prepare import Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
 from mirage_formal.run.tuned.tune import NoTimes, on_device
@@ -181,7 +181,8 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
     victim = next(key for key in sorted(place.times("Test")) if place.prepared(key) is not None)  # no whole candidate
     one = place.prepared(victim)
     assert one is not None
-    place.keep_kernel(victim, msgspec.structs.replace(one, compiler="1.0"))
+    old = msgspec.structs.replace(one.origin, compiler="1.0")
+    place.keep_kernel(victim, msgspec.structs.replace(one, origin=old))
     count, most = len(device.jobs), Limits(3 * KERNELS, 2)  # so that all that were tried are looked at again
     tuned(made[0], place, device, most)
     assert place.prepared(victim) == one, "it is made again"
@@ -315,6 +316,8 @@ def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
     plan = TuningPlan("run", "sm_80", candidates, pieces)
     place, device = Place(tmp_path), Table(lambda plan, job: 3.0)
     place.keep_plan(plan)
+    for key in ("a", "same"):
+        place.keep_kernel(key, Prepared("", origin=Origin(f"text of {key}", "13.0", "code")))
     for asked in ([(0, 0), (1, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0), (2, 0)]):
         time_kernels(plan, asked, place, device, watch=lambda *said: None)
     assert [(job.piece, job.replays) for job in device.jobs] == [(0, FIRST), (1, FIRST), (0, SECOND), (1, SECOND)]
