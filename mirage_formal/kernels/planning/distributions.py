@@ -11,8 +11,6 @@ from mirage_formal.kernels.program.distribution import Axis, Distribution, Fragm
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor, reads
 
-_VECTOR = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
@@ -31,6 +29,19 @@ class Distributions:
     threads: int
     stack: Stack | None = None
     turned: frozenset[int] = frozenset()
+
+    @property
+    def _runs(self) -> tuple[int, ...]:
+        """How many elements a run may have, the most first."""
+        return tuple(w for w in (8, 4, 2, 1) if w <= self.products.run)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether no element of a result depends on several of one operand: nothing is added up, nothing multiplied.
+
+        Then threads next to each other read and write what lies next to each other, as many columns as there are.
+        """
+        return all(isinstance(op, Elementwise) for op in self.products.flat.ops)
 
     def stacked(self, number: int) -> Distribution | None:
         """The distribution of a tensor that is part of a stack."""
@@ -63,9 +74,9 @@ class Distributions:
         tensor = self.tensors[number]
         kept = self._kept(number, set())
         if kept is None and self._in_columns(number):
-            width = next(w for w in (_VECTOR, 4, 2, 1) if tensor.rows % w == 0)
+            width = next(w for w in self._runs if tensor.rows % w == 0)
             return turned(self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set()))
-        down = kept is None and self._reduced(number, Axis.ROW, set())
+        down = self._apart or (kept is None and self._reduced(number, Axis.ROW, set()))
         width = self._width(number, kept)
         return vector(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
 
@@ -104,7 +115,7 @@ class Distributions:
     def _width(self, number: int, kept: int | None = None) -> int:
         """Columns of a run of a tensor, of which a multiple has to be what a reduction keeps."""
         cols = self.tensors[number].cols
-        return next(w for w in (_VECTOR, 4, 2, 1) if cols % w == 0 and (kept or w) % w == 0)
+        return next(w for w in self._runs if cols % w == 0 and (kept or w) % w == 0)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
         """Whether a later reduction runs over rows, or over columns."""

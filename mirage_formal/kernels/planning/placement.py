@@ -123,7 +123,7 @@ class _Chooser:
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
         self.makers, self.readers = products.makers, products.readers
         self.chosen = products
-        stack = stack_of(products, _VECTOR)
+        stack = stack_of(products, products.run)
         turned = frozenset(n for n, source in enumerate(sources) if source.transposed)
         self.over = Distributions(products, self.placements.tensors, schedule.threads, stack, turned)
         #: Tensors that somebody reads in shared memory; those that ldmatrix reads.

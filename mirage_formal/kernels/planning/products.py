@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.types import DType
@@ -28,6 +29,8 @@ from mirage_formal.kernels.program.plan import Phase, PlanTensor
 from mirage_formal.kernels.program.program import BinaryFn
 from mirage_formal.kernels.program.step import Multiplication, Operation
 
+_VECTOR_BYTES: Final = 16
+
 
 @dataclass(slots=True)
 class Products:
@@ -48,6 +51,14 @@ class Products:
     makers: Mapping[int, FlatOp]
     warps: dict[int, Warps] = field(default_factory=dict)
     packed: set[int] = field(default_factory=set)
+
+    @property
+    def run(self) -> int:
+        """Elements next to each other that a thread reads at once: 16 bytes of the kernel's smallest type.
+
+        Of a larger type a run is several reads, each of which would leave out what lies between a warp's threads.
+        """
+        return _VECTOR_BYTES // min(tensor.dtype.bytes for tensor in self.flat.tensors)
 
     @property
     def eligible(self) -> list[Product]:

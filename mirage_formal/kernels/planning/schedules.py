@@ -36,8 +36,6 @@ _COUNTS: Final = (64, 128, 256, 512)
 STAGES: Final = (1, 2, 3, 4, 6)
 #: Arrangements of warps that are tried for a number of threads.
 _ARRANGEMENTS: Final = 3
-#: Elements of which a thread of a kernel without products has one vector, while there are threads.
-_VECTOR: Final = 8
 MOST_STAGES: Final = 8
 #: Stages with which a copy is on its way while another is waited for and a third one is read.
 FEWEST_STAGES: Final = 3
@@ -75,8 +73,8 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
     """Threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
-        stack = stack_of(products, _VECTOR)
-        work = max(prod(tensor.shape) for tensor in products.flat.tensors) // _VECTOR
+        stack = stack_of(products, products.run)
+        work = max(prod(tensor.shape) for tensor in products.flat.tensors) // products.run
         # A thread adds up several planes by itself; lanes would have to exchange what they hold.
         enough = work if stack is None else prod(stack.extents) // ENOUGH
         while threads < min(enough, _MOST_THREADS):
