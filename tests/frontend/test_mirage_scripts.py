@@ -17,6 +17,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
 from mirage_formal.run.built.written import optimized
 from tests.kit.paths import REPOSITORY
+from tests.kit.sampled import share
 from tests.kit.scripts import SCRIPTS, Array, Entry, refused, searched, written
 
 #: Those that are searched in every run of the tests; the others take longer.
@@ -74,7 +75,8 @@ def test_a_script_runs_with_the_import_changed(name: str, tmp_path: Path, monkey
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name for name, entry in SCRIPTS.items() if entry.searches and not entry.stops and name not in SEARCHED]
+    "name",
+    share([name for name, one in SCRIPTS.items() if one.searches and not one.stops and name not in SEARCHED], 2, 0),
 )
 def test_a_script_runs_with_its_searches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

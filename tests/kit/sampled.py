@@ -7,7 +7,7 @@ numbers, or a search in a smaller space; ``make test-thorough`` runs all of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -25,4 +25,16 @@ def share(cases: Sequence[T], of: int, turn: int) -> Sequence[T]:
     return cases if THOROUGH else cases[turn % of :: of]
 
 
-__all__ = ["THOROUGH", "number", "share"]
+def but(cases: Iterable[str], *left: str) -> list[str]:
+    """All cases but those that are left to MIRAGE_THOROUGH=1: searches that others do in smaller spaces.
+
+    Raises:
+        ValueError: There is no such case to be left.
+    """
+    names = list(cases)
+    if unknown := set(left) - set(names):
+        raise ValueError(f"expected names of cases, got {sorted(unknown)}")
+    return names if THOROUGH else [name for name in names if name not in left]
+
+
+__all__ = ["THOROUGH", "but", "number", "share"]

@@ -169,6 +169,7 @@ def test_carrying_every_part_by_itself_changes_no_candidate(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not THOROUGH, reason="its search takes half a minute: MIRAGE_THOROUGH=1")
 def test_latent_attention_needs_neither_keys_nor_values_in_device_memory() -> None:
     program = latent(q=4, d=2, r=6, n=16)
     fused = [
