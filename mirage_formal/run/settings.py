@@ -331,7 +331,8 @@ def kernel_code() -> str:
     package = Path(__file__).resolve().parents[1]
     makers = ("graph", "kernels", "claims/safety", "logic")
     code = [(f"{name}/{path}", file) for name in makers for path, file in _files(package / name, "*.py")]
-    return _digest([*code, *_files(data_dir("gpu"), "*")])
+    compiled = ("device/compile.py", package / "device" / "compile.py")
+    return _digest([*code, compiled, *_files(data_dir("gpu"), "*")])
 
 
 def environment() -> dict[str, str]:

@@ -37,7 +37,7 @@ class Distributions:
 
     @property
     def _apart(self) -> bool:
-        """Whether no element of a result depends on several of one operand: nothing is added up, nothing multiplied.
+        """Whether no element of a result depends on several of one operand: no reductions, no products of matrices.
 
         Then threads next to each other read and write what lies next to each other, as many columns as there are.
         """
