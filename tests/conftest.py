@@ -34,6 +34,12 @@ ROOM = 1 << 30
 TRACED = 4
 TRACED_S = 0.5
 
+#: Deprecations that torch 2.13 meets in its own code: in torch.export, and where Inductor first loads mkldnn.
+OF_TORCH = (
+    "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary directories are in memory, where that is possible and nobody has said where they should be.
@@ -57,10 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs without tracing, which makes tests half as slow again and searches several times slower.
 
     That are slow tests, whose code fast tests cover, and of a test with many cases all but the first few, which run
-    the same lines. See also ``pytest_runtest_protocol``.
+    the same lines. See also ``pytest_runtest_protocol``. In tests of torch, what it says of its own code is no error.
     """
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
+        if Path(__file__).parent / "torch" in item.path.parents:
+            for one in OF_TORCH:
+                item.add_marker(pytest.mark.filterwarnings(one))
         test = (item.path, item.nodeid.partition("[")[0])
         cases[test] += 1
         if item.get_closest_marker("slow") is not None or cases[test] > TRACED:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from mirage_formal.kernels.planning.products import Products
-from mirage_formal.kernels.planning.stacks import Stack
+from mirage_formal.kernels.planning.stacks import Stack, run
 from mirage_formal.kernels.program.distribution import Axis, Distribution, Fragment, fragment, turned, vector
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor, reads
@@ -29,11 +30,6 @@ class Distributions:
     threads: int
     stack: Stack | None = None
     turned: frozenset[int] = frozenset()
-
-    @property
-    def _runs(self) -> tuple[int, ...]:
-        """How many elements a run may have, the most first."""
-        return tuple(w for w in (8, 4, 2, 1) if w <= self.products.run)
 
     @property
     def _apart(self) -> bool:
@@ -74,7 +70,7 @@ class Distributions:
         tensor = self.tensors[number]
         kept = self._kept(number, set())
         if kept is None and self._in_columns(number):
-            width = next(w for w in self._runs if tensor.rows % w == 0)
+            width = run(tensor.rows, self.products.run)
             return turned(self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set()))
         down = self._apart or (kept is None and self._reduced(number, Axis.ROW, set()))
         width = self._width(number, kept)
@@ -114,8 +110,7 @@ class Distributions:
 
     def _width(self, number: int, kept: int | None = None) -> int:
         """Columns of a run of a tensor, of which a multiple has to be what a reduction keeps."""
-        cols = self.tensors[number].cols
-        return next(w for w in self._runs if cols % w == 0 and (kept or w) % w == 0)
+        return run(gcd(self.tensors[number].cols, kept or 0), self.products.run)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
         """Whether a later reduction runs over rows, or over columns."""

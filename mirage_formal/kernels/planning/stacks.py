@@ -62,7 +62,7 @@ class Stack:
 
 
 def run(cols: int, most: int) -> int:
-    """Columns of a run that divides all of them."""
+    """Elements of the longest run that divides a number of columns, or of rows that are neighbours in memory."""
     return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 

@@ -34,12 +34,18 @@ def code() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A kernel whose text is asked for."""
+    """A kernel whose text is asked for, or that is to be made."""
 
     graph: bytes
     position: int
     schedule: ScheduleRecord | None
     target: str
+
+
+def asked_of(plan: TuningPlan, target: str, at: At) -> Asked:
+    """A kernel of a plan, by the positions of its piece and schedule."""
+    one, variant = plan.pieces[at[0]], at[1]
+    return Asked(bytes(one.graph), one.position, one.variants[variant].schedule, target)
 
 
 def text_of(asked: Asked) -> str:
@@ -84,8 +90,7 @@ def elsewhere(
 def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Executor[Any]) -> list[str]:
     """Digests of the kernels' texts, in order."""
     found = [""] * len(wanted)
-    pieces = [(plan.pieces[piece], variant) for piece, variant in wanted]
-    tasks = [Asked(bytes(one.graph), one.position, one.variants[v].schedule, target) for one, v in pieces]
+    tasks = [asked_of(plan, target, at) for at in wanted]
     for event in executor.run(text_of, tasks, limit_s=_WRITTEN_S, once=True):
         if isinstance(event, Done):
             found[event.index] = event.value
@@ -115,4 +120,4 @@ def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str
     return found
 
 
-__all__ = ["Asked", "code", "elsewhere", "here", "text_of"]
+__all__ = ["Asked", "asked_of", "code", "elsewhere", "here", "text_of"]

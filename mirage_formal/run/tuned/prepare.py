@@ -23,7 +23,7 @@ from mirage_formal.run.built.build import build_form, candidates_of
 from mirage_formal.run.built.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment
 from mirage_formal.run.tuned.choose import Composed
-from mirage_formal.run.tuned.known import code
+from mirage_formal.run.tuned.known import Asked, asked_of, code
 from mirage_formal.run.tuned.plans import (
     At,
     CandidatePlan,
@@ -329,29 +329,19 @@ def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: s
     return sha256(graph + b"\n" + msgspec.json.encode((position, schedule, target, arch)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """A kernel to be made."""
-
-    graph: bytes
-    position: int
-    schedule: ScheduleRecord | None
-    target: str
-    arch: str
-
-
-def made(task: _Kernel) -> Prepared:
-    """A kernel with its obligations discharged and machine code, or why there is none.
+def made(task: tuple[Asked, str]) -> Prepared:
+    """A kernel, for an architecture, with its obligations discharged and machine code, or why there is none.
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
     from mirage_formal.run.built.emitted import text_digest
     from mirage_formal.run.built.stable import Stable
 
-    graph = from_json(task.graph, "tuning plan")
-    chosen = {} if task.schedule is None else {task.position: schedule_of(task.schedule)}
+    one, arch = task
+    graph = from_json(one.graph, "tuning plan")
+    chosen = {} if one.schedule is None else {one.position: schedule_of(one.schedule)}
     try:
-        built = build_form(Stable(graph), graph, load_target(task.target), (task.arch,), chosen)
+        built = build_form(Stable(graph), graph, load_target(one.target), (arch,), chosen)
     except KernelRefused as error:
         return Prepared(str(error)[:500])
     executable = built.executable
@@ -393,7 +383,7 @@ class Maker:
         found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
         known = {at: one for at, one in found if one is not None and _current(one)}
         missing = [n for n, at in enumerate(wanted) if at not in known]
-        tasks = [_task(plan, target, *wanted[n]) for n in missing]
+        tasks = [(asked_of(plan, target, wanted[n]), plan.arch) for n in missing]
         self.watch("kernels", len(known), len(wanted))
         limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
         for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
@@ -415,11 +405,6 @@ class Maker:
 def _current(one: Prepared) -> bool:
     """Whether a kernel is what would be made now."""
     return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
-
-
-def _task(plan: TuningPlan, target: str, piece: int, variant: int) -> _Kernel:
-    one = plan.pieces[piece]
-    return _Kernel(bytes(one.graph), one.position, one.variants[variant].schedule, target, plan.arch)
 
 
 __all__ = [

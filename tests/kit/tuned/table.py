@@ -56,6 +56,11 @@ def tuned(run: Path, place: Place, device: Table | str | None, limits: Limits | 
         return tune(run, bench)
 
 
+def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
+    """The finalists: name, form and time."""
+    return [(row.name, row.form, row.us) for row in found.rows]
+
+
 def plan_in(place: Path) -> TuningPlan:
     (path,) = (place / "plans").glob("*.json")
     return read_plan(path)

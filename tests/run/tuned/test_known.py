@@ -17,7 +17,7 @@ from mirage_formal.run.tuned.bench import Limits, Tuned
 from mirage_formal.run.tuned.plans import Origin, Place, Timed, holds
 from mirage_formal.run.tuned.tune import NoTimes
 from tests.kit.runs import small_run
-from tests.kit.tuned.table import KERNELS, Table, last_is_best, plan_in, tuned
+from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
 
 OTHER = "1" * 64
 LIMITS = Limits(KERNELS, 2)
@@ -39,10 +39,6 @@ def other_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     known.code.cache_clear()
     yield
     known.code.cache_clear()
-
-
-def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
-    return [(row.name, row.form, row.us) for row in found.rows]
 
 
 def changed(place: Place, change: Callable[[Timed], Timed]) -> None:

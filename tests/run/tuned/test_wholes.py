@@ -14,11 +14,11 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.records import MeasureRecord, PlanRecord
 from mirage_formal.run.built.save import move_built
-from mirage_formal.run.tuned.bench import Limits, Tuned
+from mirage_formal.run.tuned.bench import Limits
 from mirage_formal.run.tuned.choose import Composed, whole_key
 from mirage_formal.run.tuned.plans import Place
 from tests.kit.runs import small_run
-from tests.kit.tuned.table import Table, last_is_best, plan_in, tuned
+from tests.kit.tuned.table import Table, answers, last_is_best, plan_in, tuned
 
 
 def flags(directory: Path) -> tuple[bool, ...]:
@@ -50,10 +50,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("wholes") / "run"
     small_run.make(root, kernels=0)
     return root
-
-
-def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
-    return [(row.name, row.form, row.us) for row in found.rows]
 
 
 @pytest.mark.slow
