@@ -80,7 +80,7 @@ def prepare(store: Path, levels: list[int], search: float) -> None:
             try:
                 names = names_of(name, text, small=False)
                 with torch.device("meta"):
-                    module, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
+                    module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
                 own = options(search, rest="eager")
                 torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=own)(*inputs)
                 rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]

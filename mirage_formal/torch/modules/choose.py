@@ -18,6 +18,7 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target, load_target
@@ -79,7 +80,7 @@ def choose(
         unfused = estimate(region.program, target).us
         report = RegionReport(numbers, region.digest, _called(imported, region), unfused)
         gain, still = gains.pop(key), sum(gains.values())
-        if _computing(region.program) < 2:
+        if not _improvable(region.program):
             reports.append(dataclasses.replace(report, kept="it is one operator"))
             continue
         share = None if deadline is None else (deadline - time.monotonic()) * gain / (gain + still or 1.0)
@@ -179,8 +180,14 @@ def _gain(program: KernelGraph, target: Target) -> float:
     return max(estimate(program, target).us - floor_us(program, target, len(program.inputs), cuts=False), 0.0)
 
 
-def _computing(program: KernelGraph) -> int:
-    return sum(isinstance(op, Op) and op.kind not in _VIEWS for op in program.ops)
+def _improvable(program: KernelGraph) -> bool:
+    """Whether anything may be better than torch's operators one by one.
+
+    That is several operators, or a product of float32, which libraries compute without tensor cores.
+    """
+    computing = [op for op in program.ops if isinstance(op, Op) and op.kind not in _VIEWS]
+    single = any(item.tensor.dtype is DType.FLOAT32 for item in program.inputs)
+    return len(computing) > 1 or (single and any(op.kind is OpKind.MATMUL for op in computing))
 
 
 def _outside(item: Left) -> Left:
