@@ -274,4 +274,54 @@ static inline void mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, Words<B>& 
   emu::release();
 }
 
+// float32 as in include/mirage_formal/float32.cuh: the same parts of each operand, and the same three products of them.
+static inline void split(float x, float& high, float& low) {
+  unsigned bits;
+  memcpy(&bits, &x, 4);
+  bits = (bits + 0x1000u) & 0xffffe000u;
+  memcpy(&high, &bits, 4);
+  const float rest = x - high;
+  memcpy(&bits, &rest, 4);
+  bits &= 0xffffe000u;
+  memcpy(&low, &bits, 4);
+}
+
+static inline void mma_floats(emu::Thread* warp) {
+  float high_a[16][16], low_a[16][16], high_b[16][8], low_b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4 * 2;
+    const emu::Collective& in = warp[lane].operands;
+    for (int i = 0; i < 8; ++i) {
+      const int r = g + 8 * (i / 2 % 2), k = t + i % 2 + 8 * (i / 4);
+      split(in.left[i], high_a[r][k], low_a[r][k]);
+    }
+    for (int i = 0; i < 4; ++i) {
+      const int k = t + i % 2 + 8 * (i / 2);
+      split(in.right[i], high_b[k][g], low_b[k][g]);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i) {
+      const int r = g + 8 * (i / 2), n = t + i % 2;
+      float sum = 0.0f;
+      for (int k = 0; k < 16; ++k) sum += low_a[r][k] * high_b[k][n] + high_a[r][k] * low_b[k][n];
+      for (int k = 0; k < 16; ++k) sum += high_a[r][k] * high_b[k][n];
+      warp[lane].operands.floats[i] += sum;
+    }
+  }
+}
+
+template <class T, int D, int A, int B>
+static inline void mma(Floats<D>& d, int d_at, Floats<A>& a, int a_at, Floats<B>& b, int b_at,
+                       int line = __builtin_LINE()) {
+  static_assert(sizeof(T) == 4, "operands in floats are of float32");
+  emu::Collective operands{emu::kMma, 32, d.span(d_at, 4, true, line), nullptr, nullptr, 0, nullptr};
+  operands.left = a.span(a_at, 8, true, line);
+  operands.right = b.span(b_at, 4, true, line);
+  if (!emu::arrive(operands, line)) return;
+  mma_floats(&emu::machine.threads[emu::machine.current / 32 * 32]);
+  emu::release();
+}
+
 }  // namespace mf

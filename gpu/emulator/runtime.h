@@ -85,6 +85,8 @@ struct Collective {
   unsigned* b;
   int index;
   const void* buffer;
+  const float* left = nullptr;  // operands of a product of float32, in place of a and b
+  const float* right = nullptr;
 };
 
 struct Thread {

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 #: NVRTC from 12.9 on keeps machine code of its own where there is a driver, and then ptxas reports nothing.
 _NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
+_INCLUDE: Final = re.compile(r'^#include "(mirage_formal/\w+\.cuh)"$', re.MULTILINE)
 NVRTC_HINT: Final = (
     "install NVRTC with one of the extras cuda12 or cuda13 (pip install 'mirage_formal[cuda13]'), or a CUDA toolkit"
 )
@@ -67,8 +68,8 @@ class Compiled:
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     """Compile one kernel, as mirage_formal.kernels.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
 
-    The cache is keyed by source, device header, architecture, options and NVRTC's version; a damaged entry is compiled
-    again.
+    The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; a damaged
+    entry is compiled again.
 
     Args:
         source: CUDA C++.
@@ -85,25 +86,28 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
         raise UnsupportedError(
             f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
         )
-    header = _header()
-    key = _digest(source, header, arch, nvrtc.version, *nvrtc.options)
+    headers = _headers([source])
+    key = _digest(source, *headers.values(), arch, nvrtc.version, *nvrtc.options)
     path = None if fresh else cache_dir("cubins") / f"{key}.cubin"
     if path is not None and (found := _load(path)) is not None:
         return found
-    cubin, log = nvrtc.compile(source, header, arch)
+    cubin, log = nvrtc.compile(source, headers, arch)
     compiled = _measured(cubin, log, nvrtc.version)
     if path is not None:
         _save(path, compiled)
     return compiled
 
 
-def surroundings() -> str:
-    """Digest of what every source is compiled with: the device header and the options."""
-    return _digest(_header(), *_OPTIONS)
+def surroundings(sources: Iterable[str]) -> str:
+    """Digest of what sources are compiled with: the device layer, what else of it they include, and the options."""
+    return _digest(*_headers(sources).values(), *_OPTIONS)
 
 
-def _header() -> str:
-    return (data_dir("gpu") / "include" / _HEADER).read_text()
+def _headers(sources: Iterable[str]) -> dict[str, str]:
+    """The headers that sources include, by name; the device layer itself first, whether they do or not."""
+    named = {name for source in sources for name in _INCLUDE.findall(source)} - {_HEADER}
+    files = {name: data_dir("gpu") / "include" / name for name in (_HEADER, *sorted(named))}
+    return {name: path.read_text() for name, path in files.items() if path.is_file()}
 
 
 def version() -> str:
@@ -197,12 +201,14 @@ class _Nvrtc:
         self._call("nvrtcGetSupportedArchs", numbers)
         self.archs = tuple(f"sm_{n}{suffix}" for n in numbers for suffix in ("", *("a" if n >= 90 else ())))
 
-    def compile(self, source: str, header: str, arch: str) -> tuple[bytes, str]:
-        """The cubin and the log of a source that includes the device header."""
+    def compile(self, source: str, headers: Mapping[str, str], arch: str) -> tuple[bytes, str]:
+        """The cubin and the log of a source that includes these headers."""
         program = ctypes.c_void_p()
-        headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(_HEADER.encode())
+        count = len(headers)
+        texts = (ctypes.c_char_p * count)(*(text.encode() for text in headers.values()))
+        names = (ctypes.c_char_p * count)(*(name.encode() for name in headers))
         options = [option.encode() for option in (f"--gpu-architecture={arch}", *self.options)]
-        self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
+        self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", count, texts, names)
         try:
             status = self._library.nvrtcCompileProgram(
                 program, len(options), (ctypes.c_char_p * len(options))(*options)

@@ -17,8 +17,9 @@ behind another one has a shorter launch, see ``kernels.generate``), where
   a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
-- arithmetic: products on tensor cores, padded to the target's tile; exponentials, roots and quotients on the special
-  function units; the rest on the vector units. They add up, for within a block they mostly wait for each other.
+- arithmetic: products on tensor cores, padded to the target's tile, one of float32 as six of 16 bits; exponentials,
+  roots and quotients on the special function units; the rest on the vector units. They add up, for within a block they
+  mostly wait for each other.
   Traffic to shared memory is a roof of its own. The SM with the most blocks decides.
 - throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
   iteration and a single wave a block loads first and computes then. A kernel with products, whose tiles go through
@@ -26,10 +27,10 @@ behind another one has a shorter launch, see ``kernels.generate``), where
 - blocks: an SM starts one block after another, however little each has to do. A roof of its own beside throughput and
   path, so that a grid of many tiny blocks is dearer than one of few.
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
-- element by element: a product of operands that are not both of 16 bits is a loop in which each scalar step waits for
-  its loads. A product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit
-  either, elements are loaded and stored one by one, some at a time, and each time a memory latency is waited for. Issue
-  slots are vector operations, waits are path. Nothing is charged where operands of 16 bits have multiples of 8.
+- element by element: a product of operands of two types is a loop in which each scalar step waits for its loads. A
+  product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit either,
+  elements are loaded and stored one by one, some at a time, and each time a memory latency is waited for. Issue slots
+  are vector operations, waits are path. Nothing is charged where operands of 16 bits have multiples of 8.
 
 Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at
 the fraction of their peak that library kernels reach. Blocks of a library's product go along the sum step by step, and
@@ -51,6 +52,7 @@ from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelG
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
+from mirage_formal.kernels.program.distribution import FLOAT32_STEPS
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.sectors import SECTOR, sectors
 from mirage_formal.kernels.target import Target
@@ -259,10 +261,11 @@ def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) ->
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
         width = op.attrs.dtype.bytes if op.attrs.dtype is not None else widths[given[0]]
-        if op.kind is OpKind.MATMUL and not widths[given[0]] == widths[given[1]] == 2:
+        if op.kind is OpKind.MATMUL and widths[given[0]] != widths[given[1]]:
             scalar_product(operands[0], found[0], repeat, work, target)
         else:
-            arithmetic(op.kind, operands, found[0], repeat, work, target)
+            wide = op.kind is OpKind.MATMUL and widths[given[0]] == DType.FLOAT32.bytes
+            arithmetic(op.kind, operands, found[0], repeat * (FLOAT32_STEPS if wide else 1), work, target)
         own = 0 if op.kind in IN_PLACE else width
         outs = [(shape, width) for shape in found]
         if op.kind is OpKind.MATMUL:

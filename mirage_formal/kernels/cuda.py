@@ -56,6 +56,10 @@ from mirage_formal.kernels.program.program import (
 #: Names of the element types in the device layer.
 CTYPES: Final = {DType.FLOAT16: "mf::half", DType.BFLOAT16: "mf::bfloat", DType.FLOAT32: "float"}
 
+#: The device layer, and the part of it that products of float32 need.
+DEVICE_HEADER: Final = "mirage_formal/device.cuh"
+FLOAT32_HEADER: Final = "mirage_formal/float32.cuh"
+
 # C++ precedence, higher binds tighter.
 _PRECEDENCE: Final = {
     IntOp.MUL: 6,
@@ -92,6 +96,19 @@ def emit(program: Program) -> str:
     return "\n".join(_Emitter(program).lines()) + "\n"
 
 
+def headers(program: Program) -> tuple[str, ...]:
+    """The parts of the device layer that a program needs, by the names that its text includes them by."""
+    return (DEVICE_HEADER, *((FLOAT32_HEADER,) if _wide(program.body) else ()))
+
+
+def _wide(body: Sequence[Stmt]) -> bool:
+    """Whether there is a product of float32."""
+    return any(
+        _wide(one.body) if isinstance(one, For | If) else isinstance(one, Mma) and one.dtype is DType.FLOAT32
+        for one in body
+    )
+
+
 def line_counts(program: Program, statements: Sequence[Stmt], depth: int) -> list[int]:
     """How many lines of ``emit(program)`` each of some statements takes that stand at a depth; 1 is the body's."""
     emitter = _Emitter(program)
@@ -123,7 +140,7 @@ class _Emitter:
         for param in program.params:
             use = "written" if param.written else "read"
             yield f"//   {param.name}: {param.elements} x {param.dtype}, {use}, aligned to {param.align} bytes"
-        yield '#include "mirage_formal/device.cuh"'
+        yield from (f'#include "{header}"' for header in headers(program))
         yield ""
         params = [f"{_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
         head = f'extern "C" __global__ void __launch_bounds__({program.threads}) {program.name}('

@@ -65,7 +65,7 @@ class Work:
 def arithmetic(
     kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: int, work: Work, target: Target
 ) -> None:
-    """Add the operations of one operator, done ``repeat`` times."""
+    """Add the operations of one operator, done ``repeat`` times; of a product, one of 16 bits."""
     if kind is OpKind.MATMUL:
         left, right = operands
         tile = target.model.tensor_tile

@@ -23,7 +23,6 @@ from mirage_formal.kernels.executable import in_order
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.resources import data_dir
 from mirage_formal.run.built.build import build
 from mirage_formal.run.built.values import Built
 from tests.kit.graphs import workloads as w
@@ -48,8 +47,7 @@ class _Ptx(nvrtc._Nvrtc):
 
 def ptx(text: str, arch: str) -> list[str]:
     """Instructions that NVRTC makes of a kernel for a virtual architecture."""
-    header = (data_dir("gpu") / "include" / nvrtc._HEADER).read_text()
-    code, _ = _Ptx(nvrtc._nvrtc()._library).compile(text, header, arch)
+    code, _ = _Ptx(nvrtc._nvrtc()._library).compile(text, nvrtc._headers([text]), arch)
     return [line.strip() for line in code.rstrip(b"\0").decode().splitlines()]
 
 

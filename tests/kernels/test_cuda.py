@@ -283,7 +283,14 @@ MALFORMED: dict[str, tuple[tuple[Stmt, ...], str]] = {
     "no values": ((SharedWrite("tile", ZERO, ()),), "4, 8 or 16 bytes at once"),
     "three matrices": ((W, LoadMatrix("w", ZERO, "tile", ZERO, 3)), "1, 2 or 4"),
     "copy of 2 bytes": ((CopyAsync("tile", ZERO, "X", ZERO, bytes=2),), "4, 8 or 16 bytes"),
-    "mma of float32": ((R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)), "16 bits"),
+    "mma of float32 in words": (
+        (R, W, Mma("r", ZERO, "w", ZERO, "w", ZERO, FLOAT)),
+        "w: expected a register array of f",
+    ),
+    "mma of 16 bits in floats": (
+        (R, W, Mma("r", ZERO, "r", ZERO, "w", ZERO, HALF)),
+        "r: expected a register array of w",
+    ),
     "shuffle by subtraction": ((R, ShuffleReduce("r", ZERO, BinaryFn.SUB, 1)), "add or max"),
     "shuffle beyond a warp": ((R, ShuffleReduce("r", ZERO, BinaryFn.ADD, 32)), "1..31"),
     "division by zero": ((R, SetReg("r", ix(tid % 0), Real(0.0))), "division by zero"),

@@ -59,7 +59,7 @@ def tiled(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
             Op(OpKind.RESHAPE, (n,), Attrs(shape=tensor.shape)) for n, tensor in zip(op.operands, (a, b), strict=True)
         ]
         operands = (len(graph.inputs), len(graph.inputs) + 1)
-    if a.dtype is DType.FLOAT32 or a.dtype is not b.dtype:
+    if a.dtype is not b.dtype:
         raise NoForm("tensor cores compute no such product")
     if a.shape[:-2] != b.shape[:-2] or sum(extent > 1 for extent in a.shape[:-2]) > 1:
         raise NoForm("expected one batch at most, of both operands")

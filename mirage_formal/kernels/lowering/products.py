@@ -1,5 +1,8 @@
 """Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product.
 
+Operands of float32 are floats in registers, in the order in which accumulators have them: of shared memory, pairs of
+them along the inner dim are read at once, or single ones where that dim lies across the rows.
+
 A tile of the tensor cores has 16 rows of the left operand and 8 columns of the right one. A product of few rows is
 computed transposed where that pads less, as C^T = B^T A^T: the right operand's columns are the 16, the left one's rows
 the 8. Nothing is moved for it, as ldmatrix reads a matrix of shared memory either way.
@@ -12,11 +15,13 @@ both operands are zeros there.
 
 from __future__ import annotations
 
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.lowering.context import TID, Context, loop
 from mirage_formal.kernels.lowering.reductions import across
 from mirage_formal.kernels.lowering.registers import name
 from mirage_formal.kernels.program.distribution import MMA, WARP, Fragment, tiles
 from mirage_formal.kernels.program.integers import ONE, ZERO
+from mirage_formal.kernels.program.plan import SharedPlacement
 from mirage_formal.kernels.program.program import (
     BinaryFn,
     Int,
@@ -29,6 +34,8 @@ from mirage_formal.kernels.program.program import (
     Registers,
     Select,
     SetReg,
+    SharedRead,
+    SharedVector,
     Stmt,
     Value,
 )
@@ -49,6 +56,9 @@ class _Product:
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
         self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
+        #: Whether operands are floats, and registers of a tile of the left one and of one of the right one.
+        self.floats = self.a.dtype is DType.FLOAT32
+        self.left, self.right = (8, 4) if self.floats else (4, 2)
         self.words_a, self.words_b = cx.fresh("a"), cx.fresh("b")
         self.lane = cx.ix.mod(TID, WARP)
         ix = cx.ix
@@ -70,8 +80,8 @@ class _Product:
     def statements(self) -> tuple[Stmt, ...]:
         cx = self.cx
         body: list[Stmt] = [
-            Registers(self.words_a, 4 * self.high, words=True),
-            Registers(self.words_b, 4, words=True),
+            Registers(self.words_a, self.left * self.high, words=not self.floats),
+            Registers(self.words_b, 2 * self.right, words=not self.floats),
         ]
         if self.fragments is not None:
             return (*body, *self._all_packed())
@@ -108,11 +118,11 @@ class _Product:
         if pairs:
             n = cx.iterator(pairs, "n")
             tile = cx.ix.mul(n, 2)
-            body = (*self._right(tile, k, 4, half=half), *self._multiply(tile, 2))
+            body = (*self._right(tile, k, 2, half=half), *self._multiply(tile, 2))
             out += loop(n, pairs, body, unroll=True)
         if self.wide % 2:
             tile = Int(self.wide - 1)
-            out += (*self._right(tile, k, 2, half=half), *self._multiply(tile, 1))
+            out += (*self._right(tile, k, 1, half=half), *self._multiply(tile, 1))
         return tuple(out)
 
     def _multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
@@ -121,8 +131,8 @@ class _Product:
         body: list[Stmt] = []
         for i in range(count):
             d = cx.ix.add(cx.ix.mul(m, 4 * self.wide), cx.ix.mul(tile, 4), Int(4 * i))
-            a = cx.ix.mul(m, 4)
-            body.append(Mma(self.into, d, self.words_a, a, self.words_b, Int(2 * i), self.a.dtype))
+            a = cx.ix.mul(m, self.left)
+            body.append(Mma(self.into, d, self.words_a, a, self.words_b, Int(self.right * i), self.a.dtype))
         return loop(m, self.high, body, unroll=True)
 
     def _inner(self, k: IntExpr) -> IntExpr:
@@ -136,6 +146,13 @@ class _Product:
         assert placement is not None
         base = ix.add(self.first_tall, ix.mul(m, MMA[0]))
         across = placement.transposed != turned
+        if self.floats:
+            out: list[Stmt] = []
+            for number in range(0, self.left, 2):
+                at, row = ix.add(ix.mul(m, self.left), Int(number)), ix.add(base, Int(8 * (number // 2 % 2)))
+                inner = ix.add(self._inner(k), Int(8 * (number // 4)))
+                out += self._floats(self.words_a, at, placement, row, inner, turned=turned)
+            return tuple(out)
         if across:
             outer = ix.add(base, ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
             inner = ix.add(self._inner(k), ix.mul(ix.div(lane, 16), 8), ix.mod(lane, 8))
@@ -153,19 +170,27 @@ class _Product:
         wide = tiles(self.fragments)[1]
         first = ix.add(ix.mul(m, 4 * wide), ix.mul(k, 8))
         out: list[Stmt] = []
+        if self.floats:
+            for i in range(self.left):
+                inner = ix.add(self._inner(k), ix.mul(ix.mod(TID, 4), 2), Int(8 * (i // 4) + i % 2))
+                inside = ZERO if half and i >= self.left // 2 else ix.less(inner, self.depth)
+                number: Value = Reg(array, ix.add(first, Int(i))) if inside != ZERO else Real(0.0)
+                number = number if inside in (ZERO, ONE) else Select(inside, number, Real(0.0))
+                out.append(SetReg(self.words_a, ix.add(ix.mul(m, self.left), Int(i)), number))
+            return tuple(out)
         for word, offset in enumerate((0, 2, 4, 6)):
             pair: list[Value] = [Real(0.0), Real(0.0)]
             if not (half and word >= 2):
                 for i in range(2):
                     inner = ix.add(self._inner(k), ix.mul(ix.mod(TID, 4), 2), Int(8 * (word // 2) + i))
                     inside = ix.less(inner, self.depth)
-                    value = Reg(array, ix.add(first, Int(offset + i)))
-                    pair[i] = value if inside == ONE else Select(inside, value, Real(0.0))
+                    held = Reg(array, ix.add(first, Int(offset + i)))
+                    pair[i] = held if inside == ONE else Select(inside, held, Real(0.0))
             out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), pair[0], pair[1], self.a.dtype))
         return tuple(out)
 
     def _right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
-        """16 inner positions of one (count 2) or two (count 4) tiles of 8 columns of the right operand.
+        """16 inner positions of one or two tiles of 8 columns of the right operand.
 
         Transposed, of rows of the left one.
         """
@@ -173,9 +198,20 @@ class _Product:
         turned = self.warps.transposed
         placement = (self.a if turned else self.b).placement.shared
         assert placement is not None
-        lane = ix.mod(TID, 16) if count == 2 else self.lane
+        lane = ix.mod(TID, 16) if count == 1 else self.lane
         base = ix.add(self.first_flat, ix.mul(tile, MMA[1]))
         across = placement.transposed == turned
+        zero = Real(0.0)
+        if self.floats:
+            out: list[Stmt] = []
+            for number in range(0, self.right * count, 2):
+                second = number // 2 % 2
+                if half and second:
+                    out += (SetReg(self.words_b, Int(number + e), zero) for e in range(2))
+                    continue
+                column, inner = ix.add(base, Int(8 * (number // self.right))), ix.add(self._inner(k), Int(8 * second))
+                out += self._floats(self.words_b, Int(number), placement, column, inner, turned=not turned)
+            return tuple(out)
         if across:
             outer = ix.clamped(ix.add(base, ix.mul(ix.div(lane, 16), 8)), placement.cols)
             inner = ix.add(self._inner(k), ix.mod(lane, 16))
@@ -184,10 +220,33 @@ class _Product:
             inner = ix.add(self._inner(k), ix.mul(ix.mod(ix.div(lane, 8), 2), 8))
             outer = ix.clamped(outer, placement.rows)
         at = cx.shared_index(placement, *((outer, inner) if turned else (inner, outer)))
-        load = LoadMatrix(self.words_b, ZERO, placement.buffer, at, count, transposed=across)
-        zero = Real(0.0)
-        empty = [Pack(self.words_b, Int(word), zero, zero, self.b.dtype) for word in range(1, count, 2) if half]
+        load = LoadMatrix(self.words_b, ZERO, placement.buffer, at, 2 * count, transposed=across)
+        empty = [Pack(self.words_b, Int(word), zero, zero, self.b.dtype) for word in range(1, 2 * count, 2) if half]
         return (load, *empty)
+
+    def _floats(
+        self, array: str, at: IntExpr, placement: SharedPlacement, outer: IntExpr, inner: IntExpr, *, turned: bool
+    ) -> tuple[Stmt, ...]:
+        """Two floats next to each other along the inner dim, for a lane's row of 8: at once if they lie so.
+
+        Args:
+            array: Where they are put.
+            at: Position in it.
+            placement: The matrix.
+            outer: The first of the 8 rows along the outer dim.
+            inner: The first of 8 positions along the inner dim.
+            turned: Whether the tensor's rows are the inner dim.
+        """
+        ix = self.cx.ix
+        across = placement.transposed != turned
+        outer = ix.clamped(ix.add(outer, ix.div(self.lane, 4)), placement.cols if across else placement.rows)
+        inner = ix.add(inner, ix.mul(ix.mod(TID, 4), 2))
+        places = [ix.add(inner, Int(e)) for e in range(2)]
+        found = [self.cx.shared_index(placement, *((place, outer) if turned else (outer, place))) for place in places]
+        if not across:
+            return (SharedVector(array, at, placement.buffer, found[0], 2),)
+        reads = (SharedRead(placement.buffer, place) for place in found)
+        return tuple(SetReg(array, ix.add(at, Int(e)), read) for e, read in enumerate(reads))
 
 
 def compute(cx: Context, step: MatrixMultiply | MultiplyAccumulate) -> tuple[Stmt, ...]:

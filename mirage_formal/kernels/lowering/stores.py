@@ -31,7 +31,8 @@ from mirage_formal.kernels.program.program import (
     Value,
 )
 
-_CHUNK = 8
+#: Bytes of the widest store.
+_VECTOR = 16
 
 
 def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
@@ -81,7 +82,8 @@ def mirror_width(cx: Context, number: int) -> int:
     over, placement = tensor.placement.registers, tensor.placement.shared
     assert over is not None and placement is not None
     axis, run = run_of(over)
-    padded = axis is Axis.COL and tensor.cols < placement.cols and tensor.cols % run and _CHUNK % run == 0
+    chunk = _VECTOR // tensor.dtype.bytes
+    padded = axis is Axis.COL and tensor.cols < placement.cols and tensor.cols % run and chunk % run == 0
     return run if padded else vector_width(cx, number, (axis, run))
 
 
@@ -104,7 +106,8 @@ def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
     assert placement is not None and not placement.transposed and not placement.mask
     width = 1 if tensor.placement.registers is None else mirror_width(cx, number)
     rows, cols = tensor.rows, -(-tensor.cols // width) * width
-    most = min(placement.cols, -(-cols // _CHUNK) * _CHUNK)
+    chunk = _VECTOR // tensor.dtype.bytes
+    most = min(placement.cols, -(-cols // chunk) * chunk)
 
     def zeros(height: int, width: int, first: tuple[int, int], run: int) -> tuple[Stmt, ...]:
         """Rows and runs of columns from a first element on, dealt out to threads."""
@@ -120,8 +123,8 @@ def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
 
     return (
         *zeros(rows, most - cols, (0, cols), 1),
-        *zeros(rows, (placement.cols - most) // _CHUNK, (0, most), _CHUNK),
-        *zeros(placement.rows - rows, placement.cols // _CHUNK, (rows, 0), _CHUNK),
+        *zeros(rows, (placement.cols - most) // chunk, (0, most), chunk),
+        *zeros(placement.rows - rows, placement.cols // chunk, (rows, 0), chunk),
     )
 
 

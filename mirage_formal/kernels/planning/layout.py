@@ -14,8 +14,9 @@ from itertools import product
 from math import gcd, prod
 from typing import Final
 
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.assignment import minimise, total
-from mirage_formal.kernels.program.distribution import MMA, WARP, Warps, mma_tiles
+from mirage_formal.kernels.program.distribution import FLOAT32_STEPS, MMA, WARP, Warps, mma_tiles
 from mirage_formal.kernels.program.plan import SharedPlacement
 
 #: Accumulators of one thread beyond which a product is expected to spill.
@@ -41,6 +42,7 @@ class ProductShape:
         source: The product whose result is its left operand, if that stays in registers; -1 if none does.
         mates: Products whose results meet its own elementwise.
         reductions: Reductions over its columns that are finished in every iteration.
+        size: Bytes of an element of its operands.
     """
 
     rows: int
@@ -51,6 +53,7 @@ class ProductShape:
     source: int = -1
     mates: tuple[int, ...] = ()
     reductions: int = 0
+    size: int = DType.FLOAT16.bytes
 
 
 def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
@@ -131,9 +134,11 @@ def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bo
 def product_cost(shape: ProductShape, warps: Warps) -> int:
     """Clocks of one product in a block."""
     high, wide, steps = tiles_of(shape, warps)
-    work = max(high * wide * steps * _MMA_CLOCKS, steps * _MMA_LATENCY)
+    words = shape.size // DType.FLOAT16.bytes
+    each = 1 if words == 1 else FLOAT32_STEPS
+    work = max(high * wide * steps * _MMA_CLOCKS, steps * _MMA_LATENCY) * each
     left = 4 * high if shape.source < 0 else 0
-    matrices = warps.count * steps * (left + 2 * wide) * _MATRIX_CLOCKS
+    matrices = warps.count * steps * (left + 2 * wide) * _MATRIX_CLOCKS * words
     # Tensor cores and shared memory work side by side; what one waits for the other is a fraction of both.
     cost = (max(work, matrices) + (work + matrices) // 4) * shape.iterations
     if warps.cols > 1:
@@ -141,7 +146,7 @@ def product_cost(shape: ProductShape, warps: Warps) -> int:
     if warps.inner > 1:
         exchanges = 1 if shape.deferred else shape.iterations
         cost += exchanges * (_EXCHANGE + 4 * high * wide * (1 + warps.inner) * warps.count)
-    if 4 * high * wide > MAX_ACCUMULATORS:
+    if 4 * high * wide * words > MAX_ACCUMULATORS:
         cost += _SPILL * 4 * high * wide
     return cost
 
@@ -210,49 +215,99 @@ def _round_trip(shape: ProductShape, iterations: int) -> int:
 
 # --- swizzles --------------------------------------------------------------------------------------------------------
 
-_CHUNK: Final = 8  # elements of 16 bits that one row of an 8x8 matrix has: 16 bytes
-_BANK_CHUNKS: Final = 8  # chunks of 16 bytes in all 32 banks
+_CHUNK: Final = 8  # elements that are swizzled together
+_VECTOR: Final = 16  # bytes of the widest copy
+_BANKS: Final = 128  # bytes in all 32 banks
 
 
-def conflicts(placement: SharedPlacement) -> int:
-    """Extra wavefronts of one 8x8 matrix: rows that share their 16 bytes of banks with another row."""
+def conflicts(placement: SharedPlacement, *, size: int = DType.FLOAT16.bytes, across: bool = False) -> int:
+    """Extra wavefronts of what a warp reads at once for a fragment: rows that share banks with another row.
+
+    Of 16 bits: 8 rows of 8 elements, a matrix of ldmatrix, which reads either way. Of 32 bits: 4 rows of 8 elements,
+    either 4 neighbours, of which half a warp reads pairs of elements, or, where the inner dim lies across the rows,
+    every other one, of which a warp reads single elements.
+
+    Args:
+        placement: Of the matrix.
+        size: Bytes of an element.
+        across: Whether the inner dim of the product lies across the rows.
+    """
+    units = _CHUNK * size // _VECTOR
+    step = 2 if across and units > 1 else 1
     groups: dict[int, int] = {}
-    for row in range(_BANK_CHUNKS):
-        chunk = (row >> placement.shift) & placement.mask
-        bank = (row * (placement.pitch // _CHUNK) + chunk) % _BANK_CHUNKS
-        groups[bank] = groups.get(bank, 0) + 1
+    for row in range(0, _BANKS // _VECTOR // units * step, step):
+        key = (row >> placement.shift) & placement.mask
+        first = row * placement.pitch * size // _VECTOR + key * units
+        for unit in range(first, first + units):
+            groups[unit % (_BANKS // _VECTOR)] = groups.get(unit % (_BANKS // _VECTOR), 0) + 1
     return max(groups.values()) - 1
 
 
 def choose_swizzle(
-    buffer: str, rows: int, cols: int, *, transposed: bool = False, stages: int = 1, width: int = _CHUNK
+    buffer: str,
+    rows: int,
+    cols: int,
+    *,
+    transposed: bool = False,
+    size: int = DType.FLOAT16.bytes,
+    across: bool = False,
 ) -> SharedPlacement:
-    """The place of a 16-bit matrix that ldmatrix reads: no bank conflicts, then the least memory, then no swizzle.
+    """The place of a matrix of fragments: no bank conflicts, then the least memory, then no swizzle.
 
     Args:
         buffer: Name of the buffer.
         rows: Rows as stored.
-        cols: Columns as stored; they are padded to whole chunks.
+        cols: Columns as stored; they are padded to whole vectors of 16 bytes.
         transposed: Whether the tensor is stored transposed.
-        stages: Copies of the matrix, one behind the other.
-        width: Elements of a chunk of 16 bytes; matrices of other element types are not swizzled.
+        size: Bytes of an element.
+        across: Whether the inner dim of the product lies across the rows, as stored.
     """
-    padded = -(-cols // width) * width
-    chunks = padded // _CHUNK
-    options = [SharedPlacement(buffer, rows, padded, padded, transposed=transposed, stages=stages)]
-    if width == _CHUNK:
-        power = gcd(chunks, _BANK_CHUNKS)
-        if power > 1:
-            shift = (_BANK_CHUNKS // power).bit_length() - 1
-            options.append(SharedPlacement(buffer, rows, padded, padded, shift, power - 1, transposed, stages))
-        options.append(SharedPlacement(buffer, rows, padded, padded + _CHUNK, transposed=transposed, stages=stages))
-    return min(options, key=lambda o: 1000 * conflicts(o) + o.elements * stages // 64 + (8 if o.mask else 0))
+    padded = whole_vectors(cols, size)
+    chunks, banks = padded // _CHUNK, _BANKS // size // _CHUNK
+    options = [SharedPlacement(buffer, rows, padded, padded, transposed=transposed)]
+    power = gcd(chunks, banks)
+    if power > 1 and padded % _CHUNK == 0:
+        shift = (banks // power).bit_length() - 1 + _skips(size, across=across)
+        options.append(SharedPlacement(buffer, rows, padded, padded, shift, power - 1, transposed))
+    pitch = padded + _odd(padded, size, across=across)
+    options.append(SharedPlacement(buffer, rows, padded, pitch, transposed=transposed))
+    return min(
+        options,
+        key=lambda o: 1000 * conflicts(o, size=size, across=across) + o.elements // 64 + (_CHUNK if o.mask else 0),
+    )
 
 
-def unswizzled(buffer: str, rows: int, cols: int) -> SharedPlacement:
-    """The place of a 16-bit matrix that ldmatrix reads: rows of an odd number of chunks, which never conflict."""
-    chunks = -(-cols // _CHUNK)
-    return SharedPlacement(buffer, rows, chunks * _CHUNK, (chunks | 1) * _CHUNK)
+def whole_vectors(cols: int, size: int) -> int:
+    """Columns up to whole vectors of 16 bytes of elements of so many bytes."""
+    width = _VECTOR // size
+    return -(-cols // width) * width
+
+
+def _skips(size: int, *, across: bool) -> bool:
+    """Whether a warp reads every other row at once."""
+    return across and size > DType.FLOAT16.bytes
+
+
+def _odd(cols: int, size: int, *, across: bool) -> int:
+    """What rows of whole vectors lack to a length at which what is read at once never conflicts."""
+    if size == DType.FLOAT16.bytes:
+        return _CHUNK
+    half = _CHUNK // 2  # every other row: an odd number of these; neighbours: an odd number of chunks
+    return (half - cols) % _CHUNK if across else (_CHUNK - cols) % (2 * _CHUNK)
+
+
+def unswizzled(
+    buffer: str, rows: int, cols: int, *, size: int = DType.FLOAT16.bytes, across: bool = False
+) -> SharedPlacement:
+    """The place of a matrix of which products read fragments, in rows of a length that never conflicts.
+
+    Args: as of ``choose_swizzle``.
+    """
+    if size == DType.FLOAT16.bytes:
+        chunks = -(-cols // _CHUNK)
+        return SharedPlacement(buffer, rows, chunks * _CHUNK, (chunks | 1) * _CHUNK)
+    padded = whole_vectors(cols, size)
+    return SharedPlacement(buffer, rows, padded, padded + _odd(padded, size, across=across))
 
 
 def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:
@@ -261,5 +316,8 @@ def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:
 
 
 def accumulators(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:
-    """Registers of one thread that hold results of products."""
-    return sum(4 * prod(tiles_of(shape, warps)[:2]) for shape, warps in zip(shapes, chosen, strict=True))
+    """Registers of one thread that hold results of products; of float32, the parts of operands take as many again."""
+    return sum(
+        4 * prod(tiles_of(shape, warps)[:2]) * (shape.size // DType.FLOAT16.bytes)
+        for shape, warps in zip(shapes, chosen, strict=True)
+    )

@@ -1,6 +1,6 @@
 """Which way every operator is computed and where every tensor lives: the generic way, in registers, on tensor cores.
 
-Registers are preferred; what they cannot do (a reduction over a middle dim, a partial broadcast, products of float32)
+Registers are preferred; what they cannot do (a reduction over a middle dim, a partial broadcast, products of two types)
 is done the generic way, and tensors that both ways meet in have a placement in shared memory as well.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.distributions import Distributions
 from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled
+from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled, whole_vectors
 from mirage_formal.kernels.planning.products import Products, padded
 from mirage_formal.kernels.planning.stacks import stack_of
 from mirage_formal.kernels.program.distribution import Axis, Digit, Distribution, Fragment, Warps, folded, run_of
@@ -126,7 +126,7 @@ class _Chooser:
         stack = stack_of(products, products.run)
         turned = frozenset(n for n, source in enumerate(sources) if source.transposed)
         self.over = Distributions(products, self.placements.tensors, schedule.threads, stack, turned)
-        #: Tensors that somebody reads in shared memory; those that ldmatrix reads.
+        #: Tensors that somebody reads in shared memory; those of which products read fragments there.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
         self.registers = False
@@ -390,15 +390,21 @@ class _Chooser:
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
     def _matrix(self, number: int) -> SharedPlacement:
-        """That of a computed matrix that ldmatrix reads, in whichever order threads hold runs of it."""
+        """That of a computed matrix of which products read fragments, in whichever order threads hold runs of it."""
         tensor, over = self.tensors[number], self._held(number)
         rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
-        whole = rows == tensor.rows and cols == tensor.cols
+        whole, size = rows == tensor.rows and cols == tensor.cols, tensor.dtype.bytes
         if whole and rows % _VECTOR == 0 and over is not None and run_of(over)[0] is Axis.ROW:
-            return choose_swizzle(f"s{number}", cols, rows, transposed=True)
+            across = self._across(number, transposed=True)
+            return choose_swizzle(f"s{number}", cols, rows, transposed=True, size=size, across=across)
         # Elements and the zeros beside them are told apart by columns, which a swizzle would mix.
         place = choose_swizzle if whole and cols % _VECTOR == 0 else unswizzled
-        return place(f"s{number}", rows, cols)
+        return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
+
+    def _across(self, number: int, *, transposed: bool) -> bool:
+        """Whether the inner dim of a product that reads a matrix lies across its rows, as they are stored."""
+        products = [op for op in self.readers[number] if isinstance(op, Product) and op.result in self.warps]
+        return any((op.a == number and transposed) or (op.b == number and not transposed) for op in products)
 
     def _input_placement(self, number: int, matrix: bool) -> SharedPlacement:
         tensor, source = self.tensors[number], self.sources[number]
@@ -407,7 +413,9 @@ class _Chooser:
             rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
         if source.transposed:
             rows, cols = cols, rows
-        width = 16 // tensor.dtype.bytes
-        if source.chunk < _WIDEST and not matrix:
-            return SharedPlacement(f"s{number}", rows, cols, cols, transposed=source.transposed)
-        return choose_swizzle(f"s{number}", rows, cols, transposed=source.transposed, width=width)
+        name, size, transposed = f"s{number}", tensor.dtype.bytes, source.transposed
+        if not matrix and (source.chunk < _WIDEST or tensor.dtype is DType.FLOAT32):
+            cols = whole_vectors(cols, size) if source.chunk == _WIDEST else cols
+            return SharedPlacement(name, rows, cols, cols, transposed=transposed)
+        across = matrix and self._across(number, transposed=transposed)
+        return choose_swizzle(name, rows, cols, transposed=transposed, size=size, across=across)

@@ -8,7 +8,6 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import (
     ProductShape,
@@ -90,12 +89,11 @@ class Products:
         return [self.shape(op, numbers) for op in ops]
 
     def _eligible(self, op: Product) -> bool:
-        """Whether tensor cores can compute a product: any of two operands of one 16-bit type.
+        """Whether tensor cores can compute a product: any of two operands of one type.
 
         What extents lack to whole steps and tiles is padded with zeros, in shared memory or when registers are packed.
         """
-        a, b = self.flat.tensors[op.a], self.flat.tensors[op.b]
-        return a.dtype is not DType.FLOAT32 and a.dtype is b.dtype
+        return self.flat.tensors[op.a].dtype is self.flat.tensors[op.b].dtype
 
     def root(self, number: int) -> int | None:
         """The product whose accumulators a tensor shares the shape and, in registers, the distribution of."""
@@ -154,6 +152,7 @@ class Products:
             -1 if root is None else numbers.get(root, -1),
             mates,
             self.reductions(op.result),
+            a.dtype.bytes,
         )
 
 

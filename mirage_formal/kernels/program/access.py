@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import assert_never
 
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.integers import add, fold, less, negated, times, variables
 from mirage_formal.kernels.program.program import (
     Apply,
@@ -334,10 +335,10 @@ class _Walker:
                     self.halves(at, name, self.shared[name].dtype.bytes)
             case Mma(d, d_at, a, a_at, b, b_at, dtype):
                 self.collective(at, "Mma", warp=True)
+                held, each = (Content.FLOATS, 2) if dtype is DType.FLOAT32 else (Content.WORDS, 1)
                 self.register(at, scope, d, d_at, 4, Content.FLOATS)
-                self.register(at, scope, a, a_at, 4, Content.WORDS)
-                self.register(at, scope, b, b_at, 2, Content.WORDS)
-                self.halves(at, d, dtype.bytes)
+                self.register(at, scope, a, a_at, 4 * each, held)
+                self.register(at, scope, b, b_at, 2 * each, held)
             case ShuffleReduce(array, to, fn, mask):
                 self.collective(at, "ShuffleReduce", warp=True)
                 self.register(at, scope, array, to, 1, Content.FLOATS)

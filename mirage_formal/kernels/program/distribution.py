@@ -13,6 +13,8 @@ _MANY_WARPS: Final = 8
 WARP: Final = 32
 #: Rows, columns and inner extent of one product on the tensor cores.
 MMA: Final = (16, 8, 16)
+#: Times that a product of float32 takes: three products of TF32, each at half the rate of 16 bits.
+FLOAT32_STEPS: Final = 6
 #: Runs of columns next to each other with which a warp's loads are of whole sectors, whatever the runs.
 _SECTOR: Final = 4
 

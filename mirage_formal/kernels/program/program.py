@@ -311,7 +311,10 @@ class LoadMatrix:
 class Mma:
     """d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1]: m16n8k16, float32 accumulators, collective over a warp.
 
-    Fragments as in the PTX ISA (mma.m16n8k16 row.col); ``dtype`` is the operands' element type.
+    Fragments as in the PTX ISA (mma.m16n8k16 row.col); ``dtype`` is the operands' element type. Of float32 they are
+    floats, a[a_at .. +7] and b[b_at .. +3]: with g = lane / 4 and t = lane % 4, a[i] is row g + 8 (i / 2 % 2), inner
+    position 2t + i % 2 + 8 (i / 4), as accumulators of two tiles have them, and b[i] inner 2t + i % 2 + 8 (i / 2),
+    column g.
     """
 
     d: str

@@ -251,13 +251,14 @@ class _Kernel(Writer):
         others = [self._outer(pair) for pair in self.pad.terms[op.result] if pair not in dots]
         shape = list(self.pad.block(op.result))
         for pair in dots:
+            wide = self.flat.tensors[pair[0]].dtype is DType.FLOAT32
+            how = f'input_precision="{"tf32x3" if wide else "ieee"}", out_dtype=tl.float32'
             a, b = (self._matrix(number, dim) for number, dim in zip(pair, (-1, -2), strict=True))
             if len(shape) > 2:
-                made = f'tl.dot({a}, {b}, input_precision="ieee", out_dtype=tl.float32)'
-                others.append(f"tl.reshape({made}, {shape})")
+                others.append(f"tl.reshape(tl.dot({a}, {b}, {how}), {shape})")
             else:
                 so_far = f", {into}" if into else ""
-                into = f'tl.dot({a}, {b}{so_far}, input_precision="ieee", out_dtype=tl.float32)'
+                into = f"tl.dot({a}, {b}{so_far}, {how})"
         return " + ".join(([into] if into else []) + others)
 
     def _matrix(self, number: int, dim: int) -> str:

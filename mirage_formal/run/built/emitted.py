@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -15,10 +15,10 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.records import KernelLaunch, Launch, ProductLaunch, sha256
 
 
-def text_digest(launches: Sequence[Launch]) -> str:
-    """The digest of launches, which have those of their sources, and of what sources are compiled with."""
+def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
+    """The digest of launches, which have those of their sources, and of what these are compiled with."""
     bare = [msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in launches]
-    return sha256(msgspec.json.encode([surroundings(), bare]))
+    return sha256(msgspec.json.encode([surroundings(sources), bare]))
 
 
 def emitted(
@@ -35,14 +35,14 @@ def emitted(
     from mirage_formal.kernels.cuda import emit
 
     made = generate(graph, target, schedules, early)
-    launches, sources = list[Launch](), iter(made.sources)
+    launches, names, texts = list[Launch](), iter(made.sources), list[str]()
     for step in made.steps:
         if isinstance(step, ProductLaunch):
             launches.append(step)
         else:
-            text = emit(step.program)
-            launches.append(kernel_launch(step.program, step.operator, step.values, next(sources), text, {}))
-    return text_digest(launches)
+            texts.append(emit(step.program))
+            launches.append(kernel_launch(step.program, step.operator, step.values, next(names), texts[-1], {}))
+    return text_digest(launches, texts)
 
 
 __all__ = ["emitted", "text_digest"]

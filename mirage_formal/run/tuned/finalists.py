@@ -144,7 +144,8 @@ class Finalists:
         for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
             name = ready[job.directory]
             key = whole_key(self.facts.plan, self._chosen[name])
-            text = text_digest(self.built[name].executable.launches)
+            executable = self.built[name].executable
+            text = text_digest(executable.launches, executable.sources.values())
             one = timed(key, job, found, machine.driver, Origin(text, compiler(), code()))
             place.keep_times(machine.device, [one])
             self._judge(name, one)

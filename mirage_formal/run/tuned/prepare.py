@@ -347,7 +347,7 @@ def made(task: tuple[Asked, str]) -> Prepared:
     executable = built.executable
     if len(executable.launches) != 1:
         return Prepared(f"expected one launch, got {len(executable.launches)}")
-    origin = Origin(text_digest(executable.launches), compiler())
+    origin = Origin(text_digest(executable.launches, executable.sources.values()), compiler())
     return Prepared("", executable.launches[0], executable.outputs, executable.files, origin)
 
 

@@ -52,6 +52,8 @@ SHAPES = [
     pytest.param(product((40, 96), (96, 28)), id="results of 56 bytes a row"),
     pytest.param(product((2, 16, 512), (2, 512, 24)), id="batch"),
     pytest.param(product((8, 1024), (1024, 64), DType.BFLOAT16), id="bfloat16"),
+    pytest.param(product((3, 1024), (1024, 40), DType.FLOAT32), id="float32"),
+    pytest.param(product((20, 768), (768, 24), DType.FLOAT32, turned=True), id="float32, turned"),
     pytest.param(product((1, 2048), (2048, 1)), id="a row and a column"),
     pytest.param(product((3, 1, 1024), (3, 1024, 1)), id="rows and columns"),
 ]
@@ -80,7 +82,8 @@ def test_forms_have_the_values_of_the_product(graph: KernelGraph, parts: int) ->
     (wanted,) = reference.run(graph, arrays)
     (found,) = Emulated(made)(arrays)
     assert found.shape == wanted.shape
-    assert np.abs(found - wanted).max() < (0.02 if dtype is DType.BFLOAT16 else 0.003) * np.abs(wanted).max()
+    most = {DType.FLOAT16: 3e-3, DType.BFLOAT16: 2e-2, DType.FLOAT32: 3e-6}[dtype]
+    assert np.abs(found - wanted).max() < most * np.abs(wanted).max()
 
 
 def test_parts_are_added_up_several_at_a_time() -> None:
@@ -97,7 +100,6 @@ def test_parts_are_added_up_several_at_a_time() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(product((1, 4096), (4096, 16), DType.FLOAT32), id="float32"),
         pytest.param(product((1, 50257), (50257, 16)), id="no tiles divide the sum"),
         pytest.param(product((2, 16, 64), (64, 24)), id="one batch"),
     ],

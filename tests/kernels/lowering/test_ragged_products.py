@@ -38,6 +38,8 @@ from tests.kit.kernels.lowering_kit import compare, inputs_for, laid_out, planne
 
 K = OpKind
 DEPTHS = (1, 5, 16, 17, 33, 77, 100, 257)
+#: Relative to the largest value, of products of float32: what one product of TF32 alone would be is 500 times that.
+SINGLE = 2e-6
 
 
 def chained(m: int, depth: int, n: int, loop: int = 1, **more: Any) -> KernelGraph:
@@ -89,13 +91,15 @@ def right_everywhere(graph: KernelGraph, tolerance: float = 8e-3) -> Plan:
 @pytest.mark.parametrize("make", [chained, mapped, right])
 def test_every_depth_on_tensor_cores(make: Callable[..., KernelGraph], depth: int) -> None:
     right_everywhere(make(20, depth, 21))
+    right_everywhere(make(20, depth, 21, dtype=DType.FLOAT32), tolerance=SINGLE)
 
 
 @pytest.mark.parametrize(("m", "depth", "n"), [(64, 9, 8), (100, 40, 3), (64, 77, 64)])
 def test_accumulators_of_odd_extents_stay_in_registers(m: int, depth: int, n: int) -> None:
     """The second product takes the first one's accumulators, with an odd number of tiles a warp or an even one."""
-    plan = right_everywhere(chained(m, depth, n))
-    assert [step.packed for step in products(plan)] == [False, True]
+    for dtype, tolerance in ((DType.FLOAT16, 8e-3), (DType.FLOAT32, SINGLE)):
+        plan = right_everywhere(chained(m, depth, n, dtype=dtype), tolerance)
+        assert [step.packed for step in products(plan)] == [False, True]
 
 
 @pytest.mark.parametrize("make", [chained, mapped, right, square])
@@ -107,14 +111,18 @@ def test_bfloat16(make: Callable[..., KernelGraph]) -> None:
 def test_in_a_loop(depth: int) -> None:
     """Every iteration is ragged, and its padding is written anew."""
     right_everywhere(chained(40, depth, 16, loop=3))
+    right_everywhere(chained(40, depth, 16, loop=3, dtype=DType.FLOAT32), SINGLE)
 
 
 @pytest.mark.parametrize("depth", [7, 34])
-def test_columns_first(depth: int) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(DType.FLOAT16, 8e-3), (DType.FLOAT32, SINGLE)])
+def test_columns_first(depth: int, dtype: DType, tolerance: float) -> None:
     """Inputs whose columns are next to each other in memory."""
-    right_everywhere(chained(20, depth, 12, strides={0: (1, 20), 1: (1, 24), 2: (1, depth)}))
-    right_everywhere(right(20, depth, 12, strides={0: (1, depth), 1: (1, 24), 2: (1, 20)}))
-    right_everywhere(mapped(20, depth, 12, strides={0: (1, 20), 1: (1, depth)}))
+    strides = {0: (1, 20), 1: (1, 24), 2: (1, depth)}
+    right_everywhere(chained(20, depth, 12, strides=strides, dtype=dtype), tolerance)
+    strides = {0: (1, depth), 1: (1, 24), 2: (1, 20)}
+    right_everywhere(right(20, depth, 12, strides=strides, dtype=dtype), tolerance)
+    right_everywhere(mapped(20, depth, 12, strides={0: (1, 20), 1: (1, depth)}, dtype=dtype), tolerance)
 
 
 def test_accumulators_are_written_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

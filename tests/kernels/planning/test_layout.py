@@ -57,6 +57,40 @@ def test_longer_rows_have_no_bank_conflicts(cols: int) -> None:
     assert placement.cols % 8 == placement.pitch % 8 == 0
 
 
+def banks(placement: SharedPlacement, row: int, col: int, *, across: bool) -> list[int]:
+    """The banks from which half a warp reads pairs of floats, or a warp floats of rows, for a fragment of float32."""
+    lanes = [(lane // 4, lane % 4) for lane in range(32)]
+    if across:
+        places = [address(placement, row + 2 * t, col + g) for g, t in lanes]
+    else:
+        places = [address(placement, row + g, col + 2 * t) + e for g, t in lanes[:16] for e in range(2)]
+    return [place % 32 for place in places]
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("chunks", range(1, 40))
+def test_matrices_of_float32_without_bank_conflicts(chunks: int, across: bool) -> None:
+    """Of every row and column at which a fragment may begin; both kinds of place, and copies of 16 bytes stay whole."""
+    for place in (choose_swizzle, unswizzled):
+        placement = place("s", 64, 4 * chunks, size=4, across=across)
+        assert conflicts(placement, size=4, across=across) == 0
+        assert placement.cols == 4 * chunks <= placement.pitch <= 4 * chunks + 12
+        for row, col in every(range(0, 56, 8), range(0, 4 * chunks - 7, 8)):
+            assert len(set(banks(placement, row, col, across=across))) == 32
+            assert not across or len(set(banks(placement, row + 1, col, across=across))) == 32
+        runs = {address(placement, row, col) for row in range(16) for col in range(0, 4 * chunks, 4)}
+        assert len(runs) == 16 * chunks
+        assert all(run % 4 == 0 for run in runs)
+
+
+def test_plain_rows_of_float32_conflict() -> None:
+    assert conflicts(SharedPlacement("s", 64, 32, 32), size=4) == 3
+    assert conflicts(SharedPlacement("s", 64, 32, 32), size=4, across=True) == 3
+    assert conflicts(SharedPlacement("s", 64, 40, 40), size=4) == 0
+    assert conflicts(SharedPlacement("s", 64, 40, 40), size=4, across=True) > 0
+    assert conflicts(SharedPlacement("s", 64, 36, 36), size=4, across=True) == 0
+
+
 def test_plain_rows_of_128_bytes_conflict() -> None:
     assert conflicts(SharedPlacement("s", 64, 64, 64)) == 7
     assert conflicts(SharedPlacement("s", 64, 32, 32)) == 3

@@ -38,6 +38,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases = [
         kit.case(row, example_kernels.real(row.rsplit("-b", 1)[0]), example_kernels.fastest()[row]) for row in ROWS
     ]
+    single = kit.of_type(example_kernels.fastest()["lora-b1"], DType.FLOAT32)
+    cases.append(kit.case("single", kit.of_type(example_kernels.real("lora"), DType.FLOAT32), single))
     graph = kit.of_type(tails.drawn(6)[1], DType.BFLOAT16)
     cases += [kit.case("odd", graph, graph, raw=True), kit.case("fused", fused(), fused(), raw=True)]
     program, wide = tails.product(16, 1 << 27, 16, (16, 1 << 12, 16))
@@ -46,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ROWS, "odd", "fused", "wide"])
+@pytest.mark.parametrize("name", [*ROWS, "single", "odd", "fused", "wide"])
 def test_every_architecture_has_machine_code(name: str, built: dict[str, Any]) -> None:
     rows = built[name]
     assert not isinstance(rows, str), rows

@@ -105,6 +105,17 @@ def test_precision_and_fusion_are_set_explicitly(row: str) -> None:
     assert all("enable_fp_fusion=False" in line for line in launches)
 
 
+def test_float32_is_multiplied_as_three_products_of_tf32() -> None:
+    """What "ieee" asks for is no work of tensor cores, and one product of TF32 has 10 bits behind the point."""
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(32, 64), dtype=mf.float32)
+    y = g.new_input(dims=(64, 16), dtype=mf.float32)
+    g.mark_output(g.matmul(x, y))
+    whole = InputIterator((None, None, None), None)
+    (dot,) = re.findall(r"tl\.dot\(.*", text(kernel(g, [whole] * 2, [Op(K.MATMUL, (0, 1)), Op(K.ACCUM_SUM, (2,))])))
+    assert 'input_precision="tf32x3", out_dtype=tl.float32' in dot
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_loops_have_constant_bounds(row: str) -> None:
     """The interpreter of Triton 3.6.0 takes no others."""

@@ -368,12 +368,13 @@ class Interpreter:
         lanes = np.arange(32)
         g, t = lanes // 4, lanes % 4
 
-        def halves(words: str, at: p.IntExpr, count: int) -> Values:
-            first = self.slot(words, at, mask, count)
-            bits = self.registers[words][:, :, first : first + count].reshape(self.blocks, warps, 32, count, 2)
+        def pairs(array: str, at: p.IntExpr, count: int) -> Values:
+            used = count * s.dtype.bytes // 2
+            first = self.slot(array, at, mask, used)
+            bits = self.registers[array][:, :, first : first + used].reshape(self.blocks, warps, 32, count, 2)
             return from_storage(np.ascontiguousarray(bits).view(STORAGE[s.dtype]), s.dtype)
 
-        a, b = halves(s.a, s.a_at, 4), halves(s.b, s.b_at, 2)
+        a, b = pairs(s.a, s.a_at, 4), pairs(s.b, s.b_at, 2)
         left = np.zeros((self.blocks, warps, 16, 16), np.float32)
         right = np.zeros((self.blocks, warps, 16, 8), np.float32)
         for k in range(4):
