@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.kernels.planning.products import Products
-from mirage_formal.kernels.program.distribution import Axis, Distribution, stacked
+from mirage_formal.kernels.program.distribution import Axis, Distribution, replicas, stacked
 from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor
 
@@ -46,7 +46,8 @@ class Stack:
         reduced.
 
         Returns:
-            None if the tensor has other planes or rows, or if a thread would have more elements than it may.
+            None if the tensor has other planes or rows, if a thread would have more elements than it may, or if it has
+            more columns than the stack and threads would be left that have none of its own.
         """
         if len(tensor.shape) <= self.plane + 1:
             return None
@@ -56,6 +57,8 @@ class Stack:
         cols = None if mine[2] in (1, self.extents[2]) else (mine[2], run(mine[2], self.width))
         over = stacked(threads, self.plane, self.extents, self.width, ENOUGH, cols)
         if max(over.count, stacked(threads, self.plane, self.extents, self.width, ENOUGH).count) > self.most:
+            return None
+        if mine[2] > self.extents[2] and replicas(over):
             return None
         axes = zip(Axis, mine, (*self.extents[:2], mine[2] if cols else self.extents[2]), strict=True)
         return over.only(frozenset(axis for axis, n, extent in axes if n == extent))

@@ -268,3 +268,16 @@ def test_stacks_are_dealt_out_once(threads: int, extents: tuple[int, int, int], 
     inside = by_warp(kept[1])[1] == ()
     assert inside or extents[0] > 512, "planes lie in one warp, unless there are many"
     assert kept[0] == over.only(frozenset({Axis.ROW, Axis.COL}))
+
+
+@pytest.mark.parametrize(("rows", "cols", "loop"), [(2, 256, 1), (2, 256, 3), (4, 1024, 2), (3, 80, 1)])
+def test_columns_that_are_reduced_before_the_planes_are_dealt_to_all_threads(rows: int, cols: int, loop: int) -> None:
+    """As of a mean over two dims: what is left for the planes is one column, of which a thread or two have all."""
+    ops = [op(K.ACCUM_SUM_LAST, 0), op(K.SUM, 1, dim=1)]
+    graph = kernel([(1, rows * loop, cols)], ops, loop, 1 if loop > 1 else None)
+    plan, program, _ = compare(graph, run=emulate.run)
+    assert generic(plan) == []
+    held = plan.tensors[0].placement.registers
+    assert held is not None
+    assert held.count <= max(8, -(-rows * cols // plan.threads))
+    assert isinstance(discharge_safety(program).verdict, Safe)
