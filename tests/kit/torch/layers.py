@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -76,13 +77,16 @@ class Decode(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
+        # transformers calls it "cache" from 5.24 on, and warns of the other name.
+        known = inspect.signature(layer.forward).parameters
+        self.cache = next(name for name in ("cache", "past_key_values") if name in known)
 
     def forward(self, x: Any, mask: Any, cos: Any, sin: Any, keys: Any, values: Any) -> Any:
         from transformers.cache_utils import DynamicCache
 
         cache = DynamicCache()
         cache.update(keys, values, 0)
-        found = self.layer(x, attention_mask=mask, position_embeddings=(cos, sin), past_key_values=cache)
+        found = self.layer(x, attention_mask=mask, position_embeddings=(cos, sin), **{self.cache: cache})
         return (found[0] if isinstance(found, tuple) else found), cache.layers[0].keys, cache.layers[0].values
 
 
