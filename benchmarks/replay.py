@@ -2,9 +2,11 @@
 
     .venv/bin/python -m benchmarks.replay [--update] [--out DIR] [--only attn ...]
 
-Every example is searched at batch 1 and seed 0, and kernels of its best candidates are built, without machine code.
-The SHA-256 of every µGraph, proof object, plan and CUDA text, and of all certificates of a candidate together, is
-compared with the table in replay.sha256; what is new, gone or different is named. Exit codes: 0 all equal, 1 not.
+Every example is searched at batch 1 and seed 0, and kernels of its best candidates are built. The SHA-256 of every
+µGraph, proof object, plan, launch and CUDA text, and of all certificates of a candidate together, is compared with the
+table in replay.sha256; machine code is not, which is the compiler's. What is new, gone or different is named.
+
+Exit codes: 0 all equal, 1 not.
 
 With --update the table is written instead of compared.
 """
@@ -14,11 +16,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from mirage_formal.kernels.executable import LAUNCH_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".sha256")
@@ -31,7 +36,7 @@ PATTERNS = (
     "kernels/*/equivalence.json",
     "kernels/*/*.cu",
     "plan.json",
-    "launch.json",
+    LAUNCH_FILE,
     "programs.json",
     "obligations.smt2.gz",
 )
@@ -39,7 +44,7 @@ COUNT = 3
 
 
 def made(out: Path, only: list[str]) -> dict[str, str]:
-    """Search the examples, build kernels, and return digests by path; a candidate's certificates have one together."""
+    """Search the examples, build kernels, and return the digests of all that."""
     environment = {**os.environ, "MIRAGE_BATCH": "1"}
     for example in sorted((ROOT / "examples").glob("*.py")):
         if example.stem.startswith("tour") or (only and example.stem not in only):  # a notebook is no program
@@ -51,6 +56,11 @@ def made(out: Path, only: list[str]) -> dict[str, str]:
     runs = sorted({path.parent for path in out.rglob("run.json")})
     command = [sys.executable, "-m", "mirage_formal.run.built", *map(str, runs), "--count", str(COUNT)]
     subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    return digests(out)
+
+
+def digests(out: Path) -> dict[str, str]:
+    """Digests of what runs hold, by path; a candidate's certificates have one together."""
     found: dict[str, list[str]] = {}
     for path in sorted(out.rglob("*")):
         if path.is_file() and any(path.match(pattern) for pattern in PATTERNS):
@@ -63,8 +73,13 @@ def made(out: Path, only: list[str]) -> dict[str, str]:
 
 
 def content(path: Path) -> bytes:
-    """A file's bytes; of a compressed file what was compressed, which no version of zlib changes."""
+    """A file's bytes; of a compressed file what was compressed, of launches all but what the compiler decides."""
     data = path.read_bytes()
+    if path.name == LAUNCH_FILE:
+        record = json.loads(data)
+        for launch in record["launches"]:
+            launch.pop("cubins", None)
+        data = json.dumps(record, sort_keys=True).encode()
     return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
