@@ -52,7 +52,7 @@ def parts() -> list[Part]:
     """The processes, the longest first."""
     files = (f"{TESTS}/test_examples_device.py",)
     found = [Part(name, (*files, "-k", f"[{name}")) for name in sorted(EXAMPLES, key=lambda n: "layer" not in n)]
-    return [*found, Part("calls", (f"{TESTS}/test_calls_device.py",))]
+    return [*found, Part("calls", (f"{TESTS}/test_calls_device.py", f"{TESTS}/test_two_gpus.py"))]
 
 
 def run(every: list[Part], given: argparse.Namespace) -> Path:

@@ -232,7 +232,8 @@ class TorchRecorder:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph):
+        # By itself torch captures on one stream for all of a process, of the GPU that was current when it made it.
+        with torch.no_grad(), torch.cuda.graph(graph, stream=side):
             returned = [call() for call in calls]
         return graph.replay, returned
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -32,16 +32,25 @@ class Form:
         """That of a tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
-    def fits(self, value: Any) -> bool:
-        """Whether a value is such a tensor; strides of extents of 1 do not matter."""
+    def fits(self, value: Any, place: Any = None) -> bool:
+        """Whether a value is such a tensor, or one on another device; strides of extents of 1 do not matter.
+
+        Args:
+            value: Anything.
+            place: The other device; None for the form's own.
+        """
         if not isinstance(value, torch.Tensor) or value.shape != self.shape or value.dtype is not self.dtype:
             return False
-        if value.device != self.device or value.layout is not torch.strided:
+        if value.device != (self.device if place is None else place) or value.layout is not torch.strided:
             return False
         strides = value.stride()
         return strides == self.strides or all(
             n <= 1 or a == b for n, a, b in zip(self.shape, strides, self.strides, strict=True)
         )
+
+    def on(self, place: Any) -> Form:
+        """The same on another device; None for this one."""
+        return self if place is None else replace(self, device=place)
 
     def __str__(self) -> str:
         return f"{self.dtype} of {list(self.shape)}, strides {list(self.strides)}, on {self.device}"
@@ -122,6 +131,35 @@ class Plan:
         names: dict[str, Any] = {name: _meant(value) for name, value in self.names.items()}
         exec(self.source, names)
         self._function = names["forward"]
+        self._home = self._anywhere()
+        self._moved: dict[Any, tuple[Any, ...]] = {}
+
+    def _anywhere(self) -> Any:
+        """The GPU of all tensors, for which another one may stand: nothing names it. None if there is none such."""
+        forms = [*(x for x in self.leaves if isinstance(x, Form)), *(item.form for item in self.state)]
+        homes = {form.device for form in forms} | {x.device for x in self.constants if x.dim()}
+        home = next(iter(homes), None)
+        if len(homes) != 1 or home.type != "cuda" or home.type in self.source:
+            return None
+        return None if any(x.requires_grad for x in self.constants) else home
+
+    def _place(self, leaves: Sequence[Any]) -> Any:
+        """The GPU on which the function is to be computed, if it is another one than at the import; else None."""
+        if self._home is None:
+            return None
+        place = next((x.device for x in leaves if isinstance(x, torch.Tensor)), self._home)
+        return place if place != self._home and place.type == self._home.type else None
+
+    def _constants(self, place: Any) -> tuple[Any, ...]:
+        """The constants on a device; None for where they are."""
+        if place is None:
+            return self.constants
+        found = self._moved.get(place)
+        if found is None:
+            found = tuple(x.to(place) if x.dim() else x for x in self.constants)
+            if not torch.compiler.is_compiling():
+                self._moved[place] = found
+        return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         """Another one with the same constants, which nothing writes."""
@@ -149,11 +187,12 @@ class Plan:
         if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             return "automatic casts", []
         tensors: list[Any] = []
-        reason = self._unfit(leaves) or self._read(module, tensors)
+        place = self._place(leaves)
+        reason = self._unfit(leaves, place) or self._read(module, tensors, place)
         if reason:
             return reason, []
         tensors += leaves
-        tensors += self.constants
+        tensors += self._constants(place)
         if self.stops and torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors):
             return "gradients, which the module stops somewhere", []
         if self.written and not torch.compiler.is_compiling() and not self._apart(tensors):
@@ -171,16 +210,16 @@ class Plan:
         pairs = ((spans[i], spans[j]) for i in self.written if i in spans for j in spans if i != j)
         return all(a[1] <= b[0] or b[1] <= a[0] for a, b in pairs)
 
-    def _unfit(self, leaves: Sequence[Any]) -> str:
+    def _unfit(self, leaves: Sequence[Any], place: Any) -> str:
         for number, (value, wanted) in enumerate(zip(leaves, self.leaves, strict=True), 1):
             if isinstance(wanted, Form):
-                if not wanted.fits(value):
-                    return f"argument {number}: expected {wanted}, got {_said(value)}"
+                if not wanted.fits(value, place):
+                    return f"argument {number}: expected {wanted.on(place)}, got {_said(value)}"
             elif type(value) is not type(wanted) or value != wanted:
                 return f"argument {number}: expected {wanted!r}, got {_said(value)}"
         return ""
 
-    def _read(self, module: Any, tensors: list[Any]) -> str:
+    def _read(self, module: Any, tensors: list[Any], place: Any) -> str:
         """Append the parameters and buffers of a module; or why it is not what it was at the import."""
         found = [module]
         if module.training is not self.parts[0].training:
@@ -197,9 +236,9 @@ class Plan:
         for item in self.state:
             owner = found[item.part]
             value = (owner._parameters if item.parameter else owner._buffers).get(item.name)
-            if not item.form.fits(value):
+            if not item.form.fits(value, place):
                 where = f"{self.parts[item.part].path}.{item.name}".lstrip(".")
-                return f"{where}: expected {item.form}, got {_said(value)}"
+                return f"{where}: expected {item.form.on(place)}, got {_said(value)}"
             if item.same < len(tensors) and value is not tensors[item.same]:
                 return f"{self.parts[item.part].path}.{item.name}: it was tied to another parameter"
             tensors.append(value)

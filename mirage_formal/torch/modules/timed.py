@@ -90,18 +90,21 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
         return sets[seed]
 
     times: dict[Callable[..., Any], list[float]] = {ours: [], theirs: []}
-    try:
-        with torch.no_grad(), alone():
-            for _ in range(_ROUNDS):
-                for call in (ours, theirs):
-                    found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
-                    times[call].append(found.us)
-    except (RuntimeError, MirageError):  # of torch and the driver, memory that is short among them; of launches
-        return None
-    finally:
-        sets.clear()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
+    where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+    with torch.no_grad(), where or nullcontext():
+        try:
+            with alone():
+                for _ in range(_ROUNDS):
+                    for call in (ours, theirs):
+                        found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
+                        times[call].append(found.us)
+        except (RuntimeError, MirageError):  # of torch and the driver, memory that is short among them; of launches
+            return None
+        finally:
+            sets.clear()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
     return Timed(min(times[ours]), min(times[theirs]))
 
 

@@ -35,11 +35,11 @@ class Varying(Form):
     extents: tuple[Extent, ...] = ()
     order: tuple[int, ...] = ()
 
-    def fits(self, value: Any) -> bool:
-        """Whether a value is such a tensor, whatever its lengths."""
+    def fits(self, value: Any, place: Any = None) -> bool:
+        """Whether a value is such a tensor, whatever its lengths; see ``Form.fits``."""
         if not isinstance(value, torch.Tensor) or value.dtype is not self.dtype or value.dim() != len(self.extents):
             return False
-        if value.device != self.device or value.layout is not torch.strided:
+        if value.device != (self.device if place is None else place) or value.layout is not torch.strided:
             return False
         if any(isinstance(n, int) and n != m for n, m in zip(self.extents, value.shape, strict=True)):
             return False
@@ -63,8 +63,8 @@ class VaryingPlan(Plan):
     buckets: tuple[tuple[str, Buckets], ...] = ()
     without: tuple[tuple[str, frozenset[int]], ...] = ()
 
-    def _unfit(self, leaves: Sequence[Any]) -> str:
-        return super()._unfit(leaves) or self._apart_from_buckets(leaves)
+    def _unfit(self, leaves: Sequence[Any], place: Any) -> str:
+        return super()._unfit(leaves, place) or self._apart_from_buckets(leaves)
 
     def _apart_from_buckets(self, leaves: Sequence[Any]) -> str:
         known: dict[str, int] = {}

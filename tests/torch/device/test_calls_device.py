@@ -1,4 +1,4 @@
-"""Calls of operators on a real GPU: streams, memory, capture, parameters, strange inputs, two devices."""
+"""Calls of operators on a real GPU: streams, memory, capture, parameters, strange inputs."""
 
 from __future__ import annotations
 
@@ -171,16 +171,3 @@ def test_captured_with_inputs_that_change() -> None:
         graph.replay()
         torch.cuda.synchronize()
         kit.close(found, wanted)
-
-
-@on_gpu
-def test_two_gpus() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    operator, inputs, _ = given()
-    there, wanted = given("cuda:1")[1:]
-    found = operator(*there)
-    assert found.device == torch.device("cuda:1")
-    kit.close(found, wanted)
-    with pytest.raises(TensorError, match="one device"):
-        operator(inputs[0], *there[1:])
