@@ -5,6 +5,9 @@ READY := .venv/.ready
 DOCS_READY := .venv/.docs
 WORKERS ?= 2
 
+# Tests start thousands of processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup search test test-thorough test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
