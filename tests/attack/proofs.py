@@ -21,7 +21,7 @@ from tests.attack.trial import Breach
 from tests.kit.proofs.proof_edits import Proof, edited
 from tests.kit.proofs.proof_judge import Pair, accepts, kind, lines_are_true
 from tests.kit.proofs.prover_faults import CASES
-from tests.kit.proofs.written_proofs import false_proofs, true_proofs
+from tests.kit.proofs.written_proofs import false_proof, true_proofs
 
 
 def _edits(proof: Proof, count: int, rng: random.Random) -> tuple[str, Proof]:
@@ -53,7 +53,7 @@ def edited_proof(rng: random.Random, number: int = 0) -> str:
 
 def edited_false_proof(rng: random.Random, number: int = 0) -> str:
     """Edits upon edits of a proof of something false, or the proof as it is."""
-    pair, made = rng.choice(false_proofs())
+    pair, made = false_proof(rng)
     labels, proof = _edits(json.loads(made), rng.choice((0, 1, 1, 2, 3, 4)), rng)
     if accepts(pair, proof):
         raise Breach(f"{pair[0]}: {labels}")
