@@ -29,6 +29,7 @@ from tests.kit.runs.edited_runs import places, reseal, value_of, write
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.hostile import CLAIM, TEXTS, obeyed
 from tests.kit.runs.small_run import make
+from tests.kit.sampled import number
 
 HOSTILE = f"x\x1b[2K\r\n{CLAIM}\u202e\u200b[bold]"
 
@@ -63,7 +64,7 @@ def strings(root: Path) -> list[tuple[Path, tuple[object, ...]]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("check_mostly_here")
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=number(20, 60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), text=TEXTS)
 def test_no_field_of_a_record_writes_a_line_of_the_report(
     good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject, text: str
@@ -87,6 +88,7 @@ def test_no_field_of_a_record_writes_a_line_of_the_report(
     assert "Traceback" not in errors
 
 
+@pytest.mark.usefixtures("check_here")
 def test_the_device_is_said_by_the_author(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(shutil.copytree(good, tmp_path / "run"))
     for path in root.glob("kernels/*/numerics.json"):
@@ -100,6 +102,7 @@ def test_the_device_is_said_by_the_author(good: Path, tmp_path: Path, capsys: py
     assert_harmless(output)
 
 
+@pytest.mark.usefixtures("check_here")
 def test_names_of_directories_are_no_lines(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "several"
     name = f"a\n{CLAIM}\x1b[1m\udcff".encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

@@ -305,7 +305,7 @@ def test_edits_say_no_more_than_their_author_may(
 ) -> None:
     """A sample of benchmarks/fuzz_readers.py."""
     accepted = 0
-    trials = number(75, 150)
+    trials = number(30, 150)
     for trial in range(trials):
         rng = random.Random(trial)
         root = tmp_path / "run"

@@ -57,6 +57,7 @@ def candidates(runs: list[Path]) -> list[Path]:
     return sorted(path for root in runs for path in (root / "candidates").iterdir())
 
 
+@pytest.mark.usefixtures("check_mostly_here")
 def test_untouched_evidence_is_established_again(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     for root in runs:
         assert main([str(root), "--jobs", "1"]) == 0

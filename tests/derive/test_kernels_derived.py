@@ -401,6 +401,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     assert "expected unsat" in failure.value.what
 
 
+@pytest.mark.usefixtures("check_here")
 def test_conditions_of_the_running_maximum_are_kept(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     found = derive_kernels(first(runs["attention"]))
     assert found.stabilized

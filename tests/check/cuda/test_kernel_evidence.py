@@ -32,8 +32,11 @@ from tests.kit.runs.kernel_runs import first, kernel_runs
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.small_run import on_device
 from tests.kit.runs.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines
+from tests.kit.sampled import number
 
-EDITS = 80
+EDITS = number(24, 80)
+#: Kinds of files that kernels have, of which every one is changed.
+KINDS = ("kernel", "launch", "plan", "obligations", "numerics", "measure", "manifest", "stabilized")
 
 
 @pytest.fixture(scope="module")
@@ -117,17 +120,20 @@ def test_what_the_compiler_reported_is_in_the_plan(runs: dict[str, Path]) -> Non
 def test_every_changed_byte_is_caught(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Bytes of one kind of file after another, and every other time of any file."""
     rng = random.Random(1)
-    names = set()
-    for number in range(EDITS):
-        root = copy(rng.choice(sorted(runs.values())), tmp_path / "run")
-        path = rng.choice(files(root / "kernels"))
+    for turn in range(EDITS):
+        root = rng.choice(sorted(runs.values()))
+        if turn % 2 and turn // 2 % len(KINDS) == KINDS.index("stabilized"):
+            root = runs["attention"]  # which alone has one
+        root = copy(root, tmp_path / "run")
+        every = files(root / "kernels")
+        alike = [path for path in every if path.name.split(".")[0].split("-")[0] == KINDS[turn // 2 % len(KINDS)]]
+        path = rng.choice(alike if turn % 2 else every)
         flip(path, rng)
         errors = said(root, capsys)
-        assert path.parent.name in errors, f"edit {number} of {path}"
+        assert path.parent.name in errors, f"edit {turn} of {path}"
         assert "step: " in errors
-        names.add(path.name.split(".")[0].split("-")[0])
-    assert names >= {"kernel", "launch", "plan", "obligations", "numerics", "measure", "manifest", "stabilized"}
 
 
 def refused(directory: Path, expected: str) -> None:
@@ -272,6 +278,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forgeries_are_refused_after_signing_again(attention: Path, name: str) -> None:
     forge, expected = FORGERIES[name]
@@ -328,6 +335,7 @@ def test_edited_fields_of_launches_and_plans_are_caught_after_signing_again(
         pytest.fail(f"not caught: {path.name}: {key}")
 
 
+@pytest.mark.usefixtures("check_here")
 def test_kernels_belong_to_their_candidate(attention: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = sorted((attention / "kernels").iterdir())
     copy(two, one)
@@ -336,6 +344,7 @@ def test_kernels_belong_to_their_candidate(attention: Path, capsys: pytest.Captu
     assert one.name in errors
 
 
+@pytest.mark.usefixtures("check_here")
 def test_nothing_else_lies_beside_kernels(attention: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = attention / "kernels"
     (place / "notes.txt").write_text("x")
