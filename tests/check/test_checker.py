@@ -379,6 +379,7 @@ def test_a_directory_of_several_runs(runs: dict[str, Path], tmp_path: Path, caps
     assert "has not finished" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("check_here")
 def test_damage_beside_the_candidates_is_named(victim: Victim, capsys: pytest.CaptureFixture[str]) -> None:
     root = victim.run("polynomial")
     edit(root / "run.json", lambda record: record["identity"].update(seed=5))

@@ -29,6 +29,7 @@ from mirage_formal.records.fingerprint import FingerprintRecord
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from tests.kit.graphs.strategies import FIELD_KINDS, kernel_graphs
 from tests.kit.runs.known_engine import PROGRAMS, given
+from tests.kit.sampled import number
 
 P = 2147024879
 Q = 1073512439
@@ -123,7 +124,7 @@ MOVERS = (OpKind.CONCAT, OpKind.CONCAT, OpKind.CONCAT, OpKind.MATMUL, OpKind.MAT
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=number(80, 300))
 @hypothesis.given(
     kernel_graphs(max_ops=7, kinds=FIELD_KINDS, block_kinds=FIELD_KINDS)
     | kernel_graphs(
@@ -160,7 +161,7 @@ def test_fingerprints_agree_on_random_graphs() -> None:
     redrawn = 0
     plain = KINDS - EXPONENTIALS
     some = [KINDS, plain, plain - ROOTS, plain - ROOTS - {OpKind.GELU, OpKind.RELU, OpKind.SIGMOID}]
-    for graph in [graph for kinds in some for graph in graphs(kinds, 250)]:
+    for graph in [graph for kinds in some for graph in graphs(kinds, number(100, 250))]:
         result = fingerprint(graph, graph, FingerprintSettings(seed=3, rounds=2))
         record = msgspec.json.decode(msgspec.json.encode(result.record), type=FingerprintRecord)
         if isinstance(result.verdict, Probable):

@@ -87,7 +87,9 @@ UNTRUTHS: dict[str, tuple[str, Change, str]] = {
     "a unit that begins before the search": ("search.jsonl", at(0, "times", "begin", value=-0.5), ">= 0"),
     "a unit that ends in thirty years": ("search.jsonl", at(0, "times", "end", value=1e300), "<= 1000000000"),
     "a time that is a text": ("search.jsonl", at(0, "times", "end", value="late"), "Expected `float`, got `str`"),
-    "a million samples": ("search.jsonl", at(0, "times", "samples", value=[[0, 1, 0]] * 10**6), "of length <= 32"),
+    "a great many samples": (
+        "search.jsonl", at(0, "times", "samples", value=[[0, 1, 0]] * number(10**5, 10**6)), "of length <= 32"
+    ),
     "states that were not visited": ("search.jsonl", at(0, "times", "samples", value=[[0, -1, 0]]), ">= 0"),
     "a sample that is no pair": ("search.jsonl", at(0, "times", "samples", value=[[0]]), "of length 3"),
     "a level that no graph has": ("search.jsonl", at(0, "pruned_at", value={"warp": {"shape": 1}}), "Invalid enum"),
@@ -292,6 +294,7 @@ def test_a_directory_beyond_a_bound_is_not_read(root: Path, capsys: pytest.Captu
     assert "directories inside one another" in errors
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_untouched_runs_are_established(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     make(tmp_path / "run", name, kernels=0)

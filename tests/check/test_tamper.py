@@ -37,8 +37,9 @@ from tests.kit.runs.tampering import (
     sign_run,
     write_lines,
 )
+from tests.kit.sampled import number
 
-EDITS = 200
+EDITS = number(80, 200)
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +86,13 @@ def refused(root: Path, what: str) -> CheckFailed:
 @pytest.mark.usefixtures("check_mostly_here")
 def test_every_changed_byte_is_caught(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(1)
-    for number in range(EDITS):
+    for turn in range(EDITS):
         root = copy(rng.choice(runs), tmp_path / "run")
         path = rng.choice(files(root))
         flip(path, rng)
         code = main([str(root), "--jobs", "1"])
         _, errors = capsys.readouterr()
-        assert code in (1, 2), f"edit {number} of {path}"
+        assert code in (1, 2), f"edit {turn} of {path}"
         # The file itself, or one above it that no longer agrees with it.
         assert path.name in errors
         assert "step: " in errors
@@ -149,10 +150,10 @@ def test_an_edited_graph_is_never_accepted_unless_it_is_right(candidates: list[P
     """
     rng = random.Random(4)
     accepted = 0
-    for number in range(EDITS):
+    for turn in range(EDITS):
         source = rng.choice(candidates)
         root = copy(source, tmp_path / "candidate")
-        if number % 2:
+        if turn % 2:
             demote(root)
         path = root / "mugraph.json"
         record = json.loads(path.read_bytes())
@@ -199,6 +200,7 @@ def test_every_edited_place_of_a_proof_is_caught_after_signing_again(candidates:
     assert accepted < EDITS // 20
 
 
+@pytest.mark.usefixtures("check_here")
 def test_candidates_without_their_proof_are_not_of_a_run_that_asks_for_proofs(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,6 +260,7 @@ def _failure(root: Path) -> CheckFailed | None:
     return None
 
 
+@pytest.mark.usefixtures("check_here")
 def test_candidates_of_another_program_are_not_of_this_run(runs: list[Path], tmp_path: Path) -> None:
     """A candidate that is declared to be its own program passes alone, not in the run."""
     root = copy(runs[0], tmp_path / "run")
@@ -271,6 +274,7 @@ def test_candidates_of_another_program_are_not_of_this_run(runs: list[Path], tmp
     assert main([str(root), "--jobs", "1"]) == 1
 
 
+@pytest.mark.usefixtures("check_here")
 def test_two_processes_find_the_same_first_failure(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,6 +278,7 @@ def test_flipped_bytes(whole: Path, tmp_path: Path, refused: Callable[[Path], st
         assert WHOLE_FILE in refused(root)
 
 
+@pytest.mark.usefixtures("check_here")
 def test_files_of_parts(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
     """Evidence of a part that is changed and signed again is met by the part's own check."""
     record = json.loads((whole / WHOLE_FILE).read_bytes())
@@ -314,6 +315,7 @@ def test_files_that_do_not_belong(whole: Path, tmp_path: Path, refused: Callable
     assert "cannot be read" in refused(root)
 
 
+@pytest.mark.usefixtures("check_here")
 def test_what_else_a_directory_holds(whole: Path, tmp_path: Path, refused: Callable[[Path], str]) -> None:
     """Manifests decide neither what a directory is nor which files a candidate may have."""
     part = searched(json.loads((whole / WHOLE_FILE).read_bytes()))[0]

@@ -21,7 +21,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, Answers
-from mirage_formal.derive import rederive
+from mirage_formal.derive import command, rederive
 from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
@@ -31,7 +31,7 @@ from mirage_formal.kernels.program.stored import programs_of, programs_text
 from mirage_formal.logic.script import Script
 from mirage_formal.run.built.build import discharged
 from tests.kit.runs.kernel_runs import first, kernel_runs
-from tests.kit.runs.tampering import copy, edit, read_lines, sign_kernels, write_lines
+from tests.kit.runs.tampering import InProcess, copy, edit, read_lines, sign_kernels, write_lines
 
 Edit = Callable[[Path], Any]
 
@@ -227,7 +227,9 @@ def test_machine_code_that_is_not_compiled_again_is_said_to_be_the_authors(
     if made:
         other_code(directory)
     sign_sources(directory)
-    assert main([str(attention), "--jobs", "1", "--no-recompile"]) == 0
+    with monkeypatch.context() as here:
+        here.setattr(command, "Within", InProcess)
+        assert main([str(attention), "--jobs", "1", "--no-recompile"]) == 0
     output = capsys.readouterr().out
     assert ("files, not compiled again, as asked" in output) == made
     assert "byte for byte" not in output
@@ -412,6 +414,7 @@ def test_conditions_of_the_running_maximum_are_kept(runs: dict[str, Path], capsy
     assert derive_kernels(first(runs["rms_norm"])).conditions == ()
 
 
+@pytest.mark.usefixtures("check_here")
 def test_nothing_replaced_is_accepted(attention: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Signing again alone changes nothing."""
     sign_sources(first(attention))

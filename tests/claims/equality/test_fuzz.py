@@ -11,8 +11,9 @@ from mirage_formal.graph.check import faults, kernel_types
 from tests.kit.fuzz.fuzz import FuzzPair, Truth, pairs
 from tests.kit.fuzz.fuzz_faults import RIGHT, WRONG
 from tests.kit.graphs.decisions import Decision, differs
+from tests.kit.sampled import number
 
-COUNT = 6000
+COUNT = number(2500, 6000)
 
 
 @cache

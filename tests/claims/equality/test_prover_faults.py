@@ -13,10 +13,10 @@ from tests.kit.fuzz.fuzz import pairs
 from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.graphs.mutants import mutants
 from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
-from tests.kit.sampled import share
+from tests.kit.sampled import THOROUGH, number, share
 
 #: Random pairs, and as many mutants of found candidates.
-COUNT = 300
+COUNT = number(100, 300)
 Case = tuple[str, KernelGraph, KernelGraph]
 
 
@@ -24,7 +24,7 @@ Case = tuple[str, KernelGraph, KernelGraph]
 def drawn() -> list[Case]:
     """Those that float64 tells apart; a faulty prover may prove the others."""
     cases = [(x.name, x.program, x.candidate) for x in pairs(9, COUNT)]
-    cases += [(x.name, x.program, x.graph) for x in mutants(9, COUNT)]
+    cases += [(x.name, x.program, x.graph) for x in mutants(9, COUNT, every=THOROUGH)]
     return [item for item in cases if differs(*item[1:]) is Decision.DIFFERENT]
 
 
@@ -52,11 +52,11 @@ def test_no_false_proof_gets_past_the_checker(name: str) -> None:
 
 @pytest.mark.slow
 def test_no_false_proof_of_a_random_pair_or_a_mutant_gets_past_the_checker(drawn: list[Case]) -> None:
-    assert len(drawn) >= 250
+    assert len(drawn) >= 0.8 * COUNT
     plain = "outputs_not_compared"  # which proves everything
-    shares = {name: drawn if name == plain else share(drawn, 4, turn) for turn, name in enumerate(FAULTS)}
+    shares = {name: drawn if name == plain else share(drawn, 2, turn) for turn, name in enumerate(FAULTS)}
     false = Counter({name: refused(name, list(cases)) for name, cases in shares.items()})
-    assert false[plain] >= 250
+    assert false[plain] >= 0.8 * COUNT
     assert len(+false) >= 7, false
 
 

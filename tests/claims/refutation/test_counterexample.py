@@ -19,6 +19,7 @@ from mirage_formal.meaning import reference
 from mirage_formal.meaning.footprint import footprint
 from tests.kit.proofs.claims import Claim, load, pair, program
 from tests.kit.runs.effort import calls
+from tests.kit.sampled import number, share
 
 SEED = 5
 
@@ -60,14 +61,14 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
 
 @pytest.mark.slow
 def test_right_pairs_have_none() -> None:
-    for claim in load("prove"):
+    for claim in share(load("prove"), 3, 0):
         assert find(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
 
 
 def test_a_search_takes_few_trials() -> None:
     """12,000 calls at the median and 38,000 at most; benchmarks/speed.py has the time, 5 ms at the median."""
     found = []
-    for claim in load("refute"):
+    for claim in share(load("refute"), 2, 0):
         made = claim.tiny()
         found.append(calls(partial(find, *made, seed=SEED), 2_000_000))
     assert statistics.median(found) < 120_000
@@ -132,7 +133,7 @@ def test_what_every_float_type_loses_is_no_difference() -> None:
         c = g.exp(g.scale(y, 16))
         return g.sub(g.square(x + c), g.square(g.sub(x, c))) / g.scale(c, 4)
 
-    for seed in range(20):
+    for seed in range(number(6, 20)):
         assert find(*pair({"X": (3, 7), "Y": (3, 7)}, lambda g, x, y: g.scale(x, 1), candidate), seed=seed) is None
 
 
@@ -151,7 +152,7 @@ def test_a_difference_of_a_sign_in_a_large_tensor_is_found() -> None:
 @pytest.mark.slow
 def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_reference_confirms() -> None:
     """Extents of 4096 and more: what is evaluated are classes of equal elements, and the cone of one element."""
-    for claim in load("refute"):
+    for claim in share(load("refute"), 3, 0):
         left, right = claim.real()
         item = find(left, right, seed=SEED)
         assert item is not None, claim.name
@@ -161,7 +162,7 @@ def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_referenc
 
 
 def test_right_pairs_at_real_extents_have_none() -> None:
-    for claim in load("prove")[::5]:
+    for claim in share(load("prove")[::5], 2, 0):
         assert find(*claim.real(), seed=SEED, attempts=1) is None, claim.name
 
 

@@ -14,19 +14,20 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.meaning.reference import run
 from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Mutant, candidates, mutants
+from tests.kit.sampled import THOROUGH, number
 
-COUNT = 700
+COUNT = number(250, 700)
 
 
 @cache
 def _decided() -> tuple[tuple[Mutant, Decision], ...]:
-    return tuple((item, differs(item.program, item.graph)) for item in mutants(1, COUNT))
+    return tuple((item, differs(item.program, item.graph)) for item in mutants(1, COUNT, every=THOROUGH))
 
 
 @pytest.mark.slow
 def test_candidates_of_every_example_are_right() -> None:
     seen: Counter[Any] = Counter()
-    for name, program, graph in candidates():
+    for name, program, graph in candidates(every=THOROUGH):
         assert differs(program, graph) is Decision.SAME, name
         seen[name] += 1
     assert set(seen) == {*SEARCHED, *WRITTEN}
@@ -52,8 +53,8 @@ def test_float64_decides_nearly_all() -> None:
 
 
 def test_the_seed_decides() -> None:
-    assert list(mutants(3, 40)) == list(mutants(3, 40))
-    assert list(mutants(3, 40)) != list(mutants(4, 40))
+    assert list(mutants(3, 40, every=THOROUGH)) == list(mutants(3, 40, every=THOROUGH))
+    assert list(mutants(3, 40, every=THOROUGH)) != list(mutants(4, 40, every=THOROUGH))
 
 
 @pytest.mark.slow

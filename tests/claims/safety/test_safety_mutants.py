@@ -12,6 +12,7 @@ from mirage_formal.kernels.program.program import Program
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
 from tests.kit.kernels.safety_mutants import mutants
+from tests.kit.sampled import number
 
 #: Programs, how many of their mutants are tried (spread evenly), and how many at least of these are unsafe.
 TRIED: list[tuple[Callable[[], Program], int, int]] = [
@@ -38,6 +39,7 @@ def check(what: str, program: Program) -> bool:
 def test_mutants(make: Callable[[], Program], count: int, least: int) -> None:
     every = list(mutants(make()))
     assert len(every) > 2 * count
+    count, least = number(count // 2, count), number(least // 2, least)
     step = len(every) / count
     found = [check(*every[int(position * step)]) for position in range(count)]
     assert sum(found) >= least
