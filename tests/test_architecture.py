@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -36,12 +38,35 @@ def sources(root: Path = PACKAGE) -> list[Path]:
     return sorted(root.rglob("*.py"))
 
 
+class Found(NamedTuple):
+    """What tests look for in a file, at any depth: a file is parsed once."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    calls: list[ast.Call]
+    functions: list[tuple[str, ast.arguments]]
+
+
+@cache
+def found(path: Path) -> Found:
+    """Imports, calls of ``import_module``, names and parameters of functions."""
+    imports, calls, functions = Found([], [], [])
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                imports.append(node)
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
+                calls.append(node)
+            case ast.FunctionDef():
+                functions.append((node.name, node.args))
+    return Found(imports, calls, functions)
+
+
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file imports, at any depth."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in found(path).imports:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             yield node.module or ""
 
@@ -134,14 +159,10 @@ def test_folders_are_small() -> None:
 def test_own_modules_are_imported_by_statements() -> None:
     """A string that names a module is seen by no linter and no type checker."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module"
-            ):
-                (name,) = node.args
-                literal = isinstance(name, ast.Constant) and str(name.value).startswith("mirage_formal")
-                assert not literal, f"{path}:{node.lineno}"
+        for node in found(path).calls:
+            (name,) = node.args
+            literal = isinstance(name, ast.Constant) and str(name.value).startswith("mirage_formal")
+            assert not literal, f"{path}:{node.lineno}"
 
 
 def test_no_import_circles() -> None:
@@ -153,7 +174,7 @@ def test_no_import_circles() -> None:
     left = {}
     for module, path in modules.items():
         names = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in found(path).imports:
             if isinstance(node, ast.ImportFrom):
                 names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
         left[module] = {name for name in names if name in modules and name != "mirage_formal"} - {module}
@@ -165,16 +186,14 @@ def test_no_import_circles() -> None:
 
 def test_functions_have_few_parameters() -> None:
     """More than six are a value that has no name yet; commands have as many as options."""
-    found = []
+    wide = []
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and not node.name.endswith("_command"):
-                given = node.args
-                names = [
-                    a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs) if a.arg not in ("self", "cls")
-                ]
-                found += [f"{path.stem}.{node.name}"] * (len(names) > 6)
-    assert len(found) <= 1, found
+        for name, given in found(path).functions:
+            names = [
+                a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs) if a.arg not in ("self", "cls")
+            ]
+            wide += [f"{path.stem}.{name}"] * (len(names) > 6 and not name.endswith("_command"))
+    assert len(wide) <= 1, wide
 
 
 def test_code_generation_knows_no_workload() -> None:

@@ -101,11 +101,11 @@ def test_abstract_expressions_agree_on_random_graphs() -> None:
     for graph in [*graphs(KINDS, 250), *graphs(frozenset(SPECS), 250)]:
         ordered |= kinds_of(graph) & ORDERED
         mine, trace = expressions(graph), theirs(graph)
-        for number, e in enumerate(trace.tensors):
-            assert mine[f"k{number}"] is e
+        for at, e in enumerate(trace.tensors):
+            assert mine[f"k{at}"] is e
         for index, inside in trace.blocks.items():
-            for number, e in enumerate(inside):
-                assert mine[f"b{index}.{number}"] is e
+            for at, e in enumerate(inside):
+                assert mine[f"b{index}.{at}"] is e
         compared |= {str(e).split(" ")[0] for e in trace.outputs}
     assert len(compared) >= 8
     assert ordered == ORDERED

@@ -28,6 +28,7 @@ from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.meaning import reference
 from tests.kit.graphs.strategies import BLOCK_KINDS, FIELD_KINDS, KERNEL_KINDS, block_graphs, kernel_graphs, rearranged
+from tests.kit.sampled import number
 
 SEEDS = st.integers(0, 1 << 30)
 FIELD = kernel_graphs(
@@ -42,7 +43,7 @@ def tensor(name: str, *shape: int) -> Input:
 X, Y = tensor("X", 4, 4), tensor("Y", 4, 4)
 
 
-@settings(max_examples=300)
+@settings(max_examples=number(120, 300))
 @given(kernel_graphs(), SEEDS)
 def test_order_free_and_idempotent(graph: KernelGraph, seed: int) -> None:
     form = canonical(graph)
@@ -57,9 +58,9 @@ def repetitive(draw: st.DrawFn) -> KernelGraph:
     """Graphs that compute equal values again and again, the hard case of a canonical form."""
     kinds = [OpKind.EXP, OpKind.ADD, OpKind.SUB]
     ops: list[Op] = []
-    for number in range(1, 1 + draw(st.integers(2, 6))):
+    for count in range(1, 1 + draw(st.integers(2, 6))):
         kind = draw(st.sampled_from(kinds))
-        recent = st.integers(0, number - 1)
+        recent = st.integers(0, count - 1)
         ops.append(Op(kind, tuple(draw(recent) for _ in range(SPECS[kind].min_arity))))
     return KernelGraph((X,), tuple(ops), (draw(st.integers(1, len(ops))),))
 
@@ -172,7 +173,7 @@ def _changed(block: BlockGraph, random: Random) -> BlockGraph:
             return replace(block, ops=tuple(ops))
 
 
-@settings(max_examples=200)
+@settings(max_examples=number(80, 200))
 @given(FIELD.filter(lambda g: any(isinstance(op, GraphDefined) for op in g.ops)), SEEDS)
 def test_graphs_of_one_form_are_equal_functions(graph: KernelGraph, seed: int) -> None:
     """A changed block graph has another digest wherever the change shows in a value."""

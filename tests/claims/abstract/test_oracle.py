@@ -25,6 +25,7 @@ from tests.kit.proofs.expression_kit import (
     query,
     random_term,
 )
+from tests.kit.sampled import number
 
 #: For what a solver decides at once, on a machine that others use as well.
 PATIENCE_MS = 120_000
@@ -112,7 +113,7 @@ def test_no_contradiction_with_quantified_z3() -> None:
 def test_certificates_of_random_positives_are_accepted() -> None:
     rng = random.Random(11)
     accepted = 0
-    while accepted < 400:
+    while accepted < number(120, 400):
         target = random_term(rng, 4)
         oracle = NormalFormOracle([target], max_monomials=12)
         e = query(rng, target)

@@ -43,7 +43,8 @@ BITS = (16, 20, 31)
 
 @cache
 def _galois(m: int) -> Any:
-    return galois.GF(m, primitive_element=galois.primitive_root(m), verify=False)
+    """Without tables of all logarithms, which take longer to make than all that is computed with them."""
+    return galois.GF(m, primitive_element=galois.primitive_root(m), verify=False, compile="jit-calculate")
 
 
 # --- primes ---

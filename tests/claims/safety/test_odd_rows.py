@@ -12,6 +12,7 @@ from mirage_formal.claims.safety.enumerate import count
 from mirage_formal.claims.safety.radix import facts, linear, separate
 from mirage_formal.kernels.program.integers import evaluate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
+from tests.kit.sampled import number
 
 
 def add(*terms: IntExpr) -> IntExpr:
@@ -67,7 +68,7 @@ def values(index: IntExpr, guards: list[IntExpr]) -> set[int]:
 
 def test_what_is_called_apart_never_meets() -> None:
     said = guarded = 0
-    for seed in range(3000):
+    for seed in range(number(1200, 3000)):
         draw = random.Random(seed)
         row_length, width = draw.choice([3, 5, 7, 9, 11, 13, 17, 23]), draw.choice([1, 1, 2])
         (a, first), (b, second) = accesses(draw, row_length, width)
@@ -80,8 +81,8 @@ def test_what_is_called_apart_never_meets() -> None:
         guarded += not separate(x, y, width)
         mine, theirs = values(a, first), values(b, second)
         assert all(abs(i - j) >= width for i in mine for j in theirs), seed
-    assert said > 100
-    assert guarded > 50
+    assert said > number(40, 100)
+    assert guarded > number(20, 50)
 
 
 @pytest.mark.parametrize("most", [24, 60, 150])

@@ -24,6 +24,7 @@ from mirage_formal.kernels.program.integers import (
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from tests.kit.kernels.safety_programs import add, both, div, equal, expr, less, mod, mul, sub, tid, xor
+from tests.kit.sampled import number
 
 SIZES = {"tid": 8, "k": 3, "i": 5}
 
@@ -167,7 +168,7 @@ def test_an_expression_that_is_reduced_keeps_its_values(e: IntExpr, guard: IntEx
             assert evaluate(found, at) == evaluate(e, at)
 
 
-@settings(max_examples=500)
+@settings(max_examples=number(200, 500))
 @given(
     EXPRESSIONS | COUNTERS,
     EXPRESSIONS | COUNTERS,

@@ -32,6 +32,7 @@ from mirage_formal.kernels.program.program import (
 )
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.safety_programs import HALF, SINGLE, add, equal, less, mod, mul, tid
+from tests.kit.sampled import number
 
 THREADS, SLOTS, CHUNK = 32, 3, 8
 SLOT = THREADS * CHUNK
@@ -109,7 +110,7 @@ def program(body: tuple[Stmt, ...], *, first: bool = True) -> Program:
 
 
 @pytest.mark.slow
-@settings(max_examples=250)
+@settings(max_examples=number(100, 250))
 @given(bodies(2, ()), st.booleans())
 def test_safe_exactly_where_nothing_goes_wrong(body: tuple[Stmt, ...], first: bool) -> None:
     tried = program(body, first=first)
