@@ -256,8 +256,7 @@ def test_links_are_refused(victim: Victim) -> None:
     root = victim.candidate("rms_norm")
     path = sorted((root / "proof").iterdir())[0]
     outside = root.parent / "outside.smt2"
-    path.rename(outside)
-    path.symlink_to(outside)
+    path.symlink_to(path.rename(outside))
     assert failure(root).corrupt
 
 

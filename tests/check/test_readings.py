@@ -168,8 +168,9 @@ def test_fingerprints_agree_on_random_graphs() -> None:
             check_fingerprint(graph, graph, record)
             seen[record.lax] = seen.get(record.lax, 0) + 1
             redrawn += any(draw.redraws for draw in record.draws)
-    assert all(seen.get(lax, 0) >= 5 for lax in ("linear", "division", "exponential", "root", "opaque")), seen
-    assert redrawn >= 5
+    least = number(2, 5)
+    assert all(seen.get(lax, 0) >= least for lax in ("linear", "division", "exponential", "root", "opaque")), seen
+    assert redrawn >= least
 
 
 def test_graphs_without_a_picture_are_refused_by_both() -> None:

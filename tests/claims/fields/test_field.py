@@ -43,8 +43,9 @@ BITS = (16, 20, 31)
 
 @cache
 def _galois(m: int) -> Any:
-    """Without tables of all logarithms, which take longer to make than all that is computed with them."""
-    return galois.GF(m, primitive_element=galois.primitive_root(m), verify=False, compile="jit-calculate")
+    """Of a large field without tables of all logarithms, which take longest to make."""
+    way = "jit-lookup" if m < 1 << 17 else "jit-calculate"
+    return galois.GF(m, primitive_element=galois.primitive_root(m), verify=False, compile=way)
 
 
 # --- primes ---
