@@ -34,7 +34,7 @@ H200 = load_target("h200")
 #: However slow a form is estimated to be.
 ANY = 1e9
 #: A round number of each kind of kernel.
-SEEDS = range(number(16, 24))
+SEEDS = range(24)
 Make = Callable[[random.Random], KernelGraph]
 
 
