@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from mirage_formal.run.tuned.bench import Bench, Limits, Tuned
 from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.plans import Place, TuningPlan, read_plan
+from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, read_plan
 from mirage_formal.run.tuned.prepare import PRELOAD
 from mirage_formal.run.tuned.tune import tune
 from mirage_formal.workers.pool import Pool
@@ -59,6 +61,14 @@ def tuned(run: Path, place: Place, device: Table | str | None, limits: Limits | 
 def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
     """The finalists: name, form and time."""
     return [(row.name, row.form, row.us) for row in found.rows]
+
+
+def shorter(place: Place, candidates: Callable[[CandidatePlan], bool], schedules: int | None = None) -> None:
+    """Leave some candidates in the plan of a place, and the first schedules of each kernel: less is to be made."""
+    plan = plan_in(place.root)
+    pieces = tuple(msgspec.structs.replace(one, variants=one.variants[:schedules]) for one in plan.pieces)
+    left = tuple(one for one in plan.candidates if candidates(one))
+    place.keep_plan(msgspec.structs.replace(plan, candidates=left, pieces=pieces))
 
 
 def plan_in(place: Path) -> TuningPlan:

@@ -30,7 +30,7 @@ from mirage_formal.run.tuned.tune import NoTimes, on_device
 from mirage_formal.workers.dispatch import Done
 from tests.kit.runs import small_run, tampering
 from tests.kit.runs.known_engine import PROGRAMS
-from tests.kit.tuned.table import KERNELS, Table, last_is_best, plan_in, tuned
+from tests.kit.tuned.table import KERNELS, Table, last_is_best, plan_in, shorter, tuned
 
 
 def every(place: Path, most: int = KERNELS) -> int:
@@ -96,6 +96,7 @@ def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], 
         return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in every}
 
     there, here = Place(tmp_path / "there"), Place(tmp_path / "here")
+    shutil.copytree(made[1], there.root, dirs_exist_ok=True)
     first = tuned(made[0], there, Table(last_is_best))
     chosen = files(first.rows)
     here.keep_times("Test", list(there.times("Test").values()))
@@ -177,6 +178,7 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place, device = Place(tmp_path / "place"), Table(last_is_best)
+    shorter(place, lambda one: True, 1)  # which schedules there are is not asked here
     tuned(made[0], place, device)
     victim = next(key for key in sorted(place.times("Test")) if place.prepared(key) is not None)  # no whole candidate
     one = place.prepared(victim)
@@ -217,6 +219,7 @@ def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Pa
     place = Place(tmp_path / "place")
     with pytest.raises(MirageError, match="expected times of Test, got those of: none"):
         tuned(made[0], place, "Test")
+    shorter(place, lambda one: True, 2)  # kernels are made until none is left
     with pytest.raises(MirageError, match="expected a candidate whose kernels were all timed, got none"):
         tuned(made[0], place, Table(lambda plan, job: "it hung"))
 
@@ -361,7 +364,7 @@ def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path],
 
     if len(forms) == 1:
         pytest.skip("the candidate has one form")
-    found = tuned(made[0], place, Wholes(last_is_best), Limits(99, 1))
+    found = tuned(made[0], place, Wholes(last_is_best), Limits(KERNELS, 1))
     row = next(row for row in found.rows if row.name == marked.name)
     assert (row.form, row.us) == (marked.form, 3.0)
     # The other form is moved to the run as it was measured; with launches that overlap more it is as fast: left aside.
@@ -383,7 +386,7 @@ def test_launches_overlap_where_the_whole_is_faster_so(made: tuple[Path, Path], 
             early.append([one.early for one in plans.kernels])
             return 9.0 - len(early[-1]) - (0.5 if any(early[-1]) is faster else 0.0)  # more kernels are faster
 
-    found = tuned(tmp_path / "run", Place(tmp_path / "place"), Early(last_is_best), Limits(99, 2))
+    found = tuned(tmp_path / "run", Place(tmp_path / "place"), Early(last_is_best), Limits(KERNELS, 2))
     best = found.rows[0]
     kernels = tmp_path / "run" / "kernels" / best.name
     plans = msgspec.json.decode((kernels / "plan.json").read_bytes(), type=PlanRecord).kernels

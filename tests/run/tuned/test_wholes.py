@@ -18,13 +18,17 @@ from mirage_formal.run.tuned.bench import Limits
 from mirage_formal.run.tuned.choose import Composed, whole_key
 from mirage_formal.run.tuned.plans import Place
 from tests.kit.runs import small_run
-from tests.kit.tuned.table import Table, answers, last_is_best, plan_in, tuned
+from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
 
 
 def flags(directory: Path) -> tuple[bool, ...]:
     """Of each kernel of a candidate, whether it is early."""
     plans = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord)
     return tuple(one.early for one in plans.kernels)
+
+
+#: These tests ask which launches of a candidate are early, not which schedule a kernel has.
+FEW = Limits(KERNELS, 2)
 
 
 class Wholes(Table):
@@ -52,17 +56,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def made(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tuning directory of the run, with its first kernels: there is at least one for each place in a candidate."""
+    place = tmp_path_factory.mktemp("wholes") / "place"
+    assert tuned(run, Place(place), None, FEW).left
+    return place
+
+
 @pytest.mark.slow
-def test_times_of_wholes_choose_the_same_elsewhere(run: Path, tmp_path: Path) -> None:
+def test_times_of_wholes_choose_the_same_elsewhere(run: Path, made: Path, tmp_path: Path) -> None:
     """Without the GPU the same finalists come first, with the same kernels early, from the file of times alone."""
     for name in ("here", "there", "without"):
         shutil.copytree(run, tmp_path / name)
+    shutil.copytree(made, tmp_path / "place-here")
     here, there, without = (Place(tmp_path / f"place-{name}") for name in ("here", "there", "without"))
-    found = tuned(tmp_path / "here", here, Wholes(early_ones), Limits(99, 2))
+    found = tuned(tmp_path / "here", here, Wholes(early_ones), FEW)
     best = found.rows[0].name
     assert any(flags(tmp_path / "here" / "kernels" / best))
     shutil.copy(here.times_path("Test"), there.times_path("Test"))
-    again = tuned(tmp_path / "there", there, "Test", Limits(99, 2))
+    again = tuned(tmp_path / "there", there, "Test", FEW)
     assert again.left
     assert answers(again) == answers(found)
     assert list(again.built) == list(found.built)
@@ -77,7 +90,7 @@ def test_times_of_wholes_choose_the_same_elsewhere(run: Path, tmp_path: Path) ->
     kernels = [line for line in lines if any(key in line for key in keys)]
     assert len(kernels) < len(lines)
     without.times_path("Test").write_bytes(b"".join(kernels))
-    alone = tuned(tmp_path / "without", without, "Test", Limits(99, 2))
+    alone = tuned(tmp_path / "without", without, "Test", FEW)
     assert {row.us for row in alone.rows} == {None}, "no whole is known"
     assert not any(any(flags(tmp_path / "without" / "kernels" / name)) for name in alone.built)
 
@@ -96,12 +109,20 @@ class Roomy(Table):
 
 
 @pytest.mark.slow
-def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path, tmp_path: Path) -> None:
-    """A shallower pipeline than is best alone, beside an early launch; elsewhere the same, from the times alone."""
+def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path, made: Path, tmp_path: Path) -> None:
+    """A shallower pipeline than is best alone, beside an early launch; elsewhere the same, from the times alone.
+
+    With only the candidate whose first kernel has schedules of several depths, beside the operators one by one, few
+    kernels are needed until there is a shallow one.
+    """
     for name in ("here", "there"):
         shutil.copytree(run, tmp_path / name)
+        shutil.copytree(made, tmp_path / f"place-{name}")
+        plan = plan_in(made)
+        deep = next(one for one in plan.candidates if len(one.pieces) == 2 and not one.form)
+        shorter(Place(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
     here, there = (Place(tmp_path / f"place-{name}") for name in ("here", "there"))
-    found = tuned(tmp_path / "here", here, Roomy(), Limits(180, 2))
+    found = tuned(tmp_path / "here", here, Roomy(), Limits(40, 2))
     best = found.rows[0]
     assert best.us == 5.0
     kernels = tmp_path / "here" / "kernels" / best.name
@@ -109,40 +130,40 @@ def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path,
     assert first.loop is not None
     assert (first.loop.stages, first.early) == (1, True)
     shutil.copy(here.times_path("Test"), there.times_path("Test"))
-    again = tuned(tmp_path / "there", there, "Test", Limits(180, 2))
+    again = tuned(tmp_path / "there", there, "Test", Limits(40, 2))
     assert answers(again) == answers(found)
     other = tmp_path / "there" / "kernels" / best.name
     assert (other / "plan.json").read_bytes() == (kernels / "plan.json").read_bytes()
 
 
 @pytest.mark.slow
-def test_what_is_known_to_be_slower_is_not_built_again(run: Path, tmp_path: Path) -> None:
+def test_what_is_known_to_be_slower_is_not_built_again(run: Path, made: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(made, tmp_path / "place")
     place = Place(tmp_path / "place")
     first, second = Wholes(early_ones), Wholes(early_ones)
-    found = tuned(tmp_path / "run", place, first, Limits(99, 2))
-    again = tuned(tmp_path / "run", place, second, Limits(99, 2))
+    found = tuned(tmp_path / "run", place, first, FEW)
+    again = tuned(tmp_path / "run", place, second, FEW)
     assert answers(again) == answers(found)
     assert set(second.asked) < set(first.asked)
     assert len([one for one in second.asked if any(one[1])]) == 2, "all, then all but the first: each is faster"
 
 
 @pytest.mark.slow
-def test_another_driver_measures_anew(run: Path, tmp_path: Path) -> None:
+def test_another_driver_measures_anew(run: Path, made: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(made, tmp_path / "place")
     place = Place(tmp_path / "place")
     slower, faster = Wholes(lambda early: 9.0 - len(early) + 0.5 * any(early)), Wholes(early_ones)
     faster.machine = msgspec.structs.replace(faster.machine, driver=2)
-    tuned(tmp_path / "run", place, slower, Limits(99, 2))
-    found = tuned(tmp_path / "run", place, faster, Limits(99, 2))
+    tuned(tmp_path / "run", place, slower, FEW)
+    found = tuned(tmp_path / "run", place, faster, FEW)
     assert any(any(early) for _, early in slower.asked)
     assert any(flags(tmp_path / "run" / "kernels" / found.rows[0].name))
 
 
-def test_a_whole_is_its_form_kernels_and_early_ones(run: Path, tmp_path: Path) -> None:
-    place = Place(tmp_path / "place")
-    assert tuned(run, place, None).left
-    plan = plan_in(place.root)
+def test_a_whole_is_its_form_kernels_and_early_ones(made: Path) -> None:
+    plan = plan_in(made)
     at = next(at for at, one in enumerate(plan.candidates) if len(one.pieces) > 1)
     other = next(number for number, one in enumerate(plan.candidates) if one.pieces != plan.candidates[at].pieces)
     zeros = (0,) * len(plan.candidates[at].pieces)
