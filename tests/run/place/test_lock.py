@@ -20,6 +20,7 @@ from mirage_formal.errors import RunError
 from mirage_formal.run.place import lock as module
 from mirage_formal.run.place.lock import LockWarning, writing
 from tests.kit.paths import REPOSITORY
+from tests.kit.sampled import number
 
 PROGRAM = """
 import mirage_formal as mf
@@ -188,7 +189,7 @@ def race(root: Path) -> None:
 
 @pytest.mark.slow
 def test_of_two_searches_into_one_directory_one_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(int(os.environ.get("MIRAGE_RACES", "3"))):
-        (tmp_path / str(number)).mkdir()
-        race(tmp_path / str(number) / "run")
+    for at in range(int(os.environ.get("MIRAGE_RACES", number(1, 3)))):
+        (tmp_path / str(at)).mkdir()
+        race(tmp_path / str(at) / "run")
     capsys.readouterr()
