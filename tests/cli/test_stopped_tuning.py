@@ -21,6 +21,7 @@ from mirage_formal.run.tuned import timing
 from tests.kit.fake_gpu import FakeGpu
 from tests.kit.runs import small_run
 from tests.kit.runs.commands import Command
+from tests.kit.sampled import THOROUGH
 
 TUNE = "tune run --place place --kernels 2 --finalists 1 --arch sm_80 --workers 1"
 GPU_TUNE = "gpu tune run --place place"
@@ -87,7 +88,7 @@ CASES = [
     pytest.param(line, at, number, id=f"{line.partition(' run')[0]}-{phase}-{number.name}")
     for line, (phases, _) in PHASES.items()
     for at, phase in enumerate(phases)
-    for number in NUMBERS
+    for number in (NUMBERS if THOROUGH else NUMBERS[at % 2 :][:1])  # by turns
 ]
 
 

@@ -165,7 +165,7 @@ def test_failed_programs_are_written_with_their_texts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_program_through_all_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--only", "long_matvec", "--out", str(tmp_path), "--time-limit", "10", "--check", "--build", "--emulate"]
+    options = ["--only", "long_matvec", "--out", str(tmp_path), "--time-limit", "3", "--check", "--build", "--emulate"]
     monkeypatch.setattr(sys, "argv", ["corpus", *options])
     assert corpus.main() == 0
     rows = Ledger(tmp_path / "results.jsonl").rows

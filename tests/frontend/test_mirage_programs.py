@@ -93,7 +93,7 @@ def test_torch_tensors(name: str) -> None:
 
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", but(CASES, "normalised attention", "linear attention"))
+@pytest.mark.parametrize("name", but(CASES, "normalised attention", "linear attention", "group-query attention"))
 def test_a_program_is_searched_and_its_result_is_called(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_script_runs_with_the_import_changed(name: str, tmp_path: Path, monkey
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    share([name for name, one in SCRIPTS.items() if one.searches and not one.stops and name not in SEARCHED], 2, 0),
+    share([name for name, one in SCRIPTS.items() if one.searches and not one.stops and name not in SEARCHED], 4, 0),
 )
 def test_a_script_runs_with_its_searches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -47,6 +47,7 @@ def workers() -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.is_file() else []
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("engine", ["exhaustive", "guided"])
 def test_engines_find_the_same_however_they_run(engine: str, tmp_path: Path) -> None:
     two = search(engine, tmp_path / "two")

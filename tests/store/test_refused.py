@@ -20,14 +20,14 @@ from mirage_formal.run.kept.recall import StoreWarning
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.whole import answer
 from mirage_formal.run.whole.whole import WholeReport
+from tests.kit import sampled
 from tests.kit.runs.tampering import files
-from tests.kit.sampled import number
 from tests.kit.stored.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
 
 #: Edits of each kind of file of a run, and of a whole program: the last three of them are those that flip no bit.
-EDITS, WHOLE_EDITS = number(7, 17), number(4, 5)
+EDITS, WHOLE_EDITS = sampled.number(7, 17), sampled.number(4, 5)
 #: How many refusals that is, at least.
-REFUSALS = number(100, 200)
+REFUSALS = sampled.number(100, 200)
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,7 @@ def found(report: Report) -> list[tuple[str, float]]:
 # The same as one process
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.parametrize("engine", ["FakeEngine", "exhaustive", "guided"])
 def test_two_dask_workers_find_what_one_process_finds(two: Cluster, tmp_path: Path, engine: str) -> None:
     chosen = settings(engine=engine, keep=6, max_kernel_ops=1, max_block_ops=3)

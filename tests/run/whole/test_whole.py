@@ -141,6 +141,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) -> None:
     out = tmp_path / "layers"
@@ -198,6 +199,7 @@ class Broken(Pool):
         return super().run(function, tasks, **limits)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_a_part_of_which_a_unit_failed_is_searched_again_on_resume(tmp_path: Path) -> None:
     with Broken(6) as broken:
@@ -255,6 +257,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
     agree(graph.freeze(), report.result.graph)
 
 
+@pytest.mark.usefixtures("check_here")
 def test_without_time_the_operators_stay(tmp_path: Path) -> None:
     out = tmp_path / "layers"
     found = run_whole(layers(), Settings(**TINY, time_limit_s=1e-9), out, name="layers")
@@ -288,6 +291,7 @@ def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
         run_whole(layers(), Settings(**TINY), tmp_path / "file")
 
 
+@pytest.mark.usefixtures("check_here")
 def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
     graph = mf.new_kernel_graph()
     x = graph.new_input(dims=(4, 8), name="X")
@@ -303,6 +307,7 @@ def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Path) -> None:
     """One kernel for both products would compute the hidden layer again in every block."""
@@ -388,6 +393,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert check([str(tmp_path / "run"), "--jobs", "1"]) == 0
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_a_small_decoder_layer_from_end_to_end(tmp_path: Path) -> None:
     """The example's layer at reduced sizes: proved, as float64 says, and right on the emulator."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,7 +35,9 @@ from mirage_formal.search.united.union import Piece, turned, united
 from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
 
 
+@cache
 def found(program: KernelGraph, space: SearchSpace | None = None) -> UnitResult:
+    """What is found; a function of these arguments (``test_the_same_is_found_again``)."""
     engine, options = UnitedEngine(), SearchOptions()
     (unit,) = engine.units(program, space or load_space("mlp"), options)
     return engine.run(program, space or load_space("mlp"), options, unit)
@@ -118,12 +121,12 @@ def test_equal_loads_and_operators_are_there_once() -> None:
 
 
 def test_the_same_is_found_again() -> None:
-    first, second = (tuple(c.graph for c in found(projections()).candidates) for _ in range(2))
+    first, second = (tuple(c.graph for c in search(projections()).candidates) for search in (found, found.__wrapped__))
     assert first == second
 
 
 def test_no_union_is_beyond_the_limit() -> None:
-    program, space = projections((256, 256, 256)), load_space("mlp")
+    program, space = projections((128, 128, 128)), load_space("mlp")
     sizes = []
     for bytes_ in (space.shared_bytes, 4096):
         limited = replace(space, shared_bytes=bytes_)
