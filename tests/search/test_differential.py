@@ -45,6 +45,9 @@ ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
 BOTH: dict[str, Any] = {"griddims": [(1, 1, 1), (2, 1, 1)]}
 #: Of the largest comparisons, one grid; empty: those of the space.
 GRIDS: dict[str, Any] = {} if THOROUGH else {"griddims": [(2, 1, 1)]}
+#: Every input is dealt to the blocks along its first dim; no input is read in a loop.
+DEALT: dict[str, Any] = {} if THOROUGH else {"imaps": [(0, -1, -1)]}
+WHOLE_INPUTS: dict[str, Any] = {} if THOROUGH else {"fmaps": [-1]}
 NARROW: dict[str, Any] = {"griddims": [(2, 1, 1)], "imaps": ROWS_AND_COLUMNS, "fmaps": [-1]}
 #: What products, sums and norms need.
 SUMS = (K.MATMUL, K.MUL, K.DIV, K.SUM, K.ACCUM_SUM, K.ACCUM_SUM_LAST)
@@ -68,7 +71,7 @@ EXAMPLES: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace], 
     "attention": (lambda: attention(q=2, d=4, k=6), lambda: few(tiny(), *SUMS, K.EXP), 10),
     "decode": (
         lambda: attention(2, q=1, d=2, k=4),
-        lambda: tiny(griddims=[(2, 1, 1)], fmaps=[-1, 1, 2], **({} if THOROUGH else {"imaps": [(0, -1, -1)]})),
+        lambda: tiny(griddims=[(2, 1, 1)], fmaps=[-1, 1, 2], **DEALT),
         3,
     ),
     "qknorm": (
@@ -109,7 +112,7 @@ TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace
     ),
     "matmul": (
         lambda: matmul(2, 4, 6),
-        lambda: tiny(kernels=2, defined=2, max_block_ops=3, **GRIDS, **({} if THOROUGH else {"fmaps": [-1]})),
+        lambda: tiny(kernels=2, defined=2, max_block_ops=3, **GRIDS, **WHOLE_INPUTS),
     ),
     "rmsnorm": (
         lambda: rmsnorm(2, 4, 6),

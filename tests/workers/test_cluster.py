@@ -74,6 +74,13 @@ def two() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Cluster]:
+    """The same, and what takes twice as long as is usual is computed again elsewhere."""
+    with Cluster("local:2", PRELOAD, slow_factor=2, slow_after_s=1.0) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def given() -> Iterator[KernelGraph]:
     graph = program(fresh_name())
@@ -195,22 +202,21 @@ def test_ctrl_c_keeps_what_was_found(two: Cluster, given: KernelGraph, tmp_path:
 # Stragglers
 
 
-def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(tmp_path: Path) -> None:
+def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(hurried: Cluster, tmp_path: Path) -> None:
     path = str(tmp_path / "a")
-    with Cluster("local:2", slow_factor=2, slow_after_s=0.5) as cluster:
-        list(cluster.run(identity, range(4), limit_s=60))  # so that no start of a process counts as a task's time
-        outcomes = [o for o in cluster.run(hang_first, ["", "", "", path], limit_s=500) if o is not None]
-        slow = [o for o in outcomes if isinstance(o, Slow)]
-        assert slow[-1].again
-        assert {o.index for o in slow} == {3}
-        assert len(slow) <= 2
-        done = {o.index: o for o in outcomes if isinstance(o, Done)}
-        assert (done[3].value, done[3].attempts) == (path, 2)
-        assert gone([int(Path(path).read_text())])  # the slow one is not left behind
-        assert [o.value for o in cluster.run(identity, [7], limit_s=60) if isinstance(o, Done)] == [7]
+    list(hurried.run(identity, range(4), limit_s=60))  # so that no start of a process counts as a task's time
+    outcomes = [o for o in hurried.run(hang_first, ["", "", "", path], limit_s=500) if o is not None]
+    slow = [o for o in outcomes if isinstance(o, Slow)]
+    assert slow[-1].again
+    assert {o.index for o in slow} == {3}
+    assert len(slow) <= 2
+    done = {o.index: o for o in outcomes if isinstance(o, Done)}
+    assert (done[3].value, done[3].attempts) == (path, 2)
+    assert gone([int(Path(path).read_text())])  # the slow one is not left behind
+    assert [o.value for o in hurried.run(identity, [7], limit_s=60) if isinstance(o, Done)] == [7]
 
 
-def test_a_straggling_unit_is_shown_with_its_label(given: KernelGraph, tmp_path: Path) -> None:
+def test_a_straggling_unit_is_shown_with_its_label(hurried: Cluster, given: KernelGraph, tmp_path: Path) -> None:
     seen: list[str] = []
 
     def watch(progress: Progress) -> None:
@@ -218,8 +224,7 @@ def test_a_straggling_unit_is_shown_with_its_label(given: KernelGraph, tmp_path:
         if progress.remark.startswith("slow: unit 5") and progress.remark.endswith("as well"):
             (shared(given) / "go").touch()
 
-    with Cluster("local:2", PRELOAD, slow_factor=2, slow_after_s=1.0) as cluster:
-        report = run(given, settings("Straggling"), tmp_path / "run", executor=cluster, watch=watch)
+    report = run(given, settings("Straggling"), tmp_path / "run", executor=hurried, watch=watch)
     assert any(text.startswith("slow: unit 5 (unit 5): ") and "others" in text for text in report.remarks)
     assert any(text in notes(report) for text in report.remarks)
     assert report.remarks[-1] in seen

@@ -203,6 +203,7 @@ def test_running_a_run(device: Any, results: list[Any], capsys: pytest.CaptureFi
     assert load(directory).digest == results[0].digest
 
 
+@pytest.mark.usefixtures("check_here")
 def test_what_a_device_said_is_checked(
     device: Any, results: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
