@@ -22,6 +22,7 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan
 from tests.kit.kernels.example_kernels import checked
+from tests.kit.sampled import number
 
 H200 = load_target("h200")
 
@@ -139,5 +140,5 @@ def test_certificates_of_concatenations_that_are_read_at_longer_extents(tmp_path
     assert report.summary.rejected == ()
     longer = [result for result in report.results if any(48 in t.shape for t in kernel_types(result.graph))]
     assert longer
-    for result in longer:
+    for result in longer[: number(4, 100)]:
         assert check_candidate(result.directory).verdict == "equivalent"

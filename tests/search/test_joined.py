@@ -158,6 +158,7 @@ def test_what_other_operators_read_is_stored() -> None:
     assert absorbed(whole) == whole
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", but(["rotated", "appended"], "appended"))
 def test_the_whole_program_is_found_and_check_accepts_it(tmp_path: Path, name: str) -> None:

@@ -108,11 +108,12 @@ def test_only_the_maximum_that_matters_is_left() -> None:
     assert (maxima(given), maxima(sought(given).whole)) == (2, 1)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_a_program_with_its_maximum_has_fused_candidates_that_check_accepts(tmp_path: Path) -> None:
     graph = mf.new_kernel_graph()
     graph.mark_output(softmax(graph, graph.new_input((16, 32)))[0])
-    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1)[0]
+    best = mf.superoptimize(graph, out=tmp_path / "run", workers=1, keep=2)[0]
     assert isinstance(best.verdict, Equivalent)
     assert [type(op) for op in best.graph.ops] == [GraphDefined]
     assert check([str(tmp_path / "run")]) == 0

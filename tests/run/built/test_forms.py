@@ -188,6 +188,7 @@ def test_their_evidence_lies_beside_the_kernels_and_is_checked(tmp_path: Path) -
         check_kernels(tmp_path / "kernels")
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_the_command_builds_the_form_with_the_best_estimate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

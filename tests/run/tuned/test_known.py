@@ -20,7 +20,7 @@ from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
 
 OTHER = "1" * 64
-LIMITS = Limits(KERNELS, 2)
+LIMITS = Limits(KERNELS, 1)
 
 
 @pytest.fixture(scope="module")
