@@ -20,7 +20,6 @@ from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, In
 from mirage_formal.run.built.build import ARCHS
 from mirage_formal.run.built.values import Built
 from tests.kit.kernels import example_kernels as kit
-from tests.kit.sampled import but
 from tests.kit.torch.copies import copies
 
 COMPILED = ARCHS if nvrtc.available() else ()
@@ -33,8 +32,7 @@ def spills(made: Built) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-#: Attention takes longest, and is there with one query and with norms.
-@pytest.mark.parametrize("name", but(kit.EXAMPLES, "attn"))
+@pytest.mark.parametrize("name", list(kit.EXAMPLES))
 def test_what_a_search_finds_runs_within_tolerance(name: str) -> None:
     """At reduced extents: the best candidates, and the best of every other number of kernels, at all three scales."""
     program = kit.reduced(name)

@@ -51,7 +51,7 @@ def test_no_edit_of_a_proof_is_accepted_that_changes_what_it_says(size: str) -> 
                 assert size == "small", (pair[0], label)
                 assert lines_are_true(pair, new), (pair[0], label)
     assert sum(kinds.values()) < EDITS // 50
-    assert kinds["other lines"] <= EDITS // 500
+    assert kinds["other lines"] < max(2, EDITS // 500)
     assert len(labels) >= 35
 
 
