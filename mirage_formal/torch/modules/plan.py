@@ -138,17 +138,17 @@ class Plan:
         """The GPU of all tensors, for which another one may stand: nothing names it. None if there is none such."""
         forms = [*(x for x in self.leaves if isinstance(x, Form)), *(item.form for item in self.state)]
         homes = {form.device for form in forms} | {x.device for x in self.constants if x.dim()}
-        home = next(iter(homes), None)
-        if len(homes) != 1 or home.type != "cuda" or home.type in self.source:
+        if len(homes) != 1 or any(x.requires_grad for x in self.constants):
             return None
-        return None if any(x.requires_grad for x in self.constants) else home
+        (home,) = homes
+        return home if home.type == "cuda" and home.type not in self.source else None
 
     def _place(self, leaves: Sequence[Any]) -> Any:
         """The GPU on which the function is to be computed, if it is another one than at the import; else None."""
-        if self._home is None:
-            return None
-        place = next((x.device for x in leaves if isinstance(x, torch.Tensor)), self._home)
-        return place if place != self._home and place.type == self._home.type else None
+        for x in leaves if self._home is not None else ():
+            if isinstance(x, torch.Tensor):
+                return x.device if x.device != self._home and x.device.type == self._home.type else None
+        return None
 
     def _constants(self, place: Any) -> tuple[Any, ...]:
         """The constants on a device; None for where they are."""

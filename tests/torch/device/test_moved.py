@@ -20,7 +20,7 @@ FAKE = FakeTensorMode()
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
-class Scaled(torch.nn.Module):
+class Scaled(torch.nn.Module):  # type: ignore[misc]
     """A product and what follows, with a parameter, a buffer and a constant."""
 
     def __init__(self) -> None:

@@ -146,6 +146,18 @@ def test_captured_on_the_other() -> None:
         kit.close(found, wanted)
 
 
+@pytest.mark.parametrize("device", GPUS)
+def test_a_moved_module_is_one_graph_of_dynamo(device: str) -> None:
+    optimized, args, wanted = given(device)
+    moved = copy.deepcopy(optimized).to(device)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        kit.close(torch.compile(moved, backend="aot_eager", fullgraph=True)(*args), wanted)
+        (operator, *_) = operators(optimized)
+        exported = torch.export.export(moved, args)
+    assert operator.overload in {node.target for node in exported.graph.nodes}
+
+
 @pytest.mark.parametrize("compare", [False, True])
 def test_compiled_by_the_backend_on_the_other(compare: bool) -> None:
     """What is measured there is measured on the GPU that its tensors are on."""
