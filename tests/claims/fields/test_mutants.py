@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 
@@ -68,13 +67,20 @@ def _judged(name: str) -> list[tuple[str, KernelGraph, Decision]]:
             found.append((label, mutant, differs(program, mutant)))
         except GraphError:
             continue
-    # One of so many of these has changes of all kinds.
-    return sorted(found, key=lambda item: item[0])
+    return found
 
 
-def _met(bits: int, name: str) -> Sequence[tuple[str, KernelGraph, Decision]]:
-    """The smaller primes, which tell less apart, meet more of them. Others: ``test_most_wrong_graphs...``."""
-    return share(_judged(name), 5 if bits == 20 else 8, 0)
+def _met(bits: int, name: str) -> list[tuple[str, KernelGraph, Decision]]:
+    """A share of a case's mutants, and the first wrong one of each kind that is named.
+
+    The smaller primes, which tell less apart, meet more of them. Others: ``test_most_wrong_graphs...``.
+    """
+    judged = _judged(name)
+    wrong: dict[str, tuple[str, KernelGraph, Decision]] = {}
+    for mutant in judged:
+        if mutant[2] is Decision.DIFFERENT:
+            wrong.setdefault(mutant[0], mutant)
+    return [*share(judged, 5 if bits == 20 else 8, 0), *(wrong[label] for label in NAMED if label in wrong)]
 
 
 @pytest.mark.slow
