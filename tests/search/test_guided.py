@@ -118,6 +118,23 @@ def test_switching_a_sharing_or_filter_off_changes_no_candidate(name: str, off: 
     assert _search(program, space, best=None, off=frozenset({off})).keys() == on.keys()
 
 
+@pytest.mark.parametrize("off", [("share",), ("filter",), ("share", "filter")], ids="+".join)
+@pytest.mark.parametrize("listed", ["all", "folds only"])
+@pytest.mark.parametrize("last", [OpKind.ADD, OpKind.MUL])
+def test_a_second_kernel_may_fold_and_sum_no_dim_as_a_whole(last: OpKind, listed: str, off: tuple[str, ...]) -> None:
+    """The parts of X @ W are added up by folding, beside a tensor that a loop over the parts could not carry."""
+    ops = (Op(OpKind.MATMUL, (0, 1)), Op(last, (3, 2)))
+    program = KernelGraph((_input("X", 2, 4), _input("W", 4, 2), _input("B", 2, 2)), ops, (4,))
+    space = load_space("tiny").with_overrides(max_kernel_ops=2, max_block_ops=4, franges=[2])
+    left = {OpKind.SUM, OpKind.ACCUM_SUM_LAST} if listed == "folds only" else set()
+    block_ops = tuple(op for op in space.block_ops if op not in left)
+    space = replace(space, max_graph_defined=2, max_block_outputs=1, kernel_ops=(), block_ops=block_ops)
+    on = _search(program, space, best=None)
+    folded = [g for g in on.values() if len(g.ops) == 2 and OpKind.ACCUM_SUM_TO_DIMX in _kinds(g)[1]]
+    assert folded
+    assert _search(program, space, best=None, off=frozenset(off)).keys() == on.keys()
+
+
 def _two_kernels() -> tuple[KernelGraph, SearchSpace]:
     """Attention in up to two kernels; without MIRAGE_THOROUGH=1 its weights alone, which take a fifth of the time."""
     if THOROUGH:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import isprime
 
 Residues = NDArray[np.uint64]
 
@@ -22,6 +21,8 @@ _DEPTH = 1 << 10  # longest inner dimension that is multiplied in one piece
 
 def is_prime(n: int) -> bool:
     """Whether n is prime, by sympy: another implementation than the one that found the primes."""
+    from sympy import isprime  # half of the time that it takes to load the checker; proofs alone do not need it
+
     return bool(isprime(n))
 
 

@@ -7,7 +7,7 @@ from mirage_formal.graph.types import Dim3
 from mirage_formal.search.guided.closure import ClassId
 from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.problems import Kernel
+from mirage_formal.search.guided.solved import Kernel
 
 
 def block_graph(

@@ -21,7 +21,8 @@ from mirage_formal.search.guided.emit import block_graph
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
-from mirage_formal.search.guided.problems import Kernel, KernelSolver
+from mirage_formal.search.guided.problems import KernelSolver
+from mirage_formal.search.guided.solved import Kernel
 from mirage_formal.search.space import SearchSpace
 
 #: Shares that a search is cut into; each explores its own part of what first kernels hand over.

@@ -14,7 +14,7 @@ from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.problems import Kernel, Placement
+from mirage_formal.search.guided.solved import Kernel, Placement
 from mirage_formal.search.guided.structure import F, G, KTensor, L, T
 from mirage_formal.search.guided.views import Dims
 from mirage_formal.search.space import SearchSpace, divisors

@@ -14,7 +14,8 @@ from mirage_formal.search.guided.algebra.operators import EXTREMES, binary, rms_
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
 from mirage_formal.search.guided.axes import FUNCTIONS, TensorId
 from mirage_formal.search.guided.handover import Handover, carried_in
-from mirage_formal.search.guided.problems import Kernel, KernelSolver
+from mirage_formal.search.guided.problems import KernelSolver
+from mirage_formal.search.guided.solved import Kernel
 from mirage_formal.search.guided.structure import KTensor
 from mirage_formal.search.guided.views import Dims
 

@@ -14,8 +14,9 @@ Two sharings and some filters keep this small; each can be switched off and a te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import Final
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.carried import elementwise
@@ -25,9 +26,10 @@ from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, unsplit
 from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, Parts, Split, axis_of, child, is_whole, whole
 from mirage_formal.search.guided.axes import ProgramAxes, TensorId
-from mirage_formal.search.guided.closure import PRUNED, ClassId, Closer, Closure
-from mirage_formal.search.guided.extract import Dag, InputMask, costs, every_input, extract, needed, reachable_inputs
-from mirage_formal.search.guided.handover import Handover, Origins, collapse
+from mirage_formal.search.guided.closure import PRUNED, ClassId, Closer
+from mirage_formal.search.guided.extract import Dag, costs, every_input, extract, needed, reachable_inputs
+from mirage_formal.search.guided.handover import Handover, collapse
+from mirage_formal.search.guided.solved import Kernel, Placement, Solved
 from mirage_formal.search.guided.structure import (
     G,
     KTensor,
@@ -42,42 +44,6 @@ from mirage_formal.search.guided.structure import (
 from mirage_formal.search.guided.ties import ties
 from mirage_formal.search.guided.views import Dims, Views
 from mirage_formal.search.space import SearchSpace
-
-#: For each grid leaf the output dim that concatenates it.
-Placement = tuple[tuple[Part, int], ...]
-
-
-@dataclass(slots=True)
-class Solved:
-    """The closure of one kernel, with what is derived from it on demand."""
-
-    closure: Closure
-    cost: list[int]
-    reach: list[InputMask]
-    dags: dict[tuple[ClassId, ...], list[Dag]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A graph-defined kernel without extents.
-
-    Attributes:
-        read: Its inputs as it reads them.
-        structure: Its structure.
-        solved: Its closure.
-        goals: The class of each output.
-        placements: Where each output's grid parts go.
-        origins: What the parts carried behind it are made of; none behind a last kernel.
-        last: Whether it computes the program's output, and not intermediate tensors.
-    """
-
-    read: tuple[KTensor, ...]
-    structure: Structure
-    solved: Solved
-    goals: tuple[ClassId, ...]
-    placements: tuple[Placement, ...]
-    origins: Origins = ()
-    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +65,12 @@ class _Earlier:
     solved: Solved
 
 
+#: A kernel's inputs, the frame before it, and its structure.
+_Problem = tuple[tuple[KTensor, ...], Frame, Structure]
+
+#: What an operator that folds a dim does to a dim whose kept part is left out: it sums all of it.
+_WHOLE: Final = {OpKind.SUM_TO_DIMX: OpKind.SUM, OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM_LAST}
+
 #: A class that an earlier kernel may write, the device tensor that this makes, and where its grid parts go.
 _Export = tuple[ClassId, KTensor, Placement]
 
@@ -116,6 +88,8 @@ class KernelSolver:
         self._merge = "merge" not in options.off
         ops = frozenset(space.block_ops)
         self._closer = Closer(axes, algebra, ops, options)
+        loose = ops | {_WHOLE[op] for op in ops & _WHOLE.keys()}
+        self._loose_closer = self._closer if loose == ops else Closer(axes, algebra, loose, options)
         most = space.max_axes_per_split
         self.target, self.goal = axes.target(algebra)
         repeats = axes.repeats(algebra, self.target)
@@ -126,7 +100,8 @@ class KernelSolver:
         tied = self.names.ways > 1 and "ties" not in options.off
         places = ties(algebra, self.target, self.inputs) if tied else {}
         self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
-        self._solved: dict[tuple[tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
+        self._solved: dict[_Problem, Solved | None] = {}
+        self._loosely: dict[_Problem, Solved | None] = self._solved if self._loose_closer is self._closer else {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
         self.frame = unsplit(self.names.count)
@@ -228,10 +203,11 @@ class KernelSolver:
         shared = self._shared(structure)
         key = (tensors, frame, shared)
         if key not in self._solved:
-            self._solved[key] = self._close(tensors, frame, shared)
+            self._solved[key] = self._close(key, self._closer)
         return self._solved[key]
 
-    def _close(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
+    def _close(self, problem: _Problem, closer: Closer) -> Solved | None:
+        tensors, frame, structure = problem
         inputs: list[tuple[Form, Dims]] = []
         for tensor in tensors:
             form = self.algebra.rename(tensor.form, structure.renaming)
@@ -243,7 +219,7 @@ class KernelSolver:
             return None
         inner = structure.frame(frame)
         carried = frozenset(ClassId(i) for i, tensor in enumerate(tensors) if tensor.form in self._late)
-        closure = self._closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
+        closure = closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
         for reason, count in closure.dropped.items():
@@ -306,24 +282,25 @@ class KernelSolver:
     def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
         """Whether some most permissive structure reaches the target.
 
-        Sound: putting an unreduced free axis wholly on the grid removes the only constraint that its tile could add
-        (a dim that must be empty), and keeping any other axis unsplit leaves every operator of a split one available;
-        the loop range may be the whole axis, so each such loop is tried as well. Checked by the on/off test.
+        Sound: leaving out an unreduced free axis removes every constraint that its parts could add (dims that must be
+        empty, the order of parts in a dim); what an operator needs of it, a part that folding keeps, is in ``_WHOLE``.
+        Keeping any other axis unsplit leaves every operator of a split one available; the loop range may be the whole
+        axis, so each such loop is tried as well. Checked by the on/off test.
         """
         base_of = self.names.base
         leaves = self._leaves(tensors)
-        grid_only = self.axes.free - self.axes.bound
-        base: dict[Part, Split] = {leaf: ((G,) if base_of(axis_of(leaf)) in grid_only else (T,)) for leaf in leaves}
+        left_out = self.axes.free - self.axes.bound
+        base: dict[Part, Split] = {leaf: (() if base_of(axis_of(leaf)) in left_out else (T,)) for leaf in leaves}
         need = every_input(len(tensors))
         for loops in self._rules.loop_groups(tensors):
             ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
             for splits in product(ways, repeat=len(loops)):
                 every = {**base, **dict(zip(loops, splits, strict=True))}
-                structure = self._shared(Structure(tuple(sorted(every.items())), loops, self.names))
+                structure = Structure(tuple(sorted(every.items())), loops, self.names)
                 key = (tensors, frame, structure)
-                if key not in self._solved:
-                    self._solved[key] = self._close(tensors, frame, structure)
-                solved = self._solved[key]
+                if key not in self._loosely:
+                    self._loosely[key] = self._close(key, self._loose_closer)
+                solved = self._loosely[key]
                 if solved is None:
                     continue
                 for form, goal in self._goals(leaves):
