@@ -390,11 +390,21 @@ def test_without_several_axes_per_split_the_loop_stays_on_one() -> None:
     assert fewer.keys() < search(GuidedEngine(None), source, space, options).keys()
 
 
+def _two_outputs() -> SearchSpace:
+    """A first kernel may write exp(x) and sums of its parts, and a second one split the two along one axis."""
+    space = tiny(kernels=2, defined=2, reread=0, max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1])
+    return replace(space, kernel_ops=(), block_ops=(K.EXP, K.DIV, K.ACCUM_SUM, K.ACCUM_SUM_LAST), max_block_outputs=2)
+
+
 #: One program of every kind where guided is known to lack candidates that no predicate excuses.
 GAPS: dict[str, tuple[KernelGraph, SearchSpace]] = {
     "sums-of-different-lengths-folded-to-one-width": (
         program((tensor("X", 2, 4), tensor("Y", 2, 6)), op(K.SUM, 0, dim=1), op(K.SUM, 1, dim=1), op(K.ADD, 2, 3)),
         tiny(max_block_ops=4, griddims=[(1, 1, 1)], fmaps=[-1]),
+    ),
+    "one-axis-of-computed-tensors-split-in-two-ways": (
+        program((tensor("X", 2, 4),), op(K.EXP, 0), op(K.SUM, 1, dim=1), op(K.DIV, 1, 2)),
+        _two_outputs(),
     ),
 }
 
