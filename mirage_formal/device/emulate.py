@@ -31,8 +31,7 @@ from mirage_formal.resources import data_dir
 if TYPE_CHECKING:
     import numpy as np
 
-# Most kernels are run once: with -O2, compiling them takes half as long again as with -O1.
-_FLAGS: Final = ("-std=c++17", "-O1", "-ffp-contract=off", "-w")
+_FLAGS: Final = ("-std=c++17", "-O2", "-ffp-contract=off", "-w")
 _LIBRARY: Final = ("-shared", "-fPIC", "-fvisibility=hidden")
 _SANITIZE: Final = (
     "-g1",
