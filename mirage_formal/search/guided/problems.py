@@ -65,9 +65,6 @@ class _Earlier:
     solved: Solved
 
 
-#: A kernel's inputs, the frame before it, and its structure.
-_Problem = tuple[tuple[KTensor, ...], Frame, Structure]
-
 #: What an operator that folds a dim does to a dim whose kept part is left out: it sums all of it.
 _WHOLE: Final = {OpKind.SUM_TO_DIMX: OpKind.SUM, OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM_LAST}
 
@@ -100,8 +97,7 @@ class KernelSolver:
         tied = self.names.ways > 1 and "ties" not in options.off
         places = ties(algebra, self.target, self.inputs) if tied else {}
         self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
-        self._solved: dict[_Problem, Solved | None] = {}
-        self._loosely: dict[_Problem, Solved | None] = self._solved if self._loose_closer is self._closer else {}
+        self._solved: dict[tuple[Closer, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
         self.frame = unsplit(self.names.count)
@@ -200,14 +196,18 @@ class KernelSolver:
         self.tally.add("structures")
         if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
             return None
-        shared = self._shared(structure)
-        key = (tensors, frame, shared)
+        return self._closed(self._closer, tensors, frame, self._shared(structure))
+
+    def _closed(
+        self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure
+    ) -> Solved | None:
+        """Closure of a kernel under exactly this structure, made once; None where it does not fit the inputs."""
+        key = (closer, tensors, frame, structure)
         if key not in self._solved:
-            self._solved[key] = self._close(key, self._closer)
+            self._solved[key] = self._close(closer, tensors, frame, structure)
         return self._solved[key]
 
-    def _close(self, problem: _Problem, closer: Closer) -> Solved | None:
-        tensors, frame, structure = problem
+    def _close(self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
         inputs: list[tuple[Form, Dims]] = []
         for tensor in tensors:
             form = self.algebra.rename(tensor.form, structure.renaming)
@@ -297,10 +297,7 @@ class KernelSolver:
             for splits in product(ways, repeat=len(loops)):
                 every = {**base, **dict(zip(loops, splits, strict=True))}
                 structure = Structure(tuple(sorted(every.items())), loops, self.names)
-                key = (tensors, frame, structure)
-                if key not in self._loosely:
-                    self._loosely[key] = self._close(key, self._loose_closer)
-                solved = self._loosely[key]
+                solved = self._closed(self._loose_closer, tensors, frame, structure)
                 if solved is None:
                     continue
                 for form, goal in self._goals(leaves):
