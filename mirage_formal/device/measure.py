@@ -4,6 +4,11 @@ A CUDA graph holds N calls over rotating sets of inputs that are together at lea
 sets), so that inputs come from device memory as they would in a program; launch gaps of the host do not count. Inputs
 are seeded random numbers (kernels run faster on zeros). Outputs are filled with NaN first and must be finite after.
 After a warm-up the graph is replayed at least 15 times; the median counts, and the spread is reported with it.
+
+A process whose first few hundred kernels are launched, or that captures its fourth graph, has longer gaps between its
+kernels from then on, those of graphs captured before included (0.2 to 0.4 us a kernel on an H100; see
+benchmarks/launch_state.py). So that nothing is ahead because it was measured first, SETTLING kernels are launched
+before the first measurement: times are those of a process that has run for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +28,11 @@ REPLAYS: Final = 15
 GRAPH_REPLAYS: Final = 12
 #: Calls in a graph, at least.
 CALLS: Final = 8
+#: Kernels that a process launches on a GPU before it measures anything there.
+SETTLING: Final = 4096
+
+#: The GPUs on which this process has launched them.
+_settled: set[int] = set()
 
 #: Computes outputs from one set of inputs; it may return or overwrite them.
 Call = Callable[[Sequence[Any]], Any]
@@ -58,6 +68,9 @@ class Measurement:
 
 class Recorder(Protocol):
     """Captures calls in a CUDA graph and times its replays."""
+
+    def settle(self) -> None:
+        """Launch SETTLING kernels on the current GPU, unless this process has done so."""
 
     def cache_bytes(self) -> int:
         """Bytes of the L2 cache."""
@@ -102,6 +115,7 @@ def measure(
     Raises:
         MeasureError: An output is not written in a replay.
     """
+    recorder.settle()
     sets = [make_inputs(seed) for seed in range(set_count(set_bytes, recorder.cache_bytes()))]
     calls = [_bound(call, sets[i % len(sets)]) for i in range(max(CALLS, len(sets)))]
     replay, returned = recorder.capture(calls)
@@ -157,6 +171,14 @@ def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
     return Measurement(median, ordered[0], ordered[-1], spread, count, calls, sets)
 
 
+def _settle(device: int, launch: Callable[[], Any]) -> None:
+    """Launches SETTLING kernels, the first time that it is called for a GPU."""
+    if device not in _settled:
+        for _ in range(SETTLING):
+            launch()
+        _settled.add(device)
+
+
 def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
     return lambda: call(inputs)
 
@@ -171,6 +193,13 @@ class CupyRecorder:
     def __init__(self) -> None:
         self._cupy = import_module("cupy")
         self._stream = self._cupy.cuda.Stream(non_blocking=True)
+
+    def settle(self) -> None:
+        """See ``Recorder.settle``."""
+        with self._stream:
+            value = self._cupy.zeros(1, self._cupy.uint16)
+            _settle(int(self._cupy.cuda.runtime.getDevice()), lambda: value.fill(1))
+        self._stream.synchronize()
 
     def cache_bytes(self) -> int:
         """See ``Recorder.cache_bytes``."""
@@ -216,6 +245,13 @@ class TorchRecorder:
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
+
+    def settle(self) -> None:
+        """See ``Recorder.settle``."""
+        torch = self._torch
+        value = torch.zeros(1, device="cuda")
+        _settle(torch.cuda.current_device(), lambda: value.fill_(1))
+        torch.cuda.synchronize()
 
     def cache_bytes(self) -> int:
         """See ``Recorder.cache_bytes``."""

@@ -27,6 +27,9 @@ def takes(us: float) -> None:
 class Recorder:
     """Replays call what was captured; time is what the calls say they take."""
 
+    def settle(self) -> None:
+        """Nothing is launched."""
+
     def cache_bytes(self) -> int:
         return 1 << 20
 

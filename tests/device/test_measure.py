@@ -22,6 +22,9 @@ class Scripted:
         self.cache = cache
         self.captured: list[Callable[[], Any]] = []
 
+    def settle(self) -> None:
+        """Its clock has one state."""
+
     def cache_bytes(self) -> int:
         return self.cache
 

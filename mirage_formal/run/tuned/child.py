@@ -229,7 +229,8 @@ def _files() -> Files:
 
 def timed(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
     """An answer as it is kept."""
-    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, of.compiler, of.text, of.code)
+    parts = of.compiler, of.text, of.code
+    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
 
 
 def _say(value: msgspec.Struct) -> None:

@@ -157,6 +157,8 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         driver: Version of the CUDA driver.
         failed: What went wrong, or empty.
         text, compiler, code: See ``Origin``.
+        settled: Whether the process had settled (see ``device.measure``); times of earlier versions may be less than
+            later ones.
     """
 
     key: str
@@ -168,6 +170,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compiler: str = ""
     text: str = ""
     code: str = ""
+    settled: bool = False
 
 
 def holds(one: Timed, of: Origin) -> bool:
@@ -261,7 +264,14 @@ class Place:
         return self.root / "times" / f"{_SLUG.sub('-', device.lower()).strip('-')}.jsonl"
 
     def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
-        """What was measured on a GPU, by kernel; with one version of the driver and of the compiler, if given."""
+        """What was measured on a GPU, by kernel.
+
+        Args:
+            device: Its name.
+            driver: Version with which is measured now: what was measured with others does not count then, nor what was
+                measured before the process had settled. Everything counts, if left out.
+            compiler: Likewise; of the compiler.
+        """
         found: dict[str, Timed] = {}
         path = self.times_path(device)
         for text in path.read_bytes().splitlines() if path.is_file() else ():
@@ -269,7 +279,7 @@ class Place:
                 one = msgspec.json.decode(text, type=Timed)
             except msgspec.DecodeError:  # a line that was cut off
                 continue
-            if driver in (None, one.driver) and compiler in ("", one.compiler):
+            if driver is None or (one.settled and driver == one.driver and compiler in ("", one.compiler)):
                 found[one.key] = one
         return found
 

@@ -27,6 +27,9 @@ class Recorder:
     def __init__(self) -> None:
         self._poisoned = False
 
+    def settle(self) -> None:
+        """Nothing is launched."""
+
     def cache_bytes(self) -> int:
         return 0
 

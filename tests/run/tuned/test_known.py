@@ -92,6 +92,23 @@ def test_a_kernel_that_other_code_makes_differently_is_timed_again(
     assert place.times("Test")[key].code == OTHER
 
 
+def test_what_was_timed_before_the_process_had_settled_is_timed_again(
+    timed: tuple[Path, Path, Tuned], tmp_path: Path
+) -> None:
+    """Times of earlier versions; where there is no GPU they count, for there is nothing else."""
+    shutil.copytree(timed[1], tmp_path / "place")
+    device, place = Table(last_is_best), Place(tmp_path / "place")
+    key = victim(place)
+    assert place.times("Test")[key].settled
+    changed(place, lambda one: msgspec.structs.replace(one, settled=one.key != key))
+    tuned(timed[0], place, device, LIMITS)
+    assert asked(device, place) == {key}
+    assert place.times("Test")[key].settled
+    found = answers(tuned(timed[0], place, "Test", LIMITS))
+    changed(place, lambda one: msgspec.structs.replace(one, settled=False))
+    assert answers(tuned(timed[0], place, "Test", LIMITS)) == found
+
+
 def test_the_same_code_makes_the_same_kernels(timed: tuple[Path, Path, Tuned], tmp_path: Path) -> None:
     """Of what it has timed, nothing is written again to be compared."""
     place = times_alone(timed, tmp_path)

@@ -1,0 +1,110 @@
+"""What a process has launched and captured so far makes the gaps between its kernels longer, once and for good.
+
+Run on a GPU; NumPy and CuPy are enough:
+
+    python -m benchmarks.launch_state [DIR ...] [--launches N ...] [--graphs N ...]
+
+Each row is a process of its own. It captures 64 calls of one kernel in a CUDA graph and times the graph's replays; then
+it makes N calls, captures N more graphs, none of which is ever replayed, or settles as ``measure`` does
+(``mirage_formal.device.measure``); then it times the first graph again. Microseconds a call, medians of 25 replays. The
+kernels: one that does nothing, one that reads 2.4 MB, and those of candidates, DIR (RUN_DIR/kernels/NNN-id).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from mirage_formal.device.measure import SETTLING
+
+_SOURCE: Final = r"""
+extern "C" __global__ void nothing(const float4* x, float* y, int n) { if (threadIdx.x == 4096) y[0] = 1.0f; }
+extern "C" __global__ void reading(const float4* x, float* y, int n) {
+  float sum = 0.0f;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    float4 v = __ldg(x + i);
+    sum += v.x + v.y + v.z + v.w;
+  }
+  if (sum == 1234567.0f) y[0] = sum;
+}
+"""
+_CALLS: Final = 64
+_BYTES: Final = 2_400_000
+_KERNELS: Final = ("nothing", "reading")
+
+
+def calls(kernel: str) -> list[Callable[[], Any]]:
+    """Calls of a kernel on inputs that are more than the cache holds, on CuPy's current stream."""
+    import cupy
+
+    if kernel not in _KERNELS:
+        from mirage_formal.device.runs import DeviceRuns, InputSets
+        from mirage_formal.kernels.executable import load
+
+        runs = DeviceRuns(load(Path(kernel)))
+        sets, outputs = InputSets(runs), runs.outputs()
+        return [partial(runs.launch, sets(seed), outputs) for seed in range(_CALLS)]
+    function = cupy.RawModule(code=_SOURCE).get_function(kernel)
+    out = cupy.zeros(1, cupy.float32)
+    given = [cupy.zeros(_BYTES // 4, cupy.float32) for _ in range(_CALLS)]
+    return [partial(function, (132,), (256,), (x, out, _BYTES // 16)) for x in given]
+
+
+def state(kernel: str, kind: str, count: int) -> dict[str, float]:
+    """Microseconds a call before and after what is launched or captured."""
+    import cupy
+
+    from mirage_formal.device.measure import CupyRecorder
+
+    recorder, made = CupyRecorder(), calls(kernel)
+    replay, _ = recorder.capture(made)
+
+    def timed() -> float:
+        return median([recorder.time(replay) / _CALLS for _ in range(30)][5:])
+
+    before = timed()
+    if kind == "launches":
+        for number in range(count):
+            made[number % _CALLS]()
+    elif kind == "graphs":
+        kept = [recorder.capture(made) for _ in range(count)]
+        assert len(kept) == count
+    else:
+        recorder.settle()
+    cupy.cuda.Device().synchronize()
+    return {"before": before, "after": timed()}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="*", metavar="DIR", help="kernels of a candidate")
+    parser.add_argument("--launches", type=int, nargs="*", default=[64, 256, 1024, 4 * SETTLING])
+    parser.add_argument("--graphs", type=int, nargs="*", default=[1, 2, 3, 4, 16])
+    parser.add_argument("--state", nargs=3, metavar=("KERNEL", "KIND", "COUNT"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.state:
+        kernel, kind, count = given.state
+        print(json.dumps(state(kernel, kind, int(count))))
+        return 0
+    print("| kernel | then | us before | us after |\n|---|---|--:|--:|")
+    for kernel in (*_KERNELS, *given.kernels):
+        for kind, counts in (("launches", given.launches), ("graphs", given.graphs), ("settled", [SETTLING])):
+            for count in counts:
+                command = [sys.executable, "-m", "benchmarks.launch_state", "--state", kernel, kind, str(count)]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                found = json.loads(done.stdout)
+                name = kernel if kernel in _KERNELS else Path(kernel).name
+                print(f"| {name} | {count} {kind} | {found['before']:.3f} | {found['after']:.3f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
