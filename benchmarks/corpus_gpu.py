@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import gpu_stages
 from benchmarks.gpu_cases import Case, work
 from benchmarks.gpu_jobs import Job
 from benchmarks.gpu_stages import COMPILED, READS, WORKER, Row, options, stages
@@ -68,7 +69,7 @@ def build(runs: Path, out: Path, top: int) -> int:
 
 def candidates(place: Path, top: int) -> list[Path]:
     """Directories of the best candidates' kernels; those of a program that has one set of them may lie in it."""
-    found = sorted(path.parent for path in (place / "kernels").glob("*/launch.json"))[:top]
+    found = gpu_stages.candidates(place, top)
     return found or ([place] if (place / "launch.json").is_file() else [])
 
 

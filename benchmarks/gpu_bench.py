@@ -3,11 +3,12 @@
     python -m benchmarks.gpu_bench RUN_DIR... [--top N] [--out DIR] [--markdown FILE] [--jobs N] [--limit S]
                                               [--backend auto]
 
-RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built). Of its first N
-candidates the fastest counts whose numerics are within tolerance at all scales. What is done in which order is said in
-benchmarks/gpu_stages.py, peers are those of benchmarks/peers.py. The floor is the program's bytes at the copy bandwidth
-measured in the same run; "read-only" the time of a kernel that reads the program's inputs and does nothing else
-(benchmarks/read_only.py); the ratio is the best peer's time over ours, each the median of three.
+RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.built). Of its N
+candidates that tuning found the fastest, or else of its first N, the fastest counts whose numerics are within tolerance
+at all scales. What is done in which order is said in benchmarks/gpu_stages.py, peers are those of benchmarks/peers.py.
+The floor is the program's bytes at the copy bandwidth measured in the same run; "read-only" the time of a kernel that
+reads the program's inputs and does nothing else (benchmarks/read_only.py); the ratio is the best peer's time over ours,
+each the median of three.
 
 With --backend auto the Triton file that ``mirage-formal tune --backend auto`` has taken, if it has, is measured in the
 same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From searches to the table of both,
@@ -33,7 +34,7 @@ from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
 from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_stages import ERROR, WORKER, Row, options, stages
+from benchmarks.gpu_stages import ERROR, WORKER, Row, candidates, options, stages
 from benchmarks.gpu_table import PEERS, markdown, show, table
 
 _ATTENTION = ("attn", "qk", "qv", "decode")
@@ -62,11 +63,6 @@ def peers_of(name: str) -> list[str]:
     return [peer for peer in PEERS if peer not in ("flash", "cudnn") or example_of(name)[0] in _ATTENTION]
 
 
-def candidates(run: Path, top: int) -> list[Path]:
-    """Directories of the best candidates' kernels."""
-    return sorted(path.parent for path in (run / "kernels").glob("*/launch.json"))[:top]
-
-
 def good(row: dict[str, Any]) -> bool:
     """Whether nothing is missing in a row of the table."""
     triton = row.get("triton_error")
@@ -87,9 +83,7 @@ def main() -> int:
     given = parser.parse_args()
     named = [run for run in given.runs if not run.name.endswith("-triton")]  # tuning's Triton files, by runs/*
     runs = {run.name: run for run in sorted(named, key=lambda run: example_of(run.name))}
-    taken = (
-        {name: triton_of(candidates(run, given.top)) for name, run in runs.items()} if given.backend == "auto" else {}
-    )
+    taken = {name: triton_of(candidates(run)) for name, run in runs.items()} if given.backend == "auto" else {}
     more = {name: {"triton": one} for name, one in taken.items() if one is not None}
     measured = stages("benchmarks.gpu_bench", given, peers_of, lambda name: more.get(name, {}))
     found: list[Row] = measured.run({name: candidates(run, given.top) for name, run in runs.items()})

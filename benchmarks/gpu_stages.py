@@ -233,6 +233,25 @@ def choose(timed: Mapping[str, float], known: Mapping[str, Result]) -> str | Non
     return min(ran, key=rank, default=None)
 
 
+def candidates(run: Path, top: int | None = None) -> list[Path]:
+    """Directories of a run's kernels: what tuning has timed, the fastest first; then the others, by name.
+
+    Args:
+        run: The run.
+        top: How many at most; all if left out.
+    """
+    found = sorted(path.parent for path in (run / "kernels").glob("*/launch.json"))
+    return sorted(found, key=_tuned_us)[:top]
+
+
+def _tuned_us(directory: Path) -> float:
+    """What kernels took when they were tuned; infinity if they were not."""
+    from mirage_formal.records import MEASURE_FILE, MeasureRecord, read, unsealed
+
+    path = directory / MEASURE_FILE
+    return unsealed(read(path), MeasureRecord, str(path)).us if path.is_file() else math.inf
+
+
 def _job(do: str, name: str, directory: Path) -> Job:
     """A job about one candidate; other kernels in the same directory are another job."""
     digest = hashlib.sha256((directory / "launch.json").read_bytes()).hexdigest()

@@ -2,12 +2,13 @@
 
 Run on a GPU; NumPy and CuPy are enough:
 
-    python -m benchmarks.launch_state [DIR ...] [--launches N ...] [--graphs N ...]
+    python -m benchmarks.launch_state [DIR ...] [--graphs N ...]
 
 Each row is a process of its own. It captures 64 calls of one kernel in a CUDA graph and times the graph's replays; then
-it makes N calls, captures N more graphs, none of which is ever replayed, or settles as ``measure`` does
-(``mirage_formal.device.measure``); then it times the first graph again. Microseconds a call, medians of 25 replays. The
-kernels: one that does nothing, one that reads 2.4 MB, and those of candidates, DIR (RUN_DIR/kernels/NNN-id).
+it captures N more graphs, none of which is ever replayed, or settles as ``measure`` does
+(``mirage_formal.device.measure``), with launches; then it times the first graph again. Microseconds a call, medians of
+25 replays. The kernels: one that does nothing, one that reads 2.4 MB, and those of candidates, DIR
+(RUN_DIR/kernels/NNN-id).
 """
 
 from __future__ import annotations
@@ -57,10 +58,8 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
     return [partial(function, (132,), (256,), (x, out, _BYTES // 16)) for x in given]
 
 
-def state(kernel: str, kind: str, count: int) -> dict[str, float]:
-    """Microseconds a call before and after what is launched or captured."""
-    import cupy
-
+def state(kernel: str, graphs: int) -> dict[str, float]:
+    """Microseconds a call before and after so many more graphs are captured, or the process settles: 0 graphs."""
     from mirage_formal.device.measure import CupyRecorder
 
     recorder, made = CupyRecorder(), calls(kernel)
@@ -70,15 +69,10 @@ def state(kernel: str, kind: str, count: int) -> dict[str, float]:
         return median([recorder.time(replay) / _CALLS for _ in range(30)][5:])
 
     before = timed()
-    if kind == "launches":
-        for number in range(count):
-            made[number % _CALLS]()
-    elif kind == "graphs":
-        kept = [recorder.capture(made) for _ in range(count)]
-        assert len(kept) == count
-    else:
+    if not graphs:
         recorder.settle()
-    cupy.cuda.Device().synchronize()
+    for _ in range(graphs):
+        recorder.capture(made)
     return {"before": before, "after": timed()}
 
 
@@ -86,23 +80,21 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="DIR", help="kernels of a candidate")
-    parser.add_argument("--launches", type=int, nargs="*", default=[64, 256, 1024, 4 * SETTLING])
-    parser.add_argument("--graphs", type=int, nargs="*", default=[1, 2, 3, 4, 16])
-    parser.add_argument("--state", nargs=3, metavar=("KERNEL", "KIND", "COUNT"), help=argparse.SUPPRESS)
+    parser.add_argument("--graphs", type=int, nargs="*", default=[1, 2, 3, 16])
+    parser.add_argument("--state", nargs=2, metavar=("KERNEL", "GRAPHS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.state:
-        kernel, kind, count = given.state
-        print(json.dumps(state(kernel, kind, int(count))))
+        print(json.dumps(state(given.state[0], int(given.state[1]))))
         return 0
     print("| kernel | then | us before | us after |\n|---|---|--:|--:|")
     for kernel in (*_KERNELS, *given.kernels):
-        for kind, counts in (("launches", given.launches), ("graphs", given.graphs), ("settled", [SETTLING])):
-            for count in counts:
-                command = [sys.executable, "-m", "benchmarks.launch_state", "--state", kernel, kind, str(count)]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                found = json.loads(done.stdout)
-                name = kernel if kernel in _KERNELS else Path(kernel).name
-                print(f"| {name} | {count} {kind} | {found['before']:.3f} | {found['after']:.3f} |", flush=True)
+        for graphs in (*given.graphs, 0):
+            command = [sys.executable, "-m", "benchmarks.launch_state", "--state", kernel, str(graphs)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found = json.loads(done.stdout)
+            what = f"{graphs} graphs" if graphs else f"{SETTLING} launches"
+            name = kernel if kernel in _KERNELS else Path(kernel).name
+            print(f"| {name} | {what} | {found['before']:.3f} | {found['after']:.3f} |", flush=True)
     return 0
 
 

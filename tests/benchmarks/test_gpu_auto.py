@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +13,9 @@ import pytest
 from benchmarks import gpu_bench, gpu_cases, gpu_table
 from benchmarks.gpu_cases import Case, triton_of
 from benchmarks.gpu_jobs import Pool
-from benchmarks.gpu_stages import Row, Stages, options
-from mirage_formal.device.sealed import write_triton
+from benchmarks.gpu_stages import Row, Stages, candidates, options
+from mirage_formal.device.measure import Measurement
+from mirage_formal.device.sealed import write_measurement, write_triton
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, TritonVariantRecord
 from mirage_formal.run.tuned.triton.files import TritonText, texts
@@ -42,7 +44,7 @@ def taken(one: TritonText, us: float = 1.0) -> TritonRecord:
 
 
 def test_what_tuning_has_taken_is_found_with_its_options(run: Path) -> None:
-    places = gpu_bench.candidates(run, 8)
+    places = candidates(run, 8)
     assert len(places) == 2
     assert triton_of(places) is None
     _, chosen = texts(places[1], OPTIONS)
@@ -53,6 +55,17 @@ def test_what_tuning_has_taken_is_found_with_its_options(run: Path) -> None:
     assert triton_of(places) == found
     with pytest.raises(ValueError, match="the file is another than the one that tuning chose"):
         gpu_cases._Triton(cast(Case, None), {**found, "sha256": "0" * 64}, 1024)
+
+
+def test_what_tuning_found_the_fastest_is_measured_first(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "kernels", tmp_path / "kernels")
+    first, second = candidates(tmp_path)
+    assert first.name < second.name
+    write_measurement(second, Measurement(2.0, 2.0, 2.0, 0.0, 15, 64, 64), "Test", 1)
+    assert candidates(tmp_path) == [second, first]
+    (first / "measure.json").unlink()  # a kernel that was not timed
+    write_measurement(second, Measurement(9.0, 9.0, 9.0, 0.0, 15, 64, 64), "Test", 1)
+    assert candidates(tmp_path, 1) == [second]
 
 
 def test_rows_of_runs_in_which_it_was_taken_measure_it_and_no_other_job_changes(tmp_path: Path) -> None:
