@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal.device import measure as measuring
 from mirage_formal.device.measure import MeasureError, host_overhead, measure, replayed_error, set_count, summary
 
 MB = 1 << 20
@@ -21,15 +22,17 @@ class Scripted:
         self.times = list(times)
         self.cache = cache
         self.captured: list[Callable[[], Any]] = []
+        self.order: list[str] = []
 
     def settle(self) -> None:
-        """Its clock has one state."""
+        self.order.append("settle")
 
     def cache_bytes(self) -> int:
         return self.cache
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
         self.captured = list(calls)
+        self.order.append("capture")
         returned = [call() for call in calls]
 
         def replay() -> None:
@@ -75,6 +78,18 @@ def test_the_median_of_the_replays_counts_per_call() -> None:
     # Sets rotate.
     assert seen[:8] == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0]
     assert found.fields()["us"] == 50.0
+
+
+def test_a_process_settles_before_it_captures_and_once_on_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, out = Scripted(), np.zeros(1)
+    measure(lambda inputs: out.fill(1.0), lambda seed: [], MB, recorder, outputs=[out])
+    assert recorder.order == ["settle", "capture"]
+
+    monkeypatch.setattr(measuring, "_settled", set())
+    launched: list[int] = []
+    for device in (0, 1, 0, 1):
+        measuring._settle(device, lambda device=device: launched.append(device))  # type: ignore[misc]
+    assert launched == [0] * measuring.SETTLING + [1] * measuring.SETTLING
 
 
 def test_outputs_that_are_not_written_are_found() -> None:
