@@ -87,7 +87,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
-    tried = _tried(plan, source.target, bench)
+    tried, why = _tried(plan, source.target, bench), ""
     for most in _rounds(plan, limits.kernels, tried, device):
         wanted = in_order(plan, most, tried)
         late = most >= limits.kernels
@@ -99,11 +99,12 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
             ready = [at for at, one in made.items() if not one.refused]
             refused = len(made) - len(ready)
+            why = next((one.refused for one in made.values() if one.refused), "")
             if device is not None:
                 time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
             tried |= _tried(plan, source.target, bench)
     if not ready:
-        raise _none_ready(root, device)
+        raise _none_ready(root, device, why)
     added = max(0, len(wanted) - limits.kernels)
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
@@ -135,10 +136,12 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     return tuned
 
 
-def _none_ready(root: Path, device: Device | str | None) -> NoTimes:
-    """No kernel of a run may run, or has a time."""
+def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
+    """No kernel of a run may run, or has a time; ``why`` one was refused, if one was."""
     if not isinstance(device, str):
-        return NoTimes("expected candidates with kernels that may run, got none", where=str(root))
+        none = "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"
+        hint = f"the first was refused: {why}" if why else none
+        return NoTimes("expected candidates with kernels that may run, got none", where=str(root), hint=hint)
     what = f"expected times of this run's kernels on {device}, got none: the times are of other kernels, or other code"
     return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
 
