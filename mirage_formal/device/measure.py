@@ -5,10 +5,10 @@ sets), so that inputs come from device memory as they would in a program; launch
 are seeded random numbers (kernels run faster on zeros). Outputs are filled with NaN first and must be finite after.
 After a warm-up the graph is replayed at least 15 times; the median counts, and the spread is reported with it.
 
-A process whose first few hundred kernels are launched, or that captures its fourth graph, has longer gaps between its
-kernels from then on, those of graphs captured before included (0.2 to 0.4 us a kernel on an H100; see
-benchmarks/launch_state.py). So that nothing is ahead because it was measured first, SETTLING kernels are launched
-before the first measurement: times are those of a process that has run for a while.
+A process that has launched a few thousand kernels on a stream that is not the default one, or captures its fourth
+graph, has longer gaps between its kernels from then on, those of graphs captured before included (0.2 to 0.4 us a
+kernel on an H100; see benchmarks/launch_state.py). So that nothing is ahead because it was measured first, SETTLING
+kernels are launched before the first measurement: times are those of a process that has run for a while.
 """
 
 from __future__ import annotations
@@ -171,11 +171,17 @@ def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
     return Measurement(median, ordered[0], ordered[-1], spread, count, calls, sets)
 
 
-def _settle(device: int, launch: Callable[[], Any]) -> None:
-    """Launches SETTLING kernels, the first time that it is called for a GPU."""
+def _settle(device: int, made: Callable[[], Callable[[int], Any]]) -> None:
+    """Launches SETTLING kernels, the first time that it is called for a GPU.
+
+    Args:
+        device: The GPU.
+        made: Makes a tensor there, and gives its method that fills it.
+    """
     if device not in _settled:
+        fill = made()
         for _ in range(SETTLING):
-            launch()
+            fill(1)
         _settled.add(device)
 
 
@@ -197,9 +203,7 @@ class CupyRecorder:
     def settle(self) -> None:
         """See ``Recorder.settle``."""
         with self._stream:
-            value = self._cupy.zeros(1, self._cupy.uint16)
-            _settle(int(self._cupy.cuda.runtime.getDevice()), lambda: value.fill(1))
-        self._stream.synchronize()
+            _settle(int(self._cupy.cuda.runtime.getDevice()), lambda: self._cupy.zeros(1, self._cupy.uint16).fill)
 
     def cache_bytes(self) -> int:
         """See ``Recorder.cache_bytes``."""
@@ -249,9 +253,8 @@ class TorchRecorder:
     def settle(self) -> None:
         """See ``Recorder.settle``."""
         torch = self._torch
-        value = torch.zeros(1, device="cuda")
-        _settle(torch.cuda.current_device(), lambda: value.fill_(1))
-        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):  # launches on the default stream settle nothing
+            _settle(torch.cuda.current_device(), lambda: torch.zeros(1, device="cuda").fill_)
 
     def cache_bytes(self) -> int:
         """See ``Recorder.cache_bytes``."""

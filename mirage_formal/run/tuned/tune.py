@@ -87,7 +87,8 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
-    tried, why = _tried(plan, source.target, bench), ""
+    tried = _tried(plan, source.target, bench)
+    why = ""
     for most in _rounds(plan, limits.kernels, tried, device):
         wanted = in_order(plan, most, tried)
         late = most >= limits.kernels
