@@ -2,13 +2,14 @@
 
 Run on a GPU; NumPy and CuPy are enough:
 
-    python -m benchmarks.launch_state [DIR ...] [--graphs N ...]
+    python -m benchmarks.launch_state [DIR ...] [--graphs N ...] [--torch]
 
 Each row is a process of its own. It captures 64 calls of one kernel in a CUDA graph and times the graph's replays; then
 it captures N more graphs, none of which is ever replayed, or settles as ``measure`` does
 (``mirage_formal.device.measure``), with launches; then it times the first graph again. Microseconds a call, medians of
 25 replays. The kernels: one that does nothing, one that reads 2.4 MB, and those of candidates, DIR
-(RUN_DIR/kernels/NNN-id).
+(RUN_DIR/kernels/NNN-id). With --torch the graphs are torch's, on torch's streams, and the process settles as it does
+before torch is measured; otherwise they are CuPy's.
 """
 
 from __future__ import annotations
@@ -58,11 +59,28 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
     return [partial(function, (132,), (256,), (x, out, _BYTES // 16)) for x in given]
 
 
-def state(kernel: str, graphs: int) -> dict[str, float]:
-    """Microseconds a call before and after so many more graphs are captured, or the process settles: 0 graphs."""
-    from mirage_formal.device.measure import CupyRecorder
+def _in_torch(call: Callable[[], Any]) -> None:
+    import cupy
+    import torch
 
-    recorder, made = CupyRecorder(), calls(kernel)
+    with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        call()
+
+
+def state(kernel: str, graphs: int, torch: bool) -> dict[str, float]:
+    """Microseconds a call before and after so many more graphs are captured, or the process settles: 0 graphs.
+
+    Args:
+        kernel: See ``calls``.
+        graphs: How many.
+        torch: Whether torch captures, or CuPy.
+    """
+    from mirage_formal.device.measure import CupyRecorder, Recorder, TorchRecorder
+
+    recorder: Recorder = TorchRecorder() if torch else CupyRecorder()
+    made = calls(kernel)
+    if torch:
+        made = [partial(_in_torch, call) for call in made]
     replay, _ = recorder.capture(made)
 
     def timed() -> float:
@@ -81,15 +99,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="DIR", help="kernels of a candidate")
     parser.add_argument("--graphs", type=int, nargs="*", default=[1, 2, 3, 16])
+    parser.add_argument("--torch", action="store_true", help="torch captures [default: CuPy]")
     parser.add_argument("--state", nargs=2, metavar=("KERNEL", "GRAPHS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.state:
-        print(json.dumps(state(given.state[0], int(given.state[1]))))
+        print(json.dumps(state(given.state[0], int(given.state[1]), given.torch)))
         return 0
     print("| kernel | then | us before | us after |\n|---|---|--:|--:|")
     for kernel in (*_KERNELS, *given.kernels):
         for graphs in (*given.graphs, 0):
             command = [sys.executable, "-m", "benchmarks.launch_state", "--state", kernel, str(graphs)]
+            command += ["--torch"] * given.torch
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             found = json.loads(done.stdout)
             what = f"{graphs} graphs" if graphs else f"{SETTLING} launches"

@@ -76,30 +76,30 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
     end = emit(program).count("\n") - 1  # the last line closes the kernel
     about = _About(plan, tensors)
     found: list[Lines] = []
-    for one, step, first, last in _placed(program, program.body, body, end, 1):
-        if isinstance(one, For) and step is None:
+    for one, steps, first, last in _placed(program, program.body, body, end, 1):
+        if isinstance(one, For) and not steps:
             for _, within, begin, until in _placed(program, one.body, inside, last - 1, 2):
                 about.add(found, within, begin, until)
         else:
-            about.add(found, step, first, last)
+            about.add(found, steps, first, last)
     return tuple(found)
 
 
 def _placed(
     program: Program, body: Sequence[Stmt], owned: Owned, last: int, depth: int
-) -> Iterator[tuple[Stmt, Step | None, int, int]]:
+) -> Iterator[tuple[Stmt, tuple[Step, ...], int, int]]:
     """Statements with their steps, and their first and last lines; ``last`` is that of all of them."""
     sizes = line_counts(program, body, depth)
     at = last - sum(sizes)
     left = list(owned)
     for one, size in zip(body, sizes, strict=True):
-        step = None
+        steps: tuple[Step, ...] = ()
         # Code generation moves copies ahead of the wait for the launch before; other statements keep their order.
         if (found := next((n for n, (_, theirs) in enumerate(left) if theirs == one), None)) is not None:
-            step, _ = left.pop(found)
+            steps, _ = left.pop(found)
         elif not isinstance(one, GridWait | LaunchDependents):  # which code generation puts between the plan's own
             raise ValueError("expected the statements of the plan, got others")
-        yield one, step, at + 1, at + size
+        yield one, steps, at + 1, at + size
         at += size
     if left:
         raise ValueError("expected all statements of the plan, got fewer")
@@ -112,11 +112,13 @@ class _About:
     plan: Plan
     tensors: tuple[str, ...]
 
-    def add(self, found: list[Lines], step: Step | None, first: int, last: int) -> None:
-        """Note lines of a step, together with those right before them that say the same."""
-        if step is None or isinstance(step, Barrier | WaitGroups | Commit):
+    def add(self, found: list[Lines], steps: tuple[Step, ...], first: int, last: int) -> None:
+        """Note lines of steps of one kind, together with those right before them that say the same."""
+        own = [step for step in steps if not isinstance(step, Barrier | WaitGroups | Commit)]
+        if not own:
             return
-        nodes, does = tuple(dict.fromkeys(self._nodes(step))), _DOES.get(type(step), "computes")
+        nodes = tuple(dict.fromkeys(node for step in own for node in self._nodes(step)))
+        does = _DOES.get(type(own[0]), "computes")
         if found and (found[-1].nodes, found[-1].does, found[-1].last) == (nodes, does, first - 1):
             first = found.pop().first
         found.append(Lines(first, last, nodes, does))

@@ -110,90 +110,85 @@ extern "C" __global__ void __launch_bounds__(128) kernel0(
     for (int u5 = 0; u5 < 8; ++u5) {
       t4[u5] = 0.0f;
     }
+    #pragma unroll
+    for (int u6 = 0; u6 < 4; ++u6) {
+      t5[u6] = 0.0f;
+    }
     MF_WORDS(a_1, 4);
     MF_WORDS(b_2, 4);
+    MF_WORDS(b_3, 4);
     #pragma unroll
-    for (int k6 = 0; k6 < 4; ++k6) {
-      mf::load_matrix<4>(a_1, 0, s0, it * 1152 + ((tid % 32) % 16) * 72 + (k6 * 16 + ((tid % 32) / 16) * 8));
+    for (int k7 = 0; k7 < 4; ++k7) {
+      mf::load_matrix<4>(a_1, 0, s0, it * 1152 + ((tid % 32) % 16) * 72 + (k7 * 16 + ((tid % 32) / 16) * 8));
       mf::load_matrix_transposed<4>(
           b_2,
           0,
           s1,
-          it * 4096 + (k6 * 16 + (tid % 32) % 16) * 64 + (((tid / 32) * 2 + (tid % 32) / 16) ^ ((k6 * 16 + (tid % 32) % 16) % 8)) * 8
+          it * 4096 + (k7 * 16 + (tid % 32) % 16) * 64 + (((tid / 32) * 2 + (tid % 32) / 16) ^ ((k7 * 16 + (tid % 32) % 16) % 8)) * 8
       );
       mf::mma<mf::half>(t4, 0, a_1, 0, b_2, 0);
       mf::mma<mf::half>(t4, 4, a_1, 0, b_2, 2);
-    }
-    #pragma unroll
-    for (int u7 = 0; u7 < 4; ++u7) {
-      t5[u7] = 0.0f;
-    }
-    MF_WORDS(a_3, 4);
-    MF_WORDS(b_4, 4);
-    #pragma unroll
-    for (int k8 = 0; k8 < 4; ++k8) {
-      mf::load_matrix<4>(a_3, 0, s0, it * 1152 + ((tid % 32) % 16) * 72 + (k8 * 16 + ((tid % 32) / 16) * 8));
       mf::load_matrix_transposed<2>(
-          b_4,
+          b_3,
           0,
           s2,
-          it * 1024 + (k8 * 16 + tid % 16) * 16 + ((((((tid / 32) * 8) % 16) / 8) ^ (((k8 * 16 + tid % 16) / 4) % 2)) * 8 + (((tid / 32) * 8) % 16) % 8)
+          it * 1024 + (k7 * 16 + tid % 16) * 16 + ((((((tid / 32) * 8) % 16) / 8) ^ (((k7 * 16 + tid % 16) / 4) % 2)) * 8 + (((tid / 32) * 8) % 16) % 8)
       );
-      mf::mma<mf::half>(t5, 0, a_3, 0, b_4, 0);
+      mf::mma<mf::half>(t5, 0, a_1, 0, b_3, 0);
     }
     #pragma unroll
-    for (int u9 = 0; u9 < 2; ++u9) {
+    for (int u8 = 0; u8 < 2; ++u8) {
       if ((tid % 4) * 2 + (tid / 32) * 8 < 16) {
-        mf::store_vector(s5, ((tid / 4) % 8 + u9 * 8) * 24 + ((tid % 4) * 2 + (tid / 32) * 8), {
-            t5[u9 * 2],
-            t5[u9 * 2 + 1]
+        mf::store_vector(s5, ((tid / 4) % 8 + u8 * 8) * 24 + ((tid % 4) * 2 + (tid / 32) * 8), {
+            t5[u8 * 2],
+            t5[u8 * 2 + 1]
         });
       }
     }
     mf::barrier();
     #pragma unroll
-    for (int u10 = 0; u10 < 8; ++u10) {
-      t6[u10] = 0.0f;
+    for (int u9 = 0; u9 < 8; ++u9) {
+      t6[u9] = 0.0f;
     }
-    MF_WORDS(a_5, 4);
-    MF_WORDS(b_6, 4);
-    mf::load_matrix<4>(a_5, 0, s5, ((tid % 32) % 16) * 24 + ((tid % 32) / 16) * 8);
+    MF_WORDS(a_4, 4);
+    MF_WORDS(b_5, 4);
+    mf::load_matrix<4>(a_4, 0, s5, ((tid % 32) % 16) * 24 + ((tid % 32) / 16) * 8);
     mf::load_matrix_transposed<4>(
-        b_6,
+        b_5,
         0,
         s3,
         ((tid % 32) % 16) * 72 + ((tid / 32) * 16 + ((tid % 32) / 16) * 8)
     );
-    mf::mma<mf::half>(t6, 0, a_5, 0, b_6, 0);
-    mf::mma<mf::half>(t6, 4, a_5, 0, b_6, 2);
+    mf::mma<mf::half>(t6, 0, a_4, 0, b_5, 0);
+    mf::mma<mf::half>(t6, 4, a_4, 0, b_5, 2);
     #pragma unroll
-    for (int u11 = 0; u11 < 2; ++u11) {
+    for (int u10 = 0; u10 < 2; ++u10) {
       #pragma unroll
-      for (int u12 = 0; u12 < 2; ++u12) {
+      for (int u11 = 0; u11 < 2; ++u11) {
         #pragma unroll
-        for (int u13 = 0; u13 < 2; ++u13) {
-          t7[u11 * 4 + u12 * 2 + u13] = t4[u11 * 4 + u12 * 2 + u13] + t6[u11 * 4 + u12 * 2 + u13];
+        for (int u12 = 0; u12 < 2; ++u12) {
+          t7[u10 * 4 + u11 * 2 + u12] = t4[u10 * 4 + u11 * 2 + u12] + t6[u10 * 4 + u11 * 2 + u12];
         }
       }
     }
     #pragma unroll
-    for (int u14 = 0; u14 < 2; ++u14) {
+    for (int u13 = 0; u13 < 2; ++u13) {
       #pragma unroll
-      for (int u15 = 0; u15 < 2; ++u15) {
+      for (int u14 = 0; u14 < 2; ++u14) {
         #pragma unroll
-        for (int u16 = 0; u16 < 2; ++u16) {
-          t8[u14 * 4 + u15 * 2 + u16] = t8[u14 * 4 + u15 * 2 + u16] + t7[u14 * 4 + u15 * 2 + u16];
+        for (int u15 = 0; u15 < 2; ++u15) {
+          t8[u13 * 4 + u14 * 2 + u15] = t8[u13 * 4 + u14 * 2 + u15] + t7[u13 * 4 + u14 * 2 + u15];
         }
       }
     }
   }
   #pragma unroll
-  for (int u17 = 0; u17 < 2; ++u17) {
+  for (int u16 = 0; u16 < 2; ++u16) {
     #pragma unroll
-    for (int u18 = 0; u18 < 2; ++u18) {
-      mf::store_vector(out0_d4, bx * 64 + ((tid / 4) % 8 + u18 * 8) * 4096 + ((tid % 4) * 2 + (tid / 32) * 16 + u17 * 8), {
-          t8[u17 * 4 + u18 * 2],
-          t8[u17 * 4 + u18 * 2 + 1]
+    for (int u17 = 0; u17 < 2; ++u17) {
+      mf::store_vector(out0_d4, bx * 64 + ((tid / 4) % 8 + u17 * 8) * 4096 + ((tid % 4) * 2 + (tid / 32) * 16 + u16 * 8), {
+          t8[u16 * 4 + u17 * 2],
+          t8[u16 * 4 + u17 * 2 + 1]
       });
     }
   }

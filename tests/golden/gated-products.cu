@@ -258,6 +258,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel0(
     mf::commit();
     MF_WORDS(a_1, 4);
     MF_WORDS(b_2, 4);
+    MF_WORDS(b_3, 4);
     #pragma unroll
     for (int k18 = 0; k18 < 2; ++k18) {
       mf::load_matrix<4>(
@@ -277,76 +278,65 @@ extern "C" __global__ void __launch_bounds__(128) kernel0(
         mf::mma<mf::half>(t5, n19 * 8, a_1, 0, b_2, 0);
         mf::mma<mf::half>(t5, n19 * 8 + 4, a_1, 0, b_2, 2);
       }
-    }
-    MF_WORDS(a_3, 4);
-    MF_WORDS(b_4, 4);
-    #pragma unroll
-    for (int k20 = 0; k20 < 2; ++k20) {
-      mf::load_matrix<4>(
-          a_3,
-          0,
-          s0,
-          (it % 8) * 576 + (((tid % 32) % 16) % 8) * 72 + ((tid / 64) * 32 + k20 * 16 + ((tid % 32) / 16) * 8)
-      );
       #pragma unroll
-      for (int n21 = 0; n21 < 2; ++n21) {
+      for (int n20 = 0; n20 < 2; ++n20) {
         mf::load_matrix_transposed<4>(
-            b_4,
+            b_3,
             0,
             s2,
-            (it % 8) * 4096 + ((tid / 64) * 32 + k20 * 16 + (tid % 32) % 16) * 64 + ((((tid / 32) % 2) * 4 + n21 * 2 + (tid % 32) / 16) ^ (((tid / 64) * 32 + k20 * 16 + (tid % 32) % 16) % 8)) * 8
+            (it % 8) * 4096 + ((tid / 64) * 32 + k18 * 16 + (tid % 32) % 16) * 64 + ((((tid / 32) % 2) * 4 + n20 * 2 + (tid % 32) / 16) ^ (((tid / 64) * 32 + k18 * 16 + (tid % 32) % 16) % 8)) * 8
         );
-        mf::mma<mf::half>(t6, n21 * 8, a_3, 0, b_4, 0);
-        mf::mma<mf::half>(t6, n21 * 8 + 4, a_3, 0, b_4, 2);
+        mf::mma<mf::half>(t6, n20 * 8, a_1, 0, b_3, 0);
+        mf::mma<mf::half>(t6, n20 * 8 + 4, a_1, 0, b_3, 2);
       }
     }
   }
+  #pragma unroll
+  for (int u21 = 0; u21 < 16; ++u21) {
+    mf::store(x5, u21 * 128 + tid, t5[u21]);
+  }
+  mf::barrier();
   #pragma unroll
   for (int u22 = 0; u22 < 16; ++u22) {
-    mf::store(x5, u22 * 128 + tid, t5[u22]);
+    t5[u22] = mf::load(x5, u22 * 128 + tid % 64) + mf::load(x5, u22 * 128 + tid % 64 + 64);
   }
-  mf::barrier();
   #pragma unroll
   for (int u23 = 0; u23 < 16; ++u23) {
-    t5[u23] = mf::load(x5, u23 * 128 + tid % 64) + mf::load(x5, u23 * 128 + tid % 64 + 64);
-  }
-  #pragma unroll
-  for (int u24 = 0; u24 < 16; ++u24) {
-    mf::store(x6, u24 * 128 + tid, t6[u24]);
+    mf::store(x6, u23 * 128 + tid, t6[u23]);
   }
   mf::barrier();
   #pragma unroll
-  for (int u25 = 0; u25 < 16; ++u25) {
-    t6[u25] = mf::load(x6, u25 * 128 + tid % 64) + mf::load(x6, u25 * 128 + tid % 64 + 64);
+  for (int u24 = 0; u24 < 16; ++u24) {
+    t6[u24] = mf::load(x6, u24 * 128 + tid % 64) + mf::load(x6, u24 * 128 + tid % 64 + 64);
   }
   #pragma unroll
-  for (int u26 = 0; u26 < 4; ++u26) {
+  for (int u25 = 0; u25 < 4; ++u25) {
     #pragma unroll
-    for (int u27 = 0; u27 < 2; ++u27) {
+    for (int u26 = 0; u26 < 2; ++u26) {
       #pragma unroll
-      for (int u28 = 0; u28 < 2; ++u28) {
-        t7[u26 * 4 + u27 * 2 + u28] = mf::silu(t5[u26 * 4 + u27 * 2 + u28]);
+      for (int u27 = 0; u27 < 2; ++u27) {
+        t7[u25 * 4 + u26 * 2 + u27] = mf::silu(t5[u25 * 4 + u26 * 2 + u27]);
       }
     }
   }
   #pragma unroll
-  for (int u29 = 0; u29 < 4; ++u29) {
+  for (int u28 = 0; u28 < 4; ++u28) {
     #pragma unroll
-    for (int u30 = 0; u30 < 2; ++u30) {
+    for (int u29 = 0; u29 < 2; ++u29) {
       #pragma unroll
-      for (int u31 = 0; u31 < 2; ++u31) {
-        t8[u29 * 4 + u30 * 2 + u31] = t7[u29 * 4 + u30 * 2 + u31] * t6[u29 * 4 + u30 * 2 + u31];
+      for (int u30 = 0; u30 < 2; ++u30) {
+        t8[u28 * 4 + u29 * 2 + u30] = t7[u28 * 4 + u29 * 2 + u30] * t6[u28 * 4 + u29 * 2 + u30];
       }
     }
   }
   #pragma unroll
-  for (int u32 = 0; u32 < 4; ++u32) {
+  for (int u31 = 0; u31 < 4; ++u31) {
     #pragma unroll
-    for (int u33 = 0; u33 < 2; ++u33) {
-      if (tid / 64 == 0 && (tid / 4) % 8 + u33 * 8 < 8) {
-        mf::store_vector(out0_d3, bx * 64 + ((tid / 4) % 8 + u33 * 8) * 4096 + ((tid % 4) * 2 + ((tid / 32) % 2) * 32 + u32 * 8), {
-            t8[u32 * 4 + u33 * 2],
-            t8[u32 * 4 + u33 * 2 + 1]
+    for (int u32 = 0; u32 < 2; ++u32) {
+      if (tid / 64 == 0 && (tid / 4) % 8 + u32 * 8 < 8) {
+        mf::store_vector(out0_d3, bx * 64 + ((tid / 4) % 8 + u32 * 8) * 4096 + ((tid % 4) * 2 + ((tid / 32) % 2) * 32 + u31 * 8), {
+            t8[u31 * 4 + u32 * 2],
+            t8[u31 * 4 + u32 * 2 + 1]
         });
       }
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from mirage_formal.kernels.lowering import copies, generic, products, reductions, registers, stores
@@ -31,6 +31,7 @@ from mirage_formal.kernels.program.step import (
     Load,
     Map,
     MatrixMultiply,
+    Multiplication,
     MultiplyAccumulate,
     Prefetch,
     Reduction,
@@ -54,28 +55,47 @@ def lower(plan: Plan) -> Program:
     )
 
 
-#: Statements, each with the step that it is a part of; of declarations and of the loop there is none.
-Owned = list[tuple[Step | None, Stmt]]
+#: Statements, each with the steps that it is a part of; of declarations and of the loop there are none.
+Owned = list[tuple[tuple[Step, ...], Stmt]]
 
 
 def statements(plan: Plan) -> tuple[Owned, Owned]:
     """The statements of a plan's body, and those of its loop, in order."""
     cx = Context(plan, plan.ops)
     body: Owned = [
-        (None, Registers(registers.name(number), tensor.placement.registers.count))
+        ((), Registers(registers.name(number), tensor.placement.registers.count))
         for number, tensor in enumerate(plan.tensors)
         if tensor.placement.registers is not None
     ]
-    body += [(step, made) for step in plan.before for made in _step(cx, step)]
+    body += _lowered(cx, plan.before)
     inside: Owned = []
     if plan.loop:
         variable = cx.ix.named("it", plan.forloop_range)
         cx.iteration = variable
-        inside = [(step, made) for step in plan.loop for made in _step(cx, step)]
-        body.append((None, For(variable.name, plan.forloop_range, tuple(made for _, made in inside))))
+        inside = _lowered(cx, plan.loop)
+        body.append(((), For(variable.name, plan.forloop_range, tuple(made for _, made in inside))))
         cx.iteration = ZERO
-    body += [(step, made) for step in plan.after for made in _step(cx, step)]
+    body += _lowered(cx, plan.after)
     return body, inside
+
+
+def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
+    """The statements of some steps."""
+    found: Owned = []
+    for group in products.together(steps):
+        multiplied = [step for step in group if isinstance(step, Multiplication)]
+        made = _products(cx, multiplied) if multiplied else _step(cx, group[0])
+        found += [(group, one) for one in made]
+    return found
+
+
+def _products(cx: Context, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
+    """Products that are computed together, and then what becomes of the results of each."""
+    out = products.compute(cx, steps)
+    for step in steps:
+        if isinstance(step, MatrixMultiply):
+            out = (*out, *products.exchange(cx, step), *_mirrors(cx, results_of(step.op)))
+    return out
 
 
 def _step(cx: Context, step: Step) -> Iterable[Stmt]:
@@ -117,10 +137,8 @@ def _operation(cx: Context, step: Computation) -> Iterable[Stmt]:
             return reductions.rescale(cx, step.op)
         case Accumulation():
             return reductions.accumulate(cx, step)
-        case MultiplyAccumulate():
-            return products.compute(cx, step)
-        case MatrixMultiply():
-            out = products.compute(cx, step)
+        case MatrixMultiply() | MultiplyAccumulate():
+            return _products(cx, (step,))
         case Map():
             out = registers.elementwise(cx, step.op, step.over)
         case Reduction():

@@ -11,9 +11,15 @@ A depth that is no whole number of steps is padded with zeros on both sides, so 
 beyond, not even 0 times infinity: in shared memory by whoever writes an operand there, and in registers as fragments
 are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the words of
 both operands are zeros there.
+
+Products that follow one another and have an operand in common, and warps that share it in the same way, are computed
+step by step together, so that its fragments are read from shared memory once for all of them: what each adds to its
+accumulators, and in which order, is what it would add by itself.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.lowering.context import TID, Context, loop
@@ -39,7 +45,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
-from mirage_formal.kernels.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate
+from mirage_formal.kernels.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
 
 #: Steps along the inner dim that are unrolled at once.
 _UNROLL = 4
@@ -56,10 +62,13 @@ class _Product:
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
         self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
+        #: The operands of which tensor cores take 16 rows or columns, and 8, at a time.
+        self.operands = (op.b, op.a) if warps.transposed else (op.a, op.b)
         #: Whether operands are floats, and registers of a tile of the left one and of one of the right one.
         self.floats = self.a.dtype is DType.FLOAT32
         self.left, self.right = (8, 4) if self.floats else (4, 2)
-        self.words_a, self.words_b = cx.fresh("a"), cx.fresh("b")
+        #: The arrays of its operands' fragments, which products that are computed together may have in common.
+        self.words_a = self.words_b = ""
         self.lane = cx.ix.mod(TID, WARP)
         ix = cx.ix
         parts = self.part(1, warps.rows), self.part(warps.rows, warps.cols)
@@ -77,55 +86,13 @@ class _Product:
     def part(self, below: int, count: int) -> IntExpr:
         return self.cx.ix.mod(self.cx.ix.div(TID, WARP * below), count)
 
-    def statements(self) -> tuple[Stmt, ...]:
-        cx = self.cx
-        body: list[Stmt] = [
-            Registers(self.words_a, self.left * self.high, words=not self.floats),
-            Registers(self.words_b, 2 * self.right, words=not self.floats),
-        ]
-        if self.fragments is not None:
-            return (*body, *self._all_packed())
-        if self.steps <= 2 * _UNROLL:
-            k = cx.iterator(self.steps, "k")
-            return (*body, *loop(k, self.steps, self._step(k), unroll=True))
-        inner = next(n for n in (_UNROLL, 3, 2, 1) if self.steps % n == 0)
-        outer = cx.iterator(self.steps // inner, "k")
-        k = cx.iterator(inner, "k")
-        unrolled = loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
-        return (*body, *loop(outer, self.steps // inner, unrolled))
+    def load_left(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
+        """All tiles of the left operand, of a step of 16 along the inner dim; with ``half`` only 8 positions count."""
+        m = self.cx.iterator(self.high, "m")
+        body = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
+        return loop(m, self.high, body, unroll=True)
 
-    def _all_packed(self) -> tuple[Stmt, ...]:
-        """All steps of a left operand in registers: those within the depth for every warp, the others, half a step."""
-        whole, half = divmod(self.deep, MMA[2])
-        within = (self.depth - (self.warps.inner - 1) * self.deep) // MMA[2]
-        within = min(whole, max(0, within))
-        out: list[Stmt] = []
-        for first, count in ((0, within), (within, whole - within)):
-            if count:
-                k = self.cx.iterator(count, "k")
-                out += loop(k, count, self._step(self.cx.ix.add(k, Int(first))), unroll=True)
-        if half:
-            out += self._step(Int(whole), half=True)
-        return tuple(out)
-
-    def _step(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
-        """One step of 16 along the inner dim; with ``half`` only 8 positions count."""
-        cx = self.cx
-        m = cx.iterator(self.high, "m")
-        left = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
-        out = [*loop(m, self.high, left, unroll=True)]
-        pairs = self.wide // 2
-        if pairs:
-            n = cx.iterator(pairs, "n")
-            tile = cx.ix.mul(n, 2)
-            body = (*self._right(tile, k, 2, half=half), *self._multiply(tile, 2))
-            out += loop(n, pairs, body, unroll=True)
-        if self.wide % 2:
-            tile = Int(self.wide - 1)
-            out += (*self._right(tile, k, 1, half=half), *self._multiply(tile, 1))
-        return tuple(out)
-
-    def _multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
+    def multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
         cx = self.cx
         m = cx.iterator(self.high, "m")
         body: list[Stmt] = []
@@ -142,7 +109,7 @@ class _Product:
         """A tile of 16 rows and 16 inner positions of the left operand; transposed, of columns of the right one."""
         cx, ix, lane = self.cx, self.cx.ix, self.lane
         turned = self.warps.transposed
-        placement = (self.b if turned else self.a).placement.shared
+        placement = cx.tensor(self.operands[0]).placement.shared
         assert placement is not None
         base = ix.add(self.first_tall, ix.mul(m, MMA[0]))
         across = placement.transposed != turned
@@ -189,14 +156,14 @@ class _Product:
             out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), pair[0], pair[1], self.a.dtype))
         return tuple(out)
 
-    def _right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
+    def load_right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
         """16 inner positions of one or two tiles of 8 columns of the right operand.
 
         Transposed, of rows of the left one.
         """
         cx, ix = self.cx, self.cx.ix
         turned = self.warps.transposed
-        placement = (self.a if turned else self.b).placement.shared
+        placement = cx.tensor(self.operands[1]).placement.shared
         assert placement is not None
         lane = ix.mod(TID, 16) if count == 1 else self.lane
         base = ix.add(self.first_flat, ix.mul(tile, MMA[1]))
@@ -249,15 +216,113 @@ class _Product:
         return tuple(SetReg(array, ix.add(at, Int(e)), read) for e, read in enumerate(reads))
 
 
-def compute(cx: Context, step: MatrixMultiply | MultiplyAccumulate) -> tuple[Stmt, ...]:
-    """Statements of a product on tensor cores."""
-    if isinstance(step, MultiplyAccumulate):
-        return _Product(cx, step).statements()
-    array = name(step.op.result)
-    k = cx.iterator(step.over.count, "u")
-    clear = loop(k, step.over.count, (SetReg(array, k, Real(0.0)),), unroll=True)
-    return (
-        *clear,
-        *_Product(cx, step).statements(),
-        *across(cx, BinaryFn.ADD, array, step.over.count, step.digits, step.scratch),
-    )
+class _Together:
+    """Products whose steps along the inner dim are computed one after the other for all of them, or a single one."""
+
+    def __init__(self, products: Sequence[_Product]) -> None:
+        self.first = products[0]
+        self.cx = self.first.cx
+        #: The products of each left operand, and of each right one.
+        self.lefts: dict[int, list[_Product]] = {}
+        self.rights: dict[int, list[_Product]] = {}
+        for product in products:
+            left, right = product.operands
+            self.lefts.setdefault(left, []).append(product)
+            self.rights.setdefault(right, []).append(product)
+            product.words_a = self.lefts[left][0].words_a or self.cx.fresh("a")
+            product.words_b = self.rights[right][0].words_b or self.cx.fresh("b")
+
+    def statements(self) -> tuple[Stmt, ...]:
+        cx, first, steps = self.cx, self.first, self.first.steps
+        body: list[Stmt] = []
+        for product, *_ in self.lefts.values():
+            body.append(Registers(product.words_a, product.left * product.high, words=not product.floats))
+        for product, *_ in self.rights.values():
+            body.append(Registers(product.words_b, 2 * product.right, words=not product.floats))
+        if first.fragments is not None:
+            return (*body, *self._all_packed())
+        if steps <= 2 * _UNROLL:
+            k = cx.iterator(steps, "k")
+            return (*body, *loop(k, steps, self._step(k), unroll=True))
+        inner = next(n for n in (_UNROLL, 3, 2, 1) if steps % n == 0)
+        outer = cx.iterator(steps // inner, "k")
+        k = cx.iterator(inner, "k")
+        unrolled = loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
+        return (*body, *loop(outer, steps // inner, unrolled))
+
+    def _all_packed(self) -> tuple[Stmt, ...]:
+        """All steps of a left operand in registers: those within the depth for every warp, the others, half a step."""
+        first = self.first
+        whole, half = divmod(first.deep, MMA[2])
+        within = (first.depth - (first.warps.inner - 1) * first.deep) // MMA[2]
+        within = min(whole, max(0, within))
+        out: list[Stmt] = []
+        for begin, count in ((0, within), (within, whole - within)):
+            if count:
+                k = self.cx.iterator(count, "k")
+                out += loop(k, count, self._step(self.cx.ix.add(k, Int(begin))), unroll=True)
+        if half:
+            out += self._step(Int(whole), half=True)
+        return tuple(out)
+
+    def _step(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
+        """One step of 16 along the inner dim; with ``half`` only 8 positions count."""
+        cx = self.cx
+        out = [one for product, *_ in self.lefts.values() for one in product.load_left(k, half=half)]
+        for same in self.rights.values():
+            wide = same[0].wide
+            if pairs := wide // 2:
+                n = cx.iterator(pairs, "n")
+                out += loop(n, pairs, self._tiles(same, cx.ix.mul(n, 2), k, 2, half=half), unroll=True)
+            if wide % 2:
+                out += self._tiles(same, Int(wide - 1), k, 1, half=half)
+        return tuple(out)
+
+    @staticmethod
+    def _tiles(same: Sequence[_Product], tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
+        """One or two tiles of a right operand, in all products that have it."""
+        products = (one for product in same for one in product.multiply(tile, count))
+        return (*same[0].load_right(tile, k, count, half=half), *products)
+
+
+def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
+    """Steps in order, each by itself but for products that are computed together.
+
+    No other step is between those, nor a barrier of an exchange, and none reads what another one writes.
+    """
+    held: list[Step] = []
+    for step in steps:
+        if held and not _joins(held, step):
+            yield tuple(held)
+            held = []
+        held.append(step)
+    if held:
+        yield tuple(held)
+
+
+def _joins(held: Sequence[Step], step: Step) -> bool:
+    """Whether a product has an operand in common with those that are computed together, and the same warps."""
+    own = [one for one in (*held, step) if isinstance(one, Multiplication) and not one.packed]
+    if len(own) <= len(held) or any(one.warps != own[0].warps for one in own):
+        return False
+    *others, last = own
+    if any(isinstance(one, MatrixMultiply) and one.scratch for one in others):
+        return False
+    if {last.op.a, last.op.b} & {one.op.result for one in others}:
+        return False
+    return any(last.op.a == one.op.a or last.op.b == one.op.b for one in others)
+
+
+def compute(cx: Context, steps: Sequence[Multiplication]) -> tuple[Stmt, ...]:
+    """Statements of products on tensor cores that ``together`` has put together, partial sums of warps left as such."""
+    clear: list[Stmt] = []
+    for step in steps:
+        if isinstance(step, MatrixMultiply):
+            k = cx.iterator(step.over.count, "u")
+            clear += loop(k, step.over.count, (SetReg(name(step.op.result), k, Real(0.0)),), unroll=True)
+    return (*clear, *_Together([_Product(cx, step) for step in steps]).statements())
+
+
+def exchange(cx: Context, step: MatrixMultiply) -> tuple[Stmt, ...]:
+    """Statements that add up the partial sums of warps."""
+    return across(cx, BinaryFn.ADD, name(step.op.result), step.over.count, step.digits, step.scratch)

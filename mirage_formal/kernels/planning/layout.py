@@ -43,6 +43,9 @@ class ProductShape:
         mates: Products whose results meet its own elementwise.
         reductions: Reductions over its columns that are finished in every iteration.
         size: Bytes of an element of its operands.
+        beside: A product before it that reads the same operand, whose fragments it can use if both have the same warps
+            (see lowering/products.py); -1 if there is none.
+        beside_left: Whether that is the left operand.
     """
 
     rows: int
@@ -54,6 +57,8 @@ class ProductShape:
     mates: tuple[int, ...] = ()
     reductions: int = 0
     size: int = DType.FLOAT16.bytes
+    beside: int = -1
+    beside_left: bool = True
 
 
 def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
@@ -131,14 +136,18 @@ def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bo
     )
 
 
-def product_cost(shape: ProductShape, warps: Warps) -> int:
-    """Clocks of one product in a block."""
+def product_cost(shape: ProductShape, warps: Warps, *, beside: bool = False) -> int:
+    """Clocks of one product in a block; with ``beside`` it finds the fragments of an operand where ``beside`` says."""
     high, wide, steps = tiles_of(shape, warps)
     words = shape.size // DType.FLOAT16.bytes
     each = 1 if words == 1 else FLOAT32_STEPS
     work = max(high * wide * steps * _MMA_CLOCKS, steps * _MMA_LATENCY) * each
-    left = 4 * high if shape.source < 0 else 0
-    matrices = warps.count * steps * (left + 2 * wide) * _MATRIX_CLOCKS * words
+    left, right = 4 * high if shape.source < 0 else 0, 2 * wide
+    if beside and shape.beside_left != warps.transposed:  # tensor cores take a transposed product's operands swapped
+        left = 0
+    elif beside:
+        right = 0
+    matrices = warps.count * steps * (left + right) * _MATRIX_CLOCKS * words
     # Tensor cores and shared memory work side by side; what one waits for the other is a fraction of both.
     cost = (max(work, matrices) + (work + matrices) // 4) * shape.iterations
     if warps.cols > 1:
@@ -187,22 +196,43 @@ def _arrangements(
 ) -> tuple[list[tuple[Warps, ...]], list[list[int]], dict[tuple[int, int], list[list[int]]]]:
     """The options of every product, what each costs, and what pairs of them cost extra."""
     options = [warp_options(shape, count, transposed=transposed) for shape in shapes]
-    costs = [[product_cost(shape, warps) for warps in row] for shape, row in zip(shapes, options, strict=True)]
+    costs = [
+        [product_cost(shape, warps, beside=shape.beside >= 0) for warps in row]
+        for shape, row in zip(shapes, options, strict=True)
+    ]
     pairs: dict[tuple[int, int], list[list[int]]] = {}
+
+    def add(i: int, j: int, table: list[list[int]]) -> None:
+        known = pairs.get((i, j))
+        pairs[i, j] = table if known is None else [[*map(int.__add__, p, q)] for p, q in zip(known, table, strict=True)]
+
     for j, shape in enumerate(shapes):
+        if shape.beside >= 0:
+            other = shapes[shape.beside]
+            alone = [product_cost(shape, q) - cost for q, cost in zip(options[j], costs[j], strict=True)]
+            add(
+                shape.beside,
+                j,
+                [
+                    [0 if _side_by_side(other, p, q) else more for q, more in zip(options[j], alone, strict=True)]
+                    for p in options[shape.beside]
+                ],
+            )
         if shape.source >= 0:
             source = shapes[shape.source]
             trip = _round_trip(source, shape.iterations)
-            pairs[(shape.source, j)] = [
-                [0 if packs(source, a, shape, b) else trip for b in options[j]] for a in options[shape.source]
-            ]
+            rows = [[0 if packs(source, a, shape, b) else trip for b in options[j]] for a in options[shape.source]]
+            add(shape.source, j, rows)
         for i in shape.mates:
             trip = _round_trip(shape, 1)
-            table = [[0 if _same_place(shapes[i], a, shape, b) else trip for b in options[j]] for a in options[i]]
-            if (i, j) in pairs:
-                table = [[x + y for x, y in zip(p, q, strict=True)] for p, q in zip(pairs[i, j], table, strict=True)]
-            pairs[(i, j)] = table
+            rows = [[0 if _same_place(shapes[i], a, shape, b) else trip for b in options[j]] for a in options[i]]
+            add(i, j, rows)
     return options, costs, pairs
+
+
+def _side_by_side(other: ProductShape, p: Warps, q: Warps) -> bool:
+    """Whether a product uses fragments of another one: there is no exchange of partial sums between the two."""
+    return p == q and (other.deferred or p.inner == 1)
 
 
 def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:

@@ -142,6 +142,8 @@ class Products:
         a, result = self.flat.tensors[op.a], self.flat.tensors[op.result]
         root = self.root(op.a)
         mine = numbers[op.result]
+        before = [one for one in self.eligible if numbers[one.result] < mine]
+        same = next((one for one in reversed(before) if (one.a == op.a and root is None) or one.b == op.b), None)
         mates = tuple(sorted(numbers[n] for n in self.mates(op.result) if n in numbers and numbers[n] < mine))
         return ProductShape(
             prod(result.shape[:-1]),
@@ -153,6 +155,8 @@ class Products:
             mates,
             self.reductions(op.result),
             a.dtype.bytes,
+            -1 if same is None else numbers[same.result],
+            same is None or same.a == op.a,
         )
 
 
