@@ -53,6 +53,10 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 SCALES: Final = (0.1, 1.0, 8.0)
 #: Of the largest number of an element type, the share beyond which rounding decides whether it is still a number.
 FAR: Final = 0.5
+#: Elements of an input that are drawn at once, each with some ten numbers of 8 bytes on the way.
+_PIECE: Final = 1 << 26
+#: Standard deviation of a sum of four 16-bit numbers.
+_DEVIATION: Final = ((2.0**32 - 1.0) * 4 / 12) ** 0.5
 #: Why nothing is said of an output.
 _LOST: Final = "the program's own operators leave the range of their element types in all of its elements"
 
@@ -81,15 +85,22 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
     Element i is the sum of the four 16-bit parts of splitmix64(seed, number, i), which NumPy and CuPy compute alike.
     """
     state = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1B54A32D192ED03) % 2**64
-    z = xp.arange(item.tensor.elements, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
+    values = xp.empty(item.tensor.elements, dtype=xp.float64)
+    for first in range(0, values.size, _PIECE):
+        piece = values[first : first + _PIECE]
+        sums = _sums(state, first, piece.size, xp)
+        piece[...] = quantised(sums * (scale / _DEVIATION), item.tensor.dtype, xp)
+    return values.reshape(item.tensor.shape)
+
+
+def _sums(state: int, first: int, count: int, xp: Any) -> Array:
+    """Sums of four 16-bit parts less their mean: elements of a sequence, from the one of number ``first`` on."""
+    z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
     z = z ^ (z >> xp.uint64(31))
     parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
-    total = sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
-    deviation = ((2.0**32 - 1.0) * 4 / 12) ** 0.5
-    values = (total * (scale / deviation)).reshape(item.tensor.shape)
-    return quantised(values, item.tensor.dtype, xp)
+    return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
 
 
 def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
