@@ -23,7 +23,7 @@ from mirage_formal.run.tuned.bench import Limits, Row
 from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, composed, in_order
 from mirage_formal.run.tuned.fastest import Wanted, fastest
-from mirage_formal.run.tuned.plans import CandidatePlan, Origin, PiecePlan, Place, Prepared, TuningPlan, Variant
+from mirage_formal.run.tuned.plans import At, CandidatePlan, Origin, PiecePlan, Place, Prepared, TuningPlan, Variant
 from mirage_formal.run.tuned.prepare import Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
 from mirage_formal.run.tuned.tune import NoTimes, on_device
@@ -256,6 +256,25 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
         assert fastest(given, made[0], Wanted(2, 5.0), device, place) == given
     with pytest.raises(NoTimes):
         fastest(given, made[0], Wanted(2), device, place)
+
+
+@pytest.mark.parametrize(
+    ("refused", "hint"),
+    [
+        ("an obligation is undecided", "the first was refused: an obligation is undecided"),
+        ("", "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"),
+    ],
+)
+def test_why_no_kernel_may_run(
+    refused: str, hint: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(self: Maker, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any) -> dict[At, Prepared]:
+        return {at: Prepared(refused) for at in wanted if refused}
+
+    monkeypatch.setattr(Maker, "prepare", prepare)
+    with pytest.raises(NoTimes, match="expected candidates with kernels that may run") as raised:
+        tuned(made[0], Place(tmp_path / "place"), Table(last_is_best), Limits(KERNELS, 2))
+    assert raised.value.hint == hint
 
 
 def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, Path], tmp_path: Path) -> None:
