@@ -1,6 +1,6 @@
 """What a process has launched and captured so far makes the gaps between its kernels longer, once and for good.
 
-Run on a GPU; NumPy and CuPy are enough:
+Run on a GPU; NumPy and CuPy are enough, and torch for --torch:
 
     python -m benchmarks.launch_state [DIR ...] [--graphs N ...] [--torch]
 

@@ -83,8 +83,10 @@ def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
     """The statements of some steps."""
     found: Owned = []
     for group in products.together(steps):
-        multiplied = [step for step in group if isinstance(step, Multiplication)]
-        made = _products(cx, multiplied) if multiplied else _step(cx, group[0])
+        if len(group) == 1:
+            made = _step(cx, group[0])
+        else:
+            made = _products(cx, [step for step in group if isinstance(step, Multiplication)])
         found += [(group, one) for one in made]
     return found
 

@@ -86,7 +86,7 @@ class Products:
         """What the choice of warps needs to know of the eligible products."""
         ops = self.eligible
         numbers = {op.result: position for position, op in enumerate(ops)}
-        return [self.shape(op, numbers) for op in ops]
+        return [self.shape(op, numbers, ops[:at]) for at, op in enumerate(ops)]
 
     def _eligible(self, op: Product) -> bool:
         """Whether tensor cores can compute a product: any of two operands of one type.
@@ -137,12 +137,17 @@ class Products:
             isinstance(op, Reduce) and op.dim == last and self.root(op.operand) == number for op in self.flat.ops
         )
 
-    def shape(self, op: Product, numbers: Mapping[int, int]) -> ProductShape:
-        """What the choice of warps needs to know; ``numbers`` are positions of products by result."""
+    def shape(self, op: Product, numbers: Mapping[int, int], before: Sequence[Product]) -> ProductShape:
+        """What the choice of warps needs to know.
+
+        Args:
+            op: The product.
+            numbers: Positions of products by result.
+            before: The products before it.
+        """
         a, result = self.flat.tensors[op.a], self.flat.tensors[op.result]
         root = self.root(op.a)
         mine = numbers[op.result]
-        before = [one for one in self.eligible if numbers[one.result] < mine]
         same = next((one for one in reversed(before) if (one.a == op.a and root is None) or one.b == op.b), None)
         mates = tuple(sorted(numbers[n] for n in self.mates(op.result) if n in numbers and numbers[n] < mine))
         return ProductShape(

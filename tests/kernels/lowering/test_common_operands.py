@@ -47,7 +47,7 @@ def stacked(m: int, depth: int, n: int, **more: Any) -> KernelGraph:
 
 
 def three(m: int, depth: int, n: int, **more: Any) -> KernelGraph:
-    """X A * X B * X C, of which C has more columns than is left of them."""
+    """X A * X B * X C."""
     ops = [op(K.MATMUL, 0, i) for i in (1, 2, 3)] + [op(K.ACCUM_SUM, i) for i in (4, 5, 6)]
     shapes = [(m, 4 * depth), *[(4 * depth, n)] * 3]
     inputs = [load(NONE, 1), *[load(NONE, 0)] * 3]
