@@ -41,6 +41,7 @@ _SANITIZE: Final = (
     "-fno-omit-frame-pointer",
     "-DMF_EMULATE_MAIN",
 )
+_PRECOMPILE: Final = (*_FLAGS, *_LIBRARY[1:], "-x", "c++-header")
 _HINT: Final = "the emulator needs g++ 9 or later (or a compiler that takes its options, named by the variable CXX)"
 
 
@@ -296,20 +297,23 @@ def _runtime(sanitize: bool) -> Path:
     return path
 
 
-@cache
 def _precompiled() -> Path:
     """A directory with the emulator's headers precompiled, which g++ takes instead where it comes first.
 
     They are a quarter of what a kernel takes to be compiled. It stays empty where the compiler makes none.
     """
-    flags = (*_FLAGS, *_LIBRARY[1:], "-x", "c++-header")
-    directory = _cached(_key("prelude", *flags))
+    directory = _cached(_key("prelude", *_PRECOMPILE))
+    _precompile(directory)
+    return directory
+
+
+@cache
+def _precompile(directory: Path) -> None:
     directory.mkdir(exist_ok=True)
     path = directory / "prelude.h.gch"
     if not path.is_file():
         with contextlib.suppress(EmulatorError):
-            _run_compiler([*flags, str(data_dir("gpu") / "emulator" / "prelude.h")], {}, path)
-    return directory
+            _run_compiler([*_PRECOMPILE, str(data_dir("gpu") / "emulator" / "prelude.h")], {}, path)
 
 
 def _key(*parts: str) -> str:

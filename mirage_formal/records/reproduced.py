@@ -223,7 +223,8 @@ class Asked(Record, frozen=True, kw_only=True):
         valid: Questions that are known to be part of the program: by a checked certificate, or found in an e-graph.
         wrongly_pruned: Valid and pruned.
         wrongly_kept: Proved by this arm and not valid; 0 where no e-graph was saturated.
-        us_per_query: Mean microseconds of a question, growing the e-graph or reading the target included.
+        us_per_query: Mean microseconds of a question, growing the e-graph or reading the target included; one that
+            lost its worker counts with all the time that it was given.
     """
 
     key: Sha256

@@ -44,8 +44,10 @@ ARMS: Final = (NORMAL_FORM, _EGRAPH, *_Z3)
 _TRUTH_NODES: Final = 400_000
 _TRUTH_SECONDS: Final = 60.0
 _CHUNK: Final = 10
-#: Seconds after which a worker that asks z3 counts as hung: z3 may overrun its own limit.
+#: Seconds after which a worker that asks z3 a chunk of questions, or one of them, counts as hung: z3 may overrun its
+#: own limit.
 _HUNG_S: Final = 120.0
+_HUNG_ALONE_S: Final = _HUNG_S / _CHUNK
 _SEARCH_S: Final = 3600.0
 
 P = TypeVar("P")
@@ -240,17 +242,27 @@ class _Asking:
         return tuple(e for e in self._queries if e in chosen)
 
     def _ask_z3(self, timeout_ms: int) -> _Replies:
-        """Answers of quantified z3 to the sample; a question whose worker hung or died is unknown."""
+        """Answers of quantified z3 to the sample.
+
+        A question whose worker hung or died is unknown and counts with all the time that it was given. The others of
+        its chunk lose their answers with it: each of them is asked again by itself.
+        """
+        what = f"z3, {timeout_ms} ms"
         chunks = [self._sample[i : i + _CHUNK] for i in range(0, len(self._sample), _CHUNK)]
+        replies = self._replies(what, chunks, timeout_ms, _HUNG_S)
+        if lost := [(e,) for e in self._sample if e not in replies]:
+            replies |= self._replies(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
+        known = [replies.get(e, (Answer.UNKNOWN, _HUNG_ALONE_S)) for e in self._sample]
+        answers = {e: answer for e, (answer, _) in zip(self._sample, known, strict=True)}
+        return answers, sum(taken for _, taken in known)
+
+    def _replies(
+        self, what: str, chunks: Sequence[tuple[Expr, ...]], timeout_ms: int, limit_s: float
+    ) -> dict[Expr, tuple[Answer, float]]:
+        """Answers and the seconds of each, without those of chunks whose worker hung or died."""
         tasks = [Z3Task(self._target, chunk, timeout_ms) for chunk in chunks]
-        found = self._workers.run(f"z3, {timeout_ms} ms", ask_z3, tasks, _HUNG_S)
-        answers = dict.fromkeys(self._sample, Answer.UNKNOWN)
-        seconds = 0.0
-        for index, chunk in enumerate(chunks):
-            for e, (answer, taken) in zip(chunk, found.get(index, ()), strict=False):
-                answers[e] = answer
-                seconds += taken
-        return answers, seconds
+        found = self._workers.run(what, ask_z3, tasks, limit_s)
+        return {e: reply for index, replies in found.items() for e, reply in zip(chunks[index], replies, strict=True)}
 
     def rows(self) -> Iterator[Asked]:
         """One row for each arm."""

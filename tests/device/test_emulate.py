@@ -243,7 +243,9 @@ def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeyp
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda _: run(kernel, [x])[0], range(2)))
     np.testing.assert_array_equal(results[0], results[1])
-    assert sorted(path.suffix for path in (tmp_path / "emulator").iterdir()) == [".o", ".so"]
+    # The directory of the precompiled header, the runtime, and the kernel once; nothing half built.
+    assert sorted(path.suffix for path in (tmp_path / "emulator").iterdir()) == ["", ".o", ".so"]
+    assert [path.name for path in (tmp_path / "emulator").glob("*/*")] == ["prelude.h.gch"]
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("built again")

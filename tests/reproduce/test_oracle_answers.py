@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
-from mirage_formal.logic.terms import mul, sum_, var
+from mirage_formal.logic.terms import Expr, mul, sum_, var
 from mirage_formal.reproduce import oracle as module
 from mirage_formal.reproduce.egraph import EGraph, Ending, extents_of
 from mirage_formal.reproduce.inputs import ntrans, rmsnorm
@@ -30,6 +32,7 @@ def test_the_table_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "_Z3", {"quantified z3, 10 ms": 10})
     monkeypatch.setattr(module, "ARMS", (NORMAL_FORM, module._EGRAPH, "quantified z3, 10 ms"))
     monkeypatch.setattr(module, "SHIPPED_NODES", 20)  # too few to hold all that is equal to the target
+    monkeypatch.setattr(module, "_HUNG_S", 20.0)  # z3 hangs once in a while
     result = oracle(tmp_path, 10, 0, quiet)
     (source,) = result.sources
     assert source.saturated
@@ -48,6 +51,35 @@ def test_the_table_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "| rmsnorm in small | normal form |" in (tmp_path / "oracle.md").read_text()
     monkeypatch.setattr(module, "_Asking", None)
     assert oracle(tmp_path, 10, 0, quiet).rows == result.rows
+
+
+class Hanging(module._Workers):
+    """Workers in this process: one question hangs, whatever it is asked with; the others are refuted in half a second.
+
+    Attributes:
+        hangs: It, the first of the first chunk.
+    """
+
+    def __init__(self) -> None:
+        self.hangs: Expr | None = None
+
+    def run(self, what: str, function: Callable[[Any], Any], tasks: Sequence[Any], limit_s: float) -> dict[int, Any]:
+        if not isinstance(tasks[0], module.Z3Task):
+            return {i: function(task) for i, task in enumerate(tasks)}
+        self.hangs = self.hangs or tasks[0].queries[0]
+        refuted = (Answer.REFUTED, 0.5)
+        return {i: (refuted,) * len(task.queries) for i, task in enumerate(tasks) if self.hangs not in task.queries}
+
+
+def test_a_question_that_hangs_takes_no_answer_with_it_and_counts_with_its_time() -> None:
+    workers = Hanging()
+    asking = module._Asking(ASKER, "0" * 64, 14, 0, workers)
+    answers, seconds = asking._ask_z3(10)
+    assert len(answers) == 14
+    assert [(e, answer) for e, answer in answers.items() if answer is not Answer.REFUTED] == [
+        (workers.hangs, Answer.UNKNOWN)
+    ]
+    assert seconds == 13 * 0.5 + module._HUNG_ALONE_S
 
 
 def test_questions_are_distinct_and_answered_alike_by_saturated_egraph() -> None:
