@@ -53,12 +53,11 @@ def _load(data: bytes, limit: int) -> Any:
     if marks > MAX_MARKS:
         raise FormatError(f"expected JSON of at most {MAX_MARKS} brackets, commas, colons and quotes, got {marks}")
     bare = _STRING.sub(b"", data)
-    depth = deepest = 0
+    depth = 0
     for bracket in _BRACKET.findall(bare):
         depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
-        raise FormatError(f"expected JSON of at most {MAX_DEPTH} nested brackets, got nesting too deep: {deepest}")
+        if depth > MAX_DEPTH:
+            raise FormatError(f"expected JSON of at most {MAX_DEPTH} nested brackets, got nesting too deep")
     if (long := _LONG_NUMBER.search(bare)) is not None:
         raise FormatError(f"expected JSON numbers of at most {MAX_NUMBER} characters, got {long[0][:20].decode()}...")
     del bare
