@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,8 @@ from mirage_formal.device import emulate
 from mirage_formal.device.elements import to_bits, to_floats
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
+from mirage_formal.kernels.program.amount import amount
 from mirage_formal.run.built.values import Built
-
-#: What a product of fragments costs beside a statement; only ratios of works are used.
-_MMA_WORK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +25,12 @@ class Emulated:
     Attributes:
         made: What is run.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
+        optimised: Whether kernels are optimised that do little, too.
     """
 
     made: Built
     sanitize: bool = False
+    optimised: bool = False
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
@@ -79,7 +77,7 @@ class Emulated:
             else:
                 given.append(self._memory(argument.value, values)[: argument.elements])
         text = executable.files[launch.source].decode()
-        found = emulate.run_source(program, text, given, sanitize=self.sanitize)
+        found = emulate.run_source(program, text, given, sanitize=self.sanitize, optimised=self.optimised)
         for number, array in zip(written, found, strict=True):
             base = executable.base(number)
             values[base] = array.reshape(types[base].shape)
@@ -100,6 +98,7 @@ def checked(
     *,
     seed: int = 0,
     sanitize: bool = False,
+    optimised: bool = False,
     scales: Sequence[float] = numerics.SCALES,
 ) -> NumericsRecord:
     """Results of an executable on the emulator beside the program's exact ones, with derived tolerances.
@@ -108,6 +107,7 @@ def checked(
         made: The executable.
         seed: Seed of the inputs.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
+        optimised: Whether kernels are optimised that do little, too.
         scales: Standard deviations of the inputs.
 
     Raises:
@@ -115,7 +115,7 @@ def checked(
         EmulatorError: There is no compiler.
     """
     executable = made.executable
-    run = Emulated(made, sanitize)
+    run = Emulated(made, sanitize, optimised)
     inputs = numerics.Inputs(seed, scales)
     return numerics.check(
         executable.program, executable.graph, executable.digest, run, device="emulator", inputs=inputs
@@ -124,29 +124,8 @@ def checked(
 
 def work(made: Built) -> float:
     """What its generated kernels do, in statements of one thread; a measure to compare kernels of equal tiles by."""
-    return float(sum(prod(program.grid) * program.threads * _work(program.body) for program in _launched(made)))
-
-
-def _launched(made: Built) -> list[Program]:
     launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
-    return [made.programs[launch.name] for launch in launches]
-
-
-def _work(body: tuple[Stmt, ...]) -> int:
-    total = 0
-    for stmt in body:
-        match stmt:
-            case For():
-                total += stmt.extent * (1 + _work(stmt.body))
-            case If():
-                total += 1 + _work(stmt.body)
-            case Mma():
-                total += _MMA_WORK
-            case SharedVector() | GlobalVector():
-                total += stmt.count
-            case _:
-                total += 1
-    return total
+    return sum(amount(made.programs[launch.name]) for launch in launches)
 
 
 __all__ = ["Emulated", "checked", "spread", "work"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulatorError, run
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.program.amount import amount
 from mirage_formal.kernels.program.program import (
     BinaryFn,
     GlobalRead,
@@ -252,6 +255,31 @@ def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(subprocess, "run", refuse)
     np.testing.assert_array_equal(run(kernel, [x])[0], results[0])
+
+
+def test_what_does_little_is_compiled_sooner_and_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit: compilers may not take two roundings for one, however much they optimise."""
+    monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path))
+    levels: list[str] = []
+    own = emulate._run_compiler
+
+    def compiled(arguments: Sequence[str], sources: Mapping[str, str], result: Path) -> None:
+        if sources:
+            levels.extend(one for one in arguments if one.startswith("-O"))
+        own(arguments, sources, result)
+
+    monkeypatch.setattr(emulate, "_run_compiler", compiled)
+    x = (np.random.default_rng(6).standard_normal((3, 256))).astype(np.float16)
+    made = softmax()
+    assert amount(made) < emulate._WORTH_IT
+    (little,), (much,) = run(made, [x]), emulate.run_source(made, emit(made), [x], optimised=True)
+    assert little.tobytes() == much.tobytes()
+    monkeypatch.setattr(emulate, "_WORTH_IT", 1)
+    monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "other"))
+    assert run(made, [x])[0].tobytes() == much.tobytes()
+    assert levels == ["-Og", "-O2", "-O2"]
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

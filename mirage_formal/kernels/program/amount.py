@@ -1,0 +1,36 @@
+"""How much a program does, to compare programs by."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from mirage_formal.kernels.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
+
+#: What a product of fragments costs beside a statement.
+_MMA: Final = 64
+
+
+def amount(program: Program) -> float:
+    """Statements that all threads of a launch execute; those of several elements count once for each."""
+    return float(prod(program.grid) * program.threads * _body(program.body))
+
+
+def _body(body: tuple[Stmt, ...]) -> int:
+    total = 0
+    for stmt in body:
+        match stmt:
+            case For():
+                total += stmt.extent * (1 + _body(stmt.body))
+            case If():
+                total += 1 + _body(stmt.body)
+            case Mma():
+                total += _MMA
+            case SharedVector() | GlobalVector():
+                total += stmt.count
+            case _:
+                total += 1
+    return total
+
+
+__all__ = ["amount"]
