@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.kit.sampled import THOROUGH, chosen
 
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,8 +33,8 @@ settings.load_profile("ci")
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
 #: Cases of one test that coverage sees; and seconds of its process's own time, within each of these cases.
-TRACED = 4
-TRACED_S = 0.5
+TRACED = 3
+TRACED_S = 0.25
 
 #: Deprecations that torch 2.13 meets in its own code: in torch.export, and where Inductor first loads mkldnn.
 OF_TORCH = (
@@ -46,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Tests write, sync and remove a hundred thousand small files; on a disk that takes a large part of their time.
     """
+    config.addinivalue_line("markers", "sampled(of): of its cases one in so many is run; see tests/kit/sampled.py")
     config.addinivalue_line("markers", "no_cover: runs without coverage; it is known where pytest-cov is not installed")
     # What a test builds there it may also load and run.
     if os.access(MEMORY, os.W_OK | os.X_OK) and config.getoption("basetemp") is None:
@@ -59,7 +62,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sample, and mark, what was collected."""
+    # Who names a test wants all of its cases.
+    if not THOROUGH and not any("::" in argument for argument in config.args):
+        _sample(config, items)
+    _mark(items)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked so, leave the cases that ``chosen`` leaves."""
+    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for cases in tests.values():
+        (of,) = cases[0].iter_markers("sampled").__next__().args
+        left = chosen([(item.nodeid, item.callspec.indices) for item in cases], of)
+        left_out |= {item for item in cases if item.nodeid not in left}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _mark(items: list[pytest.Item]) -> None:
     """What runs without tracing, which makes tests half as slow again and searches several times slower.
 
     That are slow tests, whose code fast tests cover, and of a test with many cases all but the first few, which run

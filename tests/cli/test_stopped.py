@@ -90,6 +90,7 @@ def at_phase(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, signal.Signals],
     return send
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "phase", "number"), CASES)
 def test_a_signal_in_a_phase(
     line: str,

@@ -92,6 +92,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "at", "number"), CASES)
 def test_a_signal_in_a_phase(

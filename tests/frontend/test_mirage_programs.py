@@ -91,6 +91,7 @@ def test_torch_tensors(name: str) -> None:
     close(as_numpy(result), case.function(*values))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", but(CASES, "normalised attention", "linear attention", "group-query attention"))

@@ -72,6 +72,7 @@ def test_a_script_runs_with_the_import_changed(name: str, tmp_path: Path, monkey
     assert run(entry) == set(entry.ignores)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def told(graph: KernelGraph | list[KernelGraph], *, forms: bool = False) -> Iter
             yield Told(emit(kernel.program).splitlines(), found, nodes, kernel)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_lines_do_what_their_operators_are(name: str) -> None:
     for one in told(GRAPHS[name](), forms=True):

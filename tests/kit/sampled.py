@@ -7,7 +7,8 @@ numbers, or a search in a smaller space; ``make test-thorough`` runs all of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -37,4 +38,27 @@ def but(cases: Iterable[str], *left: str) -> list[str]:
     return names if THOROUGH else [name for name in names if name not in left]
 
 
-__all__ = ["THOROUGH", "but", "number", "share"]
+def chosen(cases: Sequence[tuple[str, Mapping[str, int]]], of: int) -> frozenset[str]:
+    """The cases that are left where a test is marked ``@pytest.mark.sampled(of)``: one in so many, for good.
+
+    Of a test with several parameters no value of any is lost: rather more cases are left. Which they are depends on
+    the names of the cases alone, neither on their order nor on the number of processes that run them.
+
+    Args:
+        cases: Name of each, and which value it has of each parameter.
+        of: One in so many.
+    """
+    parameters = {name for _, values in cases for name in values}
+    # Values that always come together, because they are given together, are one parameter.
+    columns = {tuple(values.get(name, -1) for _, values in cases) for name in parameters}
+    drawn = sorted(range(len(cases)), key=lambda i: sha256(cases[i][0].encode()).digest())
+    left: list[int] = []
+    if len(columns) > 1:
+        for i in drawn:
+            if any(column[i] not in {column[j] for j in left} for column in columns):
+                left.append(i)
+    left += [i for i in drawn if i not in left][: max(0, -(-len(cases) // of) - len(left))]
+    return frozenset(cases[i][0] for i in left)
+
+
+__all__ = ["THOROUGH", "but", "chosen", "number", "share"]

@@ -93,6 +93,7 @@ EXAMPLES: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace], 
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", but(EXAMPLES, "qknorm"))
 def test_examples_in_one_kernel(name: str) -> None:
@@ -133,6 +134,7 @@ TWO_KERNELS: dict[str, tuple[Callable[[], KernelGraph], Callable[[], SearchSpace
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", but(TWO_KERNELS, "exp-chain"))
 def test_two_kernels(name: str) -> None:
@@ -250,6 +252,7 @@ THREE_KERNELS: dict[str, tuple[KernelGraph, SearchSpace, int]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(THREE_KERNELS)[: number(len(THREE_KERNELS) - 1, len(THREE_KERNELS))])
 def test_three_kernels(name: str) -> None:
@@ -341,6 +344,7 @@ COPIES: dict[str, tuple[KernelGraph, SearchSpace]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COPIES)
 def test_an_index_may_run_through_two_dims(name: str) -> None:

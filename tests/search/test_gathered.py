@@ -120,6 +120,7 @@ def candidates(one: KernelGraph) -> list[KernelGraph]:
     return sorted(made, key=lambda graph: estimate(graph, H200).us)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("build_one", BUILDS)
 def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], mf.Tensor]) -> None:
     one = program(build_one)

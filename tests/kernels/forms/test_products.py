@@ -59,6 +59,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("parts", [1, 4, 32])
 @pytest.mark.parametrize("graph", SHAPES)
 def test_forms_have_the_values_of_the_product(graph: KernelGraph, parts: int) -> None:

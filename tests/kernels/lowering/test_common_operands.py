@@ -96,6 +96,7 @@ def apart(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Program:
         return assemble.lower(plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "warps"),
     [

@@ -89,12 +89,14 @@ def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
         yield from statements(getattr(stmt, "body", ()))
 
 
+@pytest.mark.sampled(2)
 @KERNELS
 def test_real_tiles_on_the_emulator(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     graph = shrunk(op, operands)
     compare(graph, arrays=values(graph), run=emulate.run, tolerance=2e-3)
 
 
+@pytest.mark.sampled(2)
 @KERNELS
 @pytest.mark.parametrize("generic", [False, True], ids=["auto", "generic"])
 def test_real_tiles_against_the_reference(op: GraphDefined, operands: tuple[DTensor, ...], generic: bool) -> None:
@@ -120,6 +122,7 @@ def test_real_extents_compile_without_spills(op: GraphDefined, operands: tuple[D
     assert compiled.registers * plan.threads <= TARGET.limits.registers_per_sm
 
 
+@pytest.mark.sampled(2)
 @KERNELS
 def test_no_barrier_and_no_wait_to_spare(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     """Every barrier and wait of a plan is needed: without it the interpreter finds a fault.

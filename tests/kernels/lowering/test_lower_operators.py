@@ -214,6 +214,7 @@ def product(m: int, n: int, k: int, loop: int = 1, **more: Any) -> KernelGraph:
     return kernel([(m, k * loop), (k * loop, n)], [load(NONE, 1), load(NONE, 0)], ops, [(3, NONE)], loop=loop, **more)
 
 
+@pytest.mark.sampled(2)
 @BOTH
 @pytest.mark.parametrize("loop", [1, 2, 5])
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return chosen
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 19])
 @pytest.mark.parametrize("depth", [16, 77])
 @pytest.mark.parametrize("make", [chained, mapped, right, summed, added])
@@ -86,6 +87,7 @@ def test_columns_first(depth: int, turned: Callable[..., None]) -> None:
     right_everywhere(added(8, depth, 48, strides={0: (1, 8), 1: (1, 4 * depth)}))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("warps", [Warps(1, 4, 1), Warps(1, 2, 2), Warps(1, 1, 4), Warps(2, 2, 1), Warps(2, 1, 2)])
 @pytest.mark.parametrize("make", [summed, added])
 def test_every_way_to_share_them(make: Callable[..., KernelGraph], warps: Warps, turned: Callable[..., None]) -> None:

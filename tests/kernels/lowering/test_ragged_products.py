@@ -87,6 +87,7 @@ def right_everywhere(graph: KernelGraph, tolerance: float = 8e-3) -> Plan:
     return plan
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("make", [chained, mapped, right])
 def test_every_depth_on_tensor_cores(make: Callable[..., KernelGraph], depth: int) -> None:
@@ -114,6 +115,7 @@ def test_in_a_loop(depth: int) -> None:
     right_everywhere(chained(40, depth, 16, loop=3, dtype=DType.FLOAT32), SINGLE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [7, 34])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DType.FLOAT16, 8e-3), (DType.FLOAT32, SINGLE)])
 def test_columns_first(depth: int, dtype: DType, tolerance: float) -> None:
@@ -150,6 +152,7 @@ COPIES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", COPIES, ids=str)
 def test_the_widest_copies_that_alignment_allows(case: tuple[Any, ...]) -> None:
     """Of 16, 8 or 4 bytes, asynchronous and in a ring where there is a loop; element by element for odd ones."""
@@ -192,6 +195,7 @@ def parts(monkeypatch: pytest.MonkeyPatch, *wanted: Warps) -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("depth", [1, 9, 17, 40, 77, 121])
 @pytest.mark.parametrize("cols", [1, 2, 4])
 def test_every_way_to_cut_accumulators(depth: int, cols: int, monkeypatch: pytest.MonkeyPatch) -> None:

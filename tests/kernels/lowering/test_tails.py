@@ -59,6 +59,7 @@ def test_chains_with_tails(shape: tuple[int, ...], wanted: tuple[int, ...], grid
     assert checked(made, scales=(0.1, 1.0)).answer == "within"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_products_with_tails(seed: int) -> None:
     """Rows or columns next to each other, gaps, batches, any extents; proved, safe and right."""

@@ -91,6 +91,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("graph", CASES)
 @pytest.mark.parametrize("run", [program_interpreter.run, emulate.run], ids=["interpreter", "emulator"])
 def test_against_the_reference(graph: KernelGraph, run: Any) -> None:

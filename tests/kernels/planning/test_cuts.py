@@ -113,6 +113,7 @@ def test_cache_lines_stay_together() -> None:
 # --- results
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
     "graph",

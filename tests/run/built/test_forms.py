@@ -55,6 +55,7 @@ def named(found: list[Form], name: str) -> Form:
     return next(form for form in found if form.name == name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", list(CASES))
 def test_kernels_of_every_form_are_safe_and_right(case: str) -> None:
     program, candidate = CASES[case]
@@ -210,6 +211,7 @@ def test_the_command_builds_the_form_with_the_best_estimate(
     assert "rewritten" in capsys.readouterr().out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", ["qk-b8", "gated_mlp-b16", "rmsnorm-b1", "attn-b8"])
 def test_forms_at_real_extents(row: str) -> None:
     """Obligations hold, kernels compile, and real tiles run right."""

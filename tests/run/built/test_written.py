@@ -67,6 +67,7 @@ def on_device(graph: mi.Graph, arrays: Sequence[Any]) -> list[ndarray]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_kernels_of_a_hand_written_graph_run(name: str, machine: Machine) -> None:
     case, make = WRITTEN[name]
@@ -85,6 +86,7 @@ def test_the_kernels_of_a_hand_written_graph_run(name: str, machine: Machine) ->
     assert machine.built == [(graph.freeze(), "h200")]  # once, of the graph itself
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*CASES, *WRITTEN])
 def test_its_kernels_are_within_tolerance(name: str) -> None:
     """Plain programs, one kernel for each operator, as well as graphs with block graphs."""

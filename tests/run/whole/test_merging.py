@@ -208,6 +208,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("merged")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "kernels"), [(projections, 1), (gates, 1), (sum_and_norm, 1), (long_chain, 1)])
 def test_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) -> None:
