@@ -15,7 +15,7 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.sampled import number
 
 ROOT = REPOSITORY
-TRIALS = number(500, 1500)
+TRIALS = number(300, 1500)
 
 
 def test_the_shares_add_up() -> None:

@@ -118,7 +118,7 @@ def test_switching_a_sharing_or_filter_off_changes_no_candidate(name: str, off: 
     assert _search(program, space, best=None, off=frozenset({off})).keys() == on.keys()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("off", [("share",), ("filter",), ("share", "filter")], ids="+".join)
 @pytest.mark.parametrize("listed", ["all", "folds only"])
 @pytest.mark.parametrize("last", [OpKind.ADD, OpKind.MUL])

@@ -96,7 +96,7 @@ def test_real_tiles_on_the_emulator(op: GraphDefined, operands: tuple[DTensor, .
     compare(graph, arrays=values(graph), run=emulate.run, tolerance=2e-3)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @KERNELS
 @pytest.mark.parametrize("generic", [False, True], ids=["auto", "generic"])
 def test_real_tiles_against_the_reference(op: GraphDefined, operands: tuple[DTensor, ...], generic: bool) -> None:

@@ -23,7 +23,7 @@ from tests.kit.kernels.plan_mutants import Family, Mutant, sample, with_home
 from tests.kit.sampled import number
 
 #: Mutants of each family.
-COUNT = number(30, 50)
+COUNT = number(25, 50)
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))
