@@ -72,13 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test that is marked so, leave the cases that ``chosen`` leaves."""
-    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    tests: defaultdict[tuple[str, int], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
-            tests[item.nodeid.partition("[")[0]].append(item)
+        mark = item.get_closest_marker("sampled")
+        if isinstance(item, pytest.Function) and mark is not None:
+            tests[item.nodeid.partition("[")[0], mark.args[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for cases in tests.values():
-        (of,) = cases[0].iter_markers("sampled").__next__().args
+    for (_, of), cases in tests.items():
         left = chosen([(item.nodeid, item.callspec.indices) for item in cases], of)
         left_out |= {item for item in cases if item.nodeid not in left}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
