@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from pathlib import Path
 from types import FrameType
 
@@ -79,10 +79,23 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
             tests[item.nodeid.partition("[")[0], mark.args[0]].append(item)
     left_out: set[pytest.Item] = set()
     for (_, of), cases in tests.items():
-        left = chosen([(item.nodeid, item.callspec.indices) for item in cases], of)
+        left = chosen([(item.nodeid, _values(item)) for item in cases], of)
         left_out |= {item for item in cases if item.nodeid not in left}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _values(item: pytest.Function) -> dict[str, Hashable]:
+    """Which value a case has of each parameter, by identity; names of one ``parametrize`` are one parameter.
+
+    Positions are of no use: pytest counts the combinations, not the values.
+    """
+    given = {name: id(value) for name, value in item.callspec.params.items()}
+    found: dict[str, Hashable] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
+        found["-".join(names)] = tuple(given.pop(name) for name in names)
+    return found | given
 
 
 def _mark(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ numbers, or a search in a smaller space; ``make test-thorough`` runs all of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, TypeVar
 
@@ -38,19 +38,17 @@ def but(cases: Iterable[str], *left: str) -> list[str]:
     return names if THOROUGH else [name for name in names if name not in left]
 
 
-def chosen(cases: Sequence[tuple[str, Mapping[str, int]]], of: int) -> frozenset[str]:
+def chosen(cases: Sequence[tuple[str, Mapping[str, Hashable]]], of: int) -> frozenset[str]:
     """The cases that are left where a test is marked ``@pytest.mark.sampled(of)``: one in so many, for good.
 
     Of a test with several parameters no value of any is lost: rather more cases are left. Which they are depends on
     the names of the cases alone, neither on their order nor on the number of processes that run them.
 
     Args:
-        cases: Name of each, and which value it has of each parameter.
+        cases: Name of each, and which value it has of each parameter; what is given together is one parameter.
         of: One in so many.
     """
-    parameters = {name for _, values in cases for name in values}
-    # Values that always come together, because they are given together, are one parameter.
-    columns = {tuple(values.get(name, -1) for _, values in cases) for name in parameters}
+    columns = [[values[name] for _, values in cases] for name in cases[0][1]]
     drawn = sorted(range(len(cases)), key=lambda i: sha256(cases[i][0].encode()).digest())
     left: list[int] = []
     if len(columns) > 1:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import product
 
 import pytest
 
+from tests.kit.paths import REPOSITORY
 from tests.kit.sampled import chosen
 
 
@@ -34,9 +38,20 @@ def test_one_in_so_many_and_every_value(extents: tuple[int, ...], of: int) -> No
         assert len(left) == -(-len(every) // of)
 
 
-def test_what_is_given_together_is_one_parameter() -> None:
-    """Of six pairs, each with both ways of two: six cases, and of the pairs alone two."""
-    pairs = [(f"test[{n}]", {"make": n, "warps": n}) for n in range(6)]
-    assert len(chosen(pairs, 3)) == 2
-    both = [(f"test[{n}-{m}]", {"make": n, "warps": n, "turned": m}) for n in range(6) for m in range(2)]
-    assert len(chosen(both, 3)) == 6
+def collected(*arguments: str, thorough: str = "") -> list[list[str]]:
+    """Parameters of the cases of one test of kernels (operands, depth) that pytest collects."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "MIRAGE_THOROUGH": thorough}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    ids = [line.partition("test_every_depth_on_tensor_cores[")[2] for line in done.stdout.splitlines()]
+    return [one.rstrip("]").split("-") for one in ids if one]
+
+
+def test_pytest_leaves_every_value_and_whoever_names_a_test_gets_all_cases() -> None:
+    path = "tests/kernels/lowering/test_ragged_products.py"
+    every = collected(path, thorough="1")
+    assert len(every) == 24
+    assert collected(f"{path}::test_every_depth_on_tensor_cores") == every
+    left = collected(path)
+    assert len(left) < 12
+    assert [set(values) for values in zip(*left, strict=True)] == [set(v) for v in zip(*every, strict=True)]
