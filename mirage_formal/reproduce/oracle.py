@@ -249,14 +249,14 @@ class _Asking:
         """
         what = f"z3, {timeout_ms} ms"
         chunks = [self._sample[i : i + _CHUNK] for i in range(0, len(self._sample), _CHUNK)]
-        replies = self._replies(what, chunks, timeout_ms, _HUNG_S)
+        replies = self._answered(what, chunks, timeout_ms, _HUNG_S)
         if lost := [(e,) for e in self._sample if e not in replies]:
-            replies |= self._replies(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
+            replies |= self._answered(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
         known = [replies.get(e, (Answer.UNKNOWN, _HUNG_ALONE_S)) for e in self._sample]
         answers = {e: answer for e, (answer, _) in zip(self._sample, known, strict=True)}
         return answers, sum(taken for _, taken in known)
 
-    def _replies(
+    def _answered(
         self, what: str, chunks: Sequence[tuple[Expr, ...]], timeout_ms: int, limit_s: float
     ) -> dict[Expr, tuple[Answer, float]]:
         """Answers and the seconds of each, without those of chunks whose worker hung or died."""
