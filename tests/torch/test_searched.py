@@ -15,6 +15,7 @@ from mirage_formal.graph.views import kernel_count  # noqa: E402
 from tests.kit.torch.copies import copies  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
+pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 
 
 class Mlp(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types where it is not installed
