@@ -24,6 +24,7 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.whole.partition import Offers, Part, Partition, PartLimits, Prices, extract
+from mirage_formal.search.sought import sought
 from mirage_formal.search.united.mirrored import is_mirrored
 from mirage_formal.search.united.slices import slices
 
@@ -139,7 +140,7 @@ class Merger:
         most = self._limits
         if len(part.ops) > _LONGEST * most.operators:
             return False
-        return is_mirrored(part) or all(
+        return is_mirrored(sought(part).program) or all(
             any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
             for ways in slices(part)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.check.whole.parts import taken_out
 from mirage_formal.graph.graph import KernelGraph, Op
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
@@ -117,6 +118,31 @@ def test_a_result_beyond_the_limits_is_not_merged() -> None:
     small = PartLimits(4, 4)
     assert any(len(part.results) == 2 for part in Merger(program, H200, LIMITS).merged(cut, offers).parts)
     assert all(len(part.results) == 1 for part in Merger(program, H200, small).merged(cut, offers).parts)
+
+
+def rotation(inputs: int, first: int, x: int) -> tuple[Op, ...]:
+    """x * cos + concat(-x's second half, its first half) * sin, where cos and sin are tensors 2 and 3."""
+    end, half = inputs + first, Attrs(dim=1)
+    return (
+        Op(OpKind.SLICE, (x,), replace(half, start=8, stop=16)),
+        Op(OpKind.SLICE, (x,), replace(half, start=0, stop=8)),
+        Op(OpKind.SCALE, (end,), Attrs(factor=Fraction(-1))),
+        Op(OpKind.CONCAT, (end + 2, end + 1), half),
+        Op(OpKind.MUL, (x, 2)),
+        Op(OpKind.MUL, (end + 3, 3)),
+        Op(OpKind.ADD, (end + 4, end + 5)),
+    )
+
+
+def test_what_reads_more_than_a_kernel_may_is_merged_where_it_is_one_in_another_form() -> None:
+    """Each of two rotations reads five tensors, concatenation included, which no kernel does; both are one kernel."""
+    inputs = (w.tensor("q", 32, 16), w.tensor("k", 8, 16), w.tensor("cos", 1, 16), w.tensor("sin", 1, 16))
+    program = KernelGraph(inputs, (*rotation(4, 0, 0), *rotation(4, 7, 1)), (10, 17))
+    cut, found = merged(program)
+    assert sum(part.searched for part in cut.parts) == 2
+    (part,) = [part for part in found.parts if part.searched]
+    assert part.results == (10, 17)
+    assert len(part.reads) > LIMITS.inputs
 
 
 def two_offers(part: KernelGraph) -> Offers:
