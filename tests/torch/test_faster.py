@@ -134,21 +134,22 @@ class Cached(Two):
 def test_the_compilation_that_was_timed_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float, mode: str | None, again: int
 ) -> None:
-    """By Inductor, on the CPU: two compilations are compared, and a third one is made only where it would differ."""
+    """By Inductor, on the CPU: what is timed is compiled, with operators in both ways; again only where it differs."""
     from torch._inductor import compile_fx as inductor
 
     model, x = Cached().requires_grad_(False), torch.randn(4, 32)
     if not backend._compiles([x]):
         pytest.skip("there is no compiler of C++")
     torch._dynamo.reset()
-    made: list[Any] = []
+    made: list[tuple[bool, bool]] = []
     known: list[Any] = []
     real = inductor.compile_fx
 
     def counted(module: Any, inputs: Any, **more: Any) -> Any:
         if not any(module is one for one in known):  # it calls itself for each of its options
             known.append(module)
-            made.append(any("mirage_formal" in str(node.target) for node in module.graph.nodes))
+            ours = any("mirage_formal" in str(node.target) for node in module.graph.nodes)
+            made.append((ours, "combo_kernels" in (more["config_patches"] or {})))
         return real(module, inputs, **more)
 
     monkeypatch.setattr(inductor, "compile_fx", counted)
@@ -161,8 +162,31 @@ def test_the_compilation_that_was_timed_is_kept(
         given = x * (turn + 1)
         torch.testing.assert_close(call(given), want(given), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(model.cache, want.cache)
-    assert sorted(made[:2]) == [False, True]
-    assert made[2:] == [theirs > 1] * again
+    assert sorted(made[:3]) == [(False, False), (True, False), (True, True)]
+    assert made[3:] == [(theirs > 1, theirs > 1)] * again
+
+
+@pytest.mark.parametrize("us", [[3.0, 2.0, 2.5], [3.0, 3.0, 4.0], [3.0, None, 1.0]])
+def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us: list[float | None]) -> None:
+    """None is a way in which it cannot be compiled."""
+    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    calls = [None if one is None else (lambda x, one=one: one) for one in us]
+
+    def way(number: int) -> Any:
+        def compile(module: Any, inputs: Any) -> Any:
+            if calls[number] is None:
+                raise RuntimeError("not in this way")
+            return calls[number]
+
+        return compile
+
+    def compared(ours: Any, theirs: Any, inputs: Any) -> Timed:
+        return Timed(ours(inputs), theirs(inputs))
+
+    monkeypatch.setattr(faster, "compared", compared)
+    found, number = faster._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
+    assert number == us.index(min(one for one in us if one is not None))
+    assert found is calls[number]
 
 
 def test_tensors_that_share_memory_are_compiled_again() -> None:

@@ -29,6 +29,9 @@ from mirage_formal.torch.shapes.prepare import ShapesReport
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
+#: How Inductor compiles what is left around operators: as its mode says, or with kernels that do not need one another
+#: in one launch, for what is left is small. Which is better is measured.
+_WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {"combo_kernels": True})
 #: Of extents that Dynamo does not know, if none are given.
 _BUCKETS: Final = (1, 4096, 128)
 
@@ -71,12 +74,20 @@ def mirage_formal(
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
-    compile = _inductor(mode) if rest == "inductor" and _compiles(inputs) else as_it_is
-    timing = _timing(compile, mode) if compare and _timed(inputs) else None
-    found = _replaced(module, inputs, asked, shapes, timing)
-    if found.compiled is not None and (timing is compile or not _captures(mode)) and _apart(inputs):
+    inductor = rest == "inductor" and _compiles(inputs)
+    ways = _ways(mode) if inductor else (as_it_is,)
+    timing, captured = ways, inductor and _captures(mode)
+    if captured:  # all that is timed is captured in one graph
+        timing = _ways(mode, **{"triton.cudagraphs": False})
+    found = _replaced(module, inputs, asked, shapes, timing if compare and _timed(inputs) else ())
+    if found.compiled is not None and not captured and _apart(inputs):
         return found.compiled
-    return compile(found.graph or module, list(inputs))
+    return ways[found.way](found.graph or module, list(inputs))
+
+
+def _ways(mode: str | None, **more: Any) -> tuple[Compile, ...]:
+    """Inductor in every way, with the options of a mode and further ones; see ``_inductor``."""
+    return tuple(_inductor(mode, **more, **way) for way in _WAYS)
 
 
 def _inductor(mode: str | None, **more: Any) -> Compile:
@@ -97,11 +108,6 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
         return compiled
 
     return compile
-
-
-def _timing(compile: Compile, mode: str | None) -> Compile:
-    """What is timed: the same without CUDA graphs of Inductor's own, because all of it is captured in one."""
-    return compile if compile is as_it_is else _inductor(mode, **{"triton.cudagraphs": False})
 
 
 def _captures(mode: str | None) -> bool:
@@ -138,7 +144,7 @@ def _replaced(
     inputs: Sequence[Any],
     asked: Mapping[str, Any],
     shapes: Buckets,
-    timing: Compile | None = None,
+    timing: Sequence[Compile] = (),
 ) -> Settled:
     """The graph with operators in it, if there are some, it can be imported, and it is not faster without.
 
@@ -147,7 +153,8 @@ def _replaced(
         inputs: A tensor for each placeholder.
         asked: Options of ``superoptimize``.
         shapes: Buckets of extents that are not known.
-        timing: What compiles the graph where operators have to be faster than without; None where that is not asked.
+        timing: What compiles the graph where operators have to be faster than without: it with operators in each of
+            these ways, it without in the first. Nothing where that is not asked.
     """
     nothing = Report((), (), ())
     if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
@@ -161,17 +168,17 @@ def _replaced(
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return Settled(None, nothing)
     operators, report = choose(found, asked)
-    if timing is not None and len(set(operators.values())) > 1:
-        operators, report = faster_regions(found, operators, report, timing)
+    if timing and len(set(operators.values())) > 1:
+        operators, report = faster_regions(found, operators, report, timing[0])
 
     def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
         return _module(found, graph, module, inputs)
 
-    if timing is None:
-        made = Settled(build(operators) if operators else None, report)
-    else:
+    if timing:
         made = settled(operators, report, build, module, inputs, timing)
+    else:
+        made = Settled(build(operators) if operators else None, report)
     REPORTS.append(made.report)
     del REPORTS[:-_MOST_REPORTS]
     return made

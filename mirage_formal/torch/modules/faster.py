@@ -3,7 +3,8 @@
 Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
 with those that are left beside one without any, as a compiler may fuse a region with what is around it. While the whole
 is not faster, the operator that gained least alone is left out. What cannot be timed is decided by estimates, as where
-there is no GPU. The compilation that was timed is the one that is kept: a compiler that tunes by times makes another
+there is no GPU. A compiler may have several ways to compile a graph: one with operators in it is compiled in each, and
+the fastest counts. The compilation that was timed is the one that is kept: a compiler that tunes by times makes another
 one of the same graph the next time.
 """
 
@@ -100,11 +101,13 @@ class Settled:
         graph: The graph with operators; None if it is faster without.
         report: What became of every region.
         compiled: The compilation of it, or of the graph without operators, that was timed; None if none was.
+        way: In which of the ways that there are to compile it.
     """
 
     graph: GraphModule | None
     report: Report
     compiled: Callable[..., Any] | None = None
+    way: int = 0
 
 
 def settled(
@@ -113,7 +116,7 @@ def settled(
     build: Callable[[Mapping[int, TorchOperator]], GraphModule],
     without: GraphModule,
     inputs: Sequence[Any],
-    compile: Compile,
+    ways: Sequence[Compile],
 ) -> Settled:
     """The graph with as many operators as make it faster than without any, or the one without if none do.
 
@@ -123,13 +126,13 @@ def settled(
         build: Makes the graph with some operators.
         without: The graph without operators.
         inputs: Tensors like those that it is called on.
-        compile: What compiles both.
+        ways: What compiles graphs: those with operators in each of these ways, the one without in the first.
     """
     left = dict(operators)
-    theirs = _apart(without, inputs, compile) if left else None
+    theirs = _apart(without, inputs, ways[0]) if left else None
     while left:
         made = build(left)
-        ours = _apart(made, inputs, compile)
+        ours, way = _fastest(made, inputs, ways)
         found = _compared(ours, theirs, inputs)
         if found is None:
             return Settled(made, report)
@@ -138,13 +141,26 @@ def settled(
             report = _instead(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
-            return Settled(made, report, ours)
+            return Settled(made, report, ours, way)
         least = min(rows, key=_gained)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
         report = _instead(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
     return Settled(None, report, theirs)
+
+
+def _fastest(
+    graph: GraphModule, inputs: Sequence[Any], ways: Sequence[Compile]
+) -> tuple[Callable[..., Any] | None, int]:
+    """The compilation of a graph that takes least, and its way: the first, where another cannot be made or timed."""
+    best, way = _apart(graph, inputs, ways[0]), 0
+    for number, compile in enumerate(ways[1:], 1):
+        other = _apart(graph, inputs, compile)
+        found = _compared(other, best, inputs)
+        if found is not None and found.ours < found.theirs:
+            best, way = other, number
+    return best, way
 
 
 def _gained(row: RegionReport) -> float:
