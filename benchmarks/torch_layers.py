@@ -1,16 +1,16 @@
 """Layers of models through torch.compile(backend="mirage_formal") beside torch.compile(mode="max-autotune"), on a GPU.
 
     python -m benchmarks.torch_layers --prepare --store DIR [--only NAME...]    where there is no GPU: searches
-    python -m benchmarks.torch_layers --store DIR [--only NAME...] [--limit S] [--jobs N] [--out DIR]
+    python -m benchmarks.torch_layers --store DIR [--only NAME...] [--limit S] [--jobs N] [--cache DIR] [--out DIR]
 
 The layers are those of benchmarks/torch_cells.py. Nothing is searched on the GPU, and what the store has not is left to
 Inductor: candidates are tuned there, operators are timed beside Inductor's kernels, and what is slower is left to
-Inductor as well. Both sides are compiled with "max-autotune-no-cudagraphs" and captured in CUDA graphs of ours; weights
-and inputs rotate through three times the L2 cache. Cells are compiled side by side and take turns on the GPU. "us" is
-the median of three rounds, in which ours and the peers are timed in turns. Errors are norms of differences from float64
-over norms, the largest of inputs of three scales; ours may be twice that of eager and 1e-3. "32 layers" is a token
-through so many layers with weights of their own in one graph, each layer compiled by itself, as models are that share
-the code of their layers.
+Inductor as well. With --cache a later call finds what was timed, and tuning goes on from there. Both sides are compiled
+with "max-autotune-no-cudagraphs" and captured in CUDA graphs of ours; weights and inputs rotate through three times the
+L2 cache. Cells are compiled side by side and take turns on the GPU. "us" is the median of three rounds, in which ours
+and the peers are timed in turns. Errors are norms of differences from float64 over norms, the largest of inputs of
+three scales; ours may be twice that of eager and 1e-3. "32 layers" is a token through so many layers with weights of
+their own in one graph, each layer compiled by itself, as models are that share the code of their layers.
 
 What is known is written to DIR/torch_layers.jsonl as it comes. --cpu tries all of it with tiny sizes and without a GPU.
 The exit status is 0 if every cell is within tolerance and has a time.
@@ -338,6 +338,7 @@ def main() -> int:
     add("--layers", type=int, default=LAYERS, help="layers of the stack; 0 leaves it out [default: 32]")
     add("--limit", type=float, default=280.0, help="seconds for everything [default: 280]")
     add("--jobs", type=int, default=8, help="cells at a time [default: 8]")
+    add("--cache", type=Path, help="where kernels and their times are kept; left out, for this call alone")
     add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
     add("--cpu", action="store_true", help="try everything on the CPU with tiny sizes")
     given = parser.parse_args()
@@ -365,7 +366,8 @@ def main() -> int:
         for number, cell in enumerate(sorted(every, key=lambda cell: (cell.example == "lora_linear", cell.batch)))
     ]
     threads = str(max(1, (os.cpu_count() or 1) // max(1, given.jobs)))
-    environment = {"TORCHINDUCTOR_COMPILE_THREADS": threads, "MIRAGE_FORMAL_CACHE": str(scratch / "cache")}
+    cache = (given.cache or scratch / "cache").resolve()
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": threads, "MIRAGE_FORMAL_CACHE": str(cache)}
     ledger = Ledger(scratch / "ledger.jsonl")
 
     def told(job: Job, result: Result) -> None:
