@@ -75,8 +75,9 @@ class Cell:
 
 
 def cells(only: Sequence[str], dtype: str, *, tiny: bool) -> list[Cell]:
-    """All cells, or those of some examples."""
-    return [Cell(name, batch, dtype, tiny) for name in REAL for batch in BATCHES if not only or name in only]
+    """All cells, or those that are named by their examples or by themselves."""
+    found = [Cell(name, batch, dtype, tiny) for name in REAL for batch in BATCHES]
+    return [cell for cell in found if not only or cell.example in only or cell.name in only]
 
 
 def searched(cell: Cell, limit: float) -> str:

@@ -330,7 +330,7 @@ def main() -> int:
     add = parser.add_argument
     add("--store", type=Path, required=True, help="the store that has the searches")
     add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
-    add("--only", nargs="*", default=[], metavar="NAME", help="examples [default: all four]")
+    add("--only", nargs="*", default=[], metavar="NAME", help="examples, or cells as llama_layer-b1 [default: all]")
     add("--dtype", default="float16", choices=("float16", "bfloat16"))
     add("--search", type=float, default=300.0, help="with --prepare, seconds for each graph [default: 300]")
     add("--tune", type=float, default=60.0, help="seconds to measure candidates of a cell [default: 60]")
