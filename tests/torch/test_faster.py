@@ -169,7 +169,7 @@ def test_the_compilation_that_was_timed_is_kept(
 @pytest.mark.parametrize("us", [[3.0, 2.0, 2.5], [3.0, 3.0, 4.0], [3.0, None, 1.0]])
 def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us: list[float | None]) -> None:
     """None is a way in which it cannot be compiled."""
-    graph = torch.fx.symbolic_trace(lambda x: x + 1)
+    graph = torch.fx.symbolic_trace(lambda x: (x + 1) * 2)
     calls = [None if one is None else (lambda x, one=one: one) for one in us]
 
     def way(number: int) -> Any:
@@ -187,6 +187,8 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
     found, number = faster._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
     assert number == us.index(min(one for one in us if one is not None))
     assert found is calls[number]
+    single = torch.fx.symbolic_trace(lambda x: x.split(2)[0])  # a method; what is taken of its results is no node
+    assert faster._fastest(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (calls[0], 0)
 
 
 def test_tensors_that_share_memory_are_compiled_again() -> None:
