@@ -184,11 +184,32 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
         return Timed(ours(inputs), theirs(inputs))
 
     monkeypatch.setattr(faster, "compared", compared)
+    monkeypatch.setattr(faster, "alike", lambda ours, theirs, inputs: True)
     found, number = faster._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
     assert number == us.index(min(one for one in us if one is not None))
     assert found is calls[number]
     single = torch.fx.symbolic_trace(lambda x: x.split(2)[0])  # a method; what is taken of its results is no node
     assert faster._fastest(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (calls[0], 0)
+
+
+def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.fx.symbolic_trace(lambda x: ((x + 1) * 2,))
+    monkeypatch.setattr(faster, "compared", lambda ours, theirs, inputs: Timed(1.0, 2.0))
+
+    def number(call: Any) -> int:
+        return faster._fastest(graph, [torch.zeros(8)], [faster.as_it_is, lambda module, inputs: call])[1]
+
+    def written(x: Any) -> Any:
+        made = graph(x)
+        x.add_(1)
+        return made
+
+    assert number(lambda x: (2 * (x + 1),)) == 1
+    assert number(lambda x: (2 * x + 3,)) == 0
+    assert number(lambda x: (*graph(x), x)) == 0
+    assert number(lambda x: (graph(x)[0].double(),)) == 0
+    assert number(written) == 0
+    assert number(lambda x: (x.view(3),)) == 0  # a call that fails
 
 
 def test_tensors_that_share_memory_are_compiled_again() -> None:

@@ -23,7 +23,7 @@ from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.report import RegionReport, Report
 from mirage_formal.torch.modules.rewrite import alone
-from mirage_formal.torch.modules.timed import Timed, compared
+from mirage_formal.torch.modules.timed import Timed, alike, compared
 
 #: Makes a function of a graph, for inputs like these.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -156,13 +156,18 @@ def _fastest(
 ) -> tuple[Callable[..., Any] | None, int]:
     """The compilation of a graph that takes least, and its way: the first, where another cannot be made or timed.
 
+    Sound: nothing is proved of what a compiler makes of the rest of a graph. Another compilation than the first is
+    taken only where both give the same for one draw of inputs.
+
     Ways differ in how they compile several nodes, so there is one for a graph with less than that beside our operators.
     """
     best, way = _apart(graph, inputs, ways[0]), 0
     for number, compile in enumerate(ways[1:] if len(_others(graph)) > 1 else (), 1):
         other = _apart(graph, inputs, compile)
-        found = _compared(other, best, inputs)
-        if found is not None and found.ours < found.theirs:
+        if best is None or other is None:
+            continue
+        found = compared(other, best, inputs)
+        if found is not None and found.ours < found.theirs and alike(other, best, inputs):
             best, way = other, number
     return best, way
 

@@ -108,9 +108,32 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
     return Timed(min(times[ours]), min(times[theirs]))
 
 
+def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
+    """Whether two functions give the same tensors for one draw of inputs, and leave the same in what they write.
+
+    The same is what ``torch.testing.assert_close`` takes for it by the type of the elements. Where a call fails they
+    are not alike.
+
+    Args:
+        ours: A function of tensors that gives several.
+        theirs: Another one.
+        inputs: Tensors like those that it is called on.
+    """
+    results: list[list[Any]] = []
+    with torch.no_grad():
+        try:
+            for call in (ours, theirs):
+                given = drawn(inputs)
+                results.append([x for x in (*call(*given), *given) if isinstance(x, torch.Tensor)])
+            torch.testing.assert_close(*results, equal_nan=True)
+        except (AssertionError, RuntimeError, MirageError):  # see ``compared``
+            return False
+    return True
+
+
 def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     """A function of a list of tensors."""
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "Timed", "alone", "compared", "drawn"]
+__all__ = ["CLEARLY", "Timed", "alike", "alone", "compared", "drawn"]
