@@ -98,7 +98,9 @@ def test_writes_reach_the_arguments(tmp_path: Path) -> None:
         cache.add_(y)
         return torch.cumsum(y, 0)
 
-    x, w, cache = torch.randn(16, 32), torch.randn(32, 32), torch.ones(16, 32)
+    torch.manual_seed(0)
+    # Weights that keep results near 1, where the tolerance is that of rounding: sums that cancel are off by more.
+    x, w, cache = torch.randn(16, 32), torch.randn(32, 32) / 16, torch.ones(16, 32)
     compiled = torch.compile(write, backend=backend.mirage_formal, options=options(tmp_path), fullgraph=True)
     mine = cache.clone()
     close(compiled(x, w, mine), write(x, w, cache))
