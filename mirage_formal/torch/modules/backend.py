@@ -76,9 +76,9 @@ def mirage_formal(
     mode = asked.pop("mode", mode)
     inductor = rest == "inductor" and _compiles(inputs)
     ways = _ways(mode) if inductor else (as_it_is,)
-    timing, captured = ways, inductor and _captures(mode)
-    if captured:  # all that is timed is captured in one graph
-        timing = _ways(mode, **{"triton.cudagraphs": False})
+    captured = inductor and _captures(mode)
+    # All that is timed is captured in one graph of ours.
+    timing = _ways(mode, **{"triton.cudagraphs": False}) if captured else ways
     found = _replaced(module, inputs, asked, shapes, timing if compare and _timed(inputs) else ())
     if found.compiled is not None and not captured and _apart(inputs):
         return found.compiled

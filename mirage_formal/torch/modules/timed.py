@@ -6,8 +6,8 @@ A time is that of the device: calls are captured in a CUDA graph and replayed by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,9 @@ _SCALE: Final = 0.1
 _SEED: Final = 12345
 #: Rounds in which all that is compared is timed in turns; the least counts, because disturbances only add time.
 _ROUNDS: Final = 3
+
+#: Of torch and the driver, memory that is short among them; of launches.
+_FAILURES: Final = (RuntimeError, MirageError)
 
 #: Held while something is timed. Programs that compile in several processes at once set it to a lock of theirs.
 alone: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -90,21 +93,17 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
         return sets[seed]
 
     times: dict[Callable[..., Any], list[float]] = {ours: [], theirs: []}
-    # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
-    where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
-    with torch.no_grad(), where or nullcontext():
+    with _at(inputs):
         try:
             with alone():
                 for _ in range(_ROUNDS):
                     for call in (ours, theirs):
                         found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
                         times[call].append(found.us)
-        except (RuntimeError, MirageError):  # of torch and the driver, memory that is short among them; of launches
+        except _FAILURES:
             return None
         finally:
             sets.clear()
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
     return Timed(min(times[ours]), min(times[theirs]))
 
 
@@ -119,16 +118,32 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
         theirs: Another one.
         inputs: Tensors like those that it is called on.
     """
-    results: list[list[Any]] = []
-    with torch.no_grad():
+
+    def tensors(call: Callable[..., Any]) -> list[Any]:
+        given = drawn(inputs)
+        return [x for x in (*call(*given), *given) if isinstance(x, torch.Tensor)]
+
+    with _at(inputs):
         try:
-            for call in (ours, theirs):
-                given = drawn(inputs)
-                results.append([x for x in (*call(*given), *given) if isinstance(x, torch.Tensor)])
-            torch.testing.assert_close(*results, equal_nan=True)
-        except (AssertionError, RuntimeError, MirageError):  # see ``compared``
+            with alone():  # what others time meanwhile would take longer
+                torch.testing.assert_close(tensors(ours), tensors(theirs), equal_nan=True)
+        except (AssertionError, *_FAILURES):
             return False
     return True
+
+
+@contextmanager
+def _at(inputs: Sequence[Any]) -> Iterator[None]:
+    """Without gradients, on the GPU that tensors are on; what was allocated there and is free again is given back."""
+    # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
+    where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+    with torch.no_grad(), where or nullcontext():
+        try:
+            yield
+        finally:
+            if where is not None:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
 
 
 def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
