@@ -7,8 +7,10 @@ found is therefore split before it is dropped. The results are candidates like a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from functools import partial
+from itertools import islice, zip_longest
 from typing import Final
 
 from mirage_formal.errors import MirageError
@@ -17,11 +19,12 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.forms.rewrite import ANY, PARTS, Change, rewritten
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.stable import rewritten as each_rewritten
+from mirage_formal.run.ranking import operators
 
-#: Candidates that are tried: those of the fewest kernels, cheapest first.
-_TRIED: Final = 12
-#: Results that are kept.
-_KEPT: Final = 2
+#: Candidates that are tried: those of the fewest kernels, of each pattern in turns the cheapest.
+_TRIED: Final = 16
+#: Results that are kept, each of another pattern: estimates of kernels that do different things are not exact.
+_KEPT: Final = 4
 
 
 def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
@@ -35,15 +38,27 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
         most_us: Estimates above it are of no use: what the operators take one by one.
 
     Returns:
-        Those that are estimated below, cheapest first and few; none if one of ``found`` is at or below it already.
+        Those that are estimated below, cheapest first and few, one of a pattern (``run.ranking.operators``); none if
+        one of ``found`` is at or below it already.
     """
     costs = [estimate(graph, target).us for graph in found]
     if not found or min(costs) <= most_us:
         return []
     fewest = min(len(graph.ops) for graph in found)
     order = sorted((cost, i) for i, cost in enumerate(costs) if len(found[i].ops) == fewest)
-    best = [one for _, i in order[:_TRIED] if (one := _best(found[i], target)) is not None and one[0] < most_us]
-    return [graph for _, graph in sorted(best, key=lambda one: one[0])[:_KEPT]]
+    alike: dict[Hashable, list[KernelGraph]] = defaultdict(list)
+    for _, i in order:
+        alike[operators(found[i])].append(found[i])
+    tried = (graph for turn in zip_longest(*alike.values()) for graph in turn if graph is not None)
+    best: dict[Hashable, tuple[float, KernelGraph]] = {}
+    for graph in islice(tried, _TRIED):
+        made = _best(graph, target)
+        if made is None or made[0] >= most_us:
+            continue
+        pattern = operators(graph)
+        if pattern not in best or made[0] < best[pattern][0]:
+            best[pattern] = made
+    return [graph for _, graph in sorted(best.values(), key=lambda one: one[0])[:_KEPT]]
 
 
 def _best(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | None:

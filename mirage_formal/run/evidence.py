@@ -45,7 +45,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import by_numerics, library_products, one_by_one, select
+from mirage_formal.run.ranking import by_numerics, library_products, one_by_one, operators, select
 from mirage_formal.run.settings import Job, TimeLimits
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
 from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
@@ -410,14 +410,8 @@ def _shown(graph: bytes) -> Hashable:
 
 @lru_cache(maxsize=1 << 16)
 def _operators(graph: bytes) -> Hashable:
-    """What a candidate's kernels read and do, apart from grids, maps and loop ranges."""
-    kernels: list[Hashable] = []
-    for op in decode(graph).ops:
-        if isinstance(op, GraphDefined):
-            kernels.append((op.operands, op.graph.ops, op.graph.forloop_range > 1))
-        else:
-            kernels.append(op)
-    return tuple(kernels)
+    """See ``operators``."""
+    return operators(decode(graph))
 
 
 def verdict_of(v: Verified) -> Equivalent | Probable:

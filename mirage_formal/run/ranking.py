@@ -32,6 +32,17 @@ def one_by_one(graph: KernelGraph) -> bool:
     return not any(isinstance(op, GraphDefined) for op in graph.ops)
 
 
+def operators(graph: KernelGraph) -> Hashable:
+    """What a µGraph's kernels read and do, apart from grids, maps and loop ranges: its pattern."""
+    kernels: list[Hashable] = []
+    for op in graph.ops:
+        if isinstance(op, GraphDefined):
+            kernels.append((op.operands, op.graph.ops, op.graph.forloop_range > 1))
+        else:
+            kernels.append(op)
+    return tuple(kernels)
+
+
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
     """Every distinct candidate, cheapest first; ties are broken by digest."""
     distinct: dict[str, FoundRecord] = {}

@@ -13,6 +13,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.dealt import dealt
+from mirage_formal.run.ranking import operators
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import plan, search_unit
 from mirage_formal.run.work import UnitTask
@@ -71,3 +72,21 @@ def test_a_search_has_them_among_its_candidates() -> None:
     assert below
     assert all(one.kernels == 2 for one in below)
     assert isinstance(prove(wanted, decode(min(below, key=lambda one: one.estimated_us).graph)), Equivalent)
+
+
+def test_a_search_has_them_of_several_patterns() -> None:
+    """An adapter beside a product of many rows: which of the ways to add them is fastest is for a GPU to say."""
+
+    def adapted(g: mf.Graph, x: mf.Tensor, w: mf.Tensor, a: mf.Tensor, b: mf.Tensor) -> mf.Tensor:
+        return (x @ w) + (x @ a) @ b
+
+    wanted = program({"X": (128, 4096), "W": (4096, 4096), "A": (4096, 16), "B": (16, 4096)}, adapted)
+    job = make_job(wanted, Settings())
+    most = estimate(wanted, H200).us
+    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    split = [decode(one.graph) for one in found if one.estimated_us < most]
+    patterns = {operators(graph) for graph in split}
+    assert len(patterns) > 2
+    assert all(len(graph.ops) == 2 for graph in split)
+    for graph in split:
+        assert isinstance(prove(wanted, graph), Equivalent)
