@@ -143,7 +143,8 @@ class _Emitter:
         yield from (f'#include "{header}"' for header in headers(program))
         yield ""
         params = [f"{_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
-        head = f'extern "C" __global__ void __launch_bounds__({program.threads}) {program.name}('
+        bounds = f"{program.threads}, 1" if program.alone else f"{program.threads}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {program.name}('
         yield from _wrapped(head, params, ") {", "")
         if program.shared:
             yield f"  MF_SHARED_MEMORY({program.shared_bytes});"

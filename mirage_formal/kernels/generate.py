@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,7 +138,29 @@ def generate(
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, known, steps, target)
     inputs = frozenset(number for number, place in enumerate(known) if place.base < len(graph.inputs))
-    return Generated(_dependent(steps, inputs, early), tuple(outputs))
+    return Generated(tuple(_alone(step, target) for step in _dependent(steps, inputs, early)), tuple(outputs))
+
+
+def _alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:
+    """The same, which says whether its blocks have a multiprocessor to themselves, one at a time."""
+    if not isinstance(step, Kernel) or resident(step.program, target) > 1:
+        return step
+    return replace(step, program=replace(step.program, alone=True))
+
+
+def resident(program: Program, target: Target) -> int:
+    """How many blocks of a kernel a multiprocessor has at a time, whatever registers they need.
+
+    Args:
+        program: The kernel.
+        target: The GPU.
+    """
+    limits = target.limits
+    return min(
+        -(-prod(program.grid) // target.sms),
+        limits.threads_per_sm // program.threads,
+        limits.shared_bytes_per_sm // (program.shared_bytes + limits.shared_reserved_per_block),
+    )
 
 
 #: What a kernel is done with before the launch behind may be started.

@@ -308,11 +308,12 @@ class SharedBufferEntry(Record, frozen=True):
     offset: Natural
 
 
-class ProgramEntry(Record, frozen=True, kw_only=True):
+class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One Program.
 
     Attributes:
-        name, params, shared, grid, threads: As in kernels/program/program.py.
+        name, params, shared, grid, threads, alone: As in kernels/program/program.py; ``alone`` is left out if it is
+            false, as it was before there was one.
         integers, values, statements: Its expressions, values and statements.
         body: Positions in ``statements``.
     """
@@ -326,6 +327,7 @@ class ProgramEntry(Record, frozen=True, kw_only=True):
     values: Annotated[tuple[ValueEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
     statements: Annotated[tuple[StmtEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
     body: Refs
+    alone: bool = False
 
 
 class ProgramsRecord(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@
 //   out2_d5: 8192 x float32, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) kernel0(
+extern "C" __global__ void __launch_bounds__(256, 1) kernel0(
     MF_INPUT(mf::half) in0_Q,
     MF_INPUT(mf::half) in1_K,
     MF_INPUT(mf::half) in2_V,
@@ -364,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel0(
 //   out0_d6: 32768 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) kernel1(
+extern "C" __global__ void __launch_bounds__(512, 1) kernel1(
     MF_AWAITED(mf::half) in0_d3,
     MF_AWAITED(mf::half) in1_d4,
     MF_AWAITED(float) in2_d5,

@@ -7,7 +7,7 @@
 //   out1_d4: 8192 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) kernel0(
+extern "C" __global__ void __launch_bounds__(256, 1) kernel0(
     MF_INPUT(mf::half) in0_Q,
     MF_INPUT(mf::half) in1_K,
     MF_INPUT(mf::half) in2_V,
@@ -253,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel0(
 //   out0_d5: 32768 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) kernel1(
+extern "C" __global__ void __launch_bounds__(512, 1) kernel1(
     MF_AWAITED(mf::half) in0_d3,
     MF_AWAITED(mf::half) in1_d4,
     MF_OUTPUT(mf::half) out0_d5

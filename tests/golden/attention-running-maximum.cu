@@ -6,7 +6,7 @@
 //   out0_d3: 32768 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) kernel0(
+extern "C" __global__ void __launch_bounds__(128, 1) kernel0(
     MF_INPUT(mf::half) in0_Q,
     MF_INPUT(mf::half) in1_K,
     MF_INPUT(mf::half) in2_V,

@@ -4,7 +4,7 @@
 //   out0_d1: 384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) kernel0(
+extern "C" __global__ void __launch_bounds__(128, 1) kernel0(
     MF_INPUT(mf::half) in0_x0,
     MF_OUTPUT(mf::half) out0_d1
 ) {

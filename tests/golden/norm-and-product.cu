@@ -5,7 +5,7 @@
 //   out0_d2: 12288 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) kernel0(
+extern "C" __global__ void __launch_bounds__(128, 1) kernel0(
     MF_INPUT(mf::half) in0_X,
     MF_INPUT(mf::half) in1_W,
     MF_OUTPUT(mf::half) out0_d2

@@ -4,7 +4,10 @@
 //   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_silu(MF_INPUT(mf::half) In0, MF_OUTPUT(mf::half) Out) {
+extern "C" __global__ void __launch_bounds__(128, 1) op0_silu(
+    MF_INPUT(mf::half) In0,
+    MF_OUTPUT(mf::half) Out
+) {
   const int tid = mf::below<128>(threadIdx.x);
   const int bx = mf::below<16>(blockIdx.x);
   MF_FLOATS(v0, 8);
@@ -28,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(128) op0_silu(MF_INPUT(mf::half) In
 //   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_add(
+extern "C" __global__ void __launch_bounds__(128, 1) op0_add(
     MF_INPUT(mf::half) In0,
     MF_INPUT(mf::half) In1,
     MF_OUTPUT(mf::half) Out
@@ -57,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(128) op0_add(
 //   Out: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) op0_transpose(
+extern "C" __global__ void __launch_bounds__(32, 1) op0_transpose(
     MF_INPUT(mf::half) In0,
     MF_OUTPUT(mf::half) Out
 ) {
@@ -95,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(32) op0_transpose(
 //   Out: 24576 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) op0_concat(
+extern "C" __global__ void __launch_bounds__(128, 1) op0_concat(
     MF_INPUT(mf::half) In0,
     MF_INPUT(mf::half) In1,
     MF_OUTPUT(mf::half) Out
@@ -118,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(128) op0_concat(
 //   out0_d1: 64 x float16, written, aligned to 2 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) op0_sum(
+extern "C" __global__ void __launch_bounds__(32, 1) op0_sum(
     MF_INPUT(mf::half) in0_x0,
     MF_OUTPUT(mf::half) out0_d1
 ) {
@@ -148,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(32) op0_sum(
 //   out0_d1: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) op0_softmax(
+extern "C" __global__ void __launch_bounds__(32, 1) op0_softmax(
     MF_INPUT(mf::half) in0_x0,
     MF_OUTPUT(mf::half) out0_d1
 ) {
@@ -203,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(32) op0_softmax(
 //   out0_d2: 16384 x float16, written, aligned to 16 bytes
 #include "mirage_formal/device.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) op0_rms_norm(
+extern "C" __global__ void __launch_bounds__(32, 1) op0_rms_norm(
     MF_INPUT(mf::half) in0_x0,
     MF_INPUT(mf::half) in1_x1,
     MF_OUTPUT(mf::half) out0_d2

@@ -421,6 +421,8 @@ class Program:
         params: In the order of the launch arguments.
         shared: All shared buffers; ``shared_bytes`` is the dynamic shared memory of a launch.
         grid, threads: Launch dimensions.
+        alone: Whether a multiprocessor has room for one block of it at a time: the registers are that block's. A
+            compiler does not know the shared memory of a launch, and keeps registers for others unless it is told.
     """
 
     name: str
@@ -429,6 +431,7 @@ class Program:
     grid: tuple[int, int, int]
     threads: int
     body: tuple[Stmt, ...]
+    alone: bool = False
 
     @property
     def shared_bytes(self) -> int:

@@ -101,6 +101,7 @@ def _entry(program: ir.Program) -> ProgramEntry:
         values=values,
         statements=statements,
         body=body,
+        alone=program.alone,
     )
 
 
@@ -169,6 +170,7 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
         entry.grid,
         entry.threads,
         tuple(made["statements"][ref] for ref in entry.body),
+        entry.alone,
     )
     return program, whole
 

@@ -53,6 +53,19 @@ def test_every_program_reads_as_it_was_written() -> None:
     assert programs_of(programs_text(real())) == real()
 
 
+def test_texts_of_before_kernels_said_that_they_are_alone_are_read() -> None:
+    """The field is written only where it is true."""
+    program = replace(safety_programs.softmax(), alone=False)
+    text = programs_text([program])
+    assert b"alone" not in text
+    assert programs_of(text) == (program,)
+    told = text.replace(b'"name":"softmax",', b'"name":"softmax","alone":false,')
+    assert told != text
+    with pytest.raises(FormatError, match="one text"):
+        programs_of(told)
+    assert programs_of(programs_text([replace(program, alone=True)])) == (replace(program, alone=True),)
+
+
 def test_every_class_has_an_entry_with_the_same_fields() -> None:
     unions = {"integers": ir.IntExpr, "values": ir.Value, "statements": ir.Stmt}
     for table, union in unions.items():
