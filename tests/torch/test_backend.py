@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.report import Report  # noqa: E402
+from mirage_formal.torch.modules.report import RegionReport, Report  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -113,6 +114,38 @@ def test_mistakes_are_said() -> None:
         backend.mirage_formal(module, [torch.zeros(1, 4)], options={"rest": "fast"})
     with pytest.raises(mf.UnsupportedError, match="no option is called speed"):
         backend.mirage_formal(module, [torch.zeros(1, 4)], options={"speed": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ({}, None),
+        ({"mode": "reduce-overhead"}, None),
+        ({"mode": "max-autotune"}, "auto"),
+        ({"mode": "max-autotune-no-cudagraphs"}, "auto"),
+        ({"mode": "max-autotune", "backend": "cuda"}, "cuda"),
+        ({"backend": "triton"}, "triton"),
+    ],
+)
+def test_a_mode_that_asks_for_what_is_fastest_has_triton_files_timed(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], runs: str | None
+) -> None:
+    asked: list[Any] = []
+
+    def chosen(found: Any, options: Any) -> Any:
+        asked.append(options.get("backend"))
+        return {}, Report((), (), ())
+
+    monkeypatch.setattr(backend, "choose", chosen)
+    module = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    backend.mirage_formal(module, [torch.zeros(1, 4)], options={"rest": "eager", **given})
+    assert asked == [runs]
+
+
+def test_a_report_says_what_is_not_proved_to_be_safe() -> None:
+    row = RegionReport((0,), "d", ("add",), 2.0, candidate="c", kernels=1, verdict="equivalent", estimate_us=1.0)
+    assert "tested, not proved" not in str(row)
+    assert "tested, not proved" in str(replace(row, backend="triton"))
 
 
 def test_it_is_found_by_its_name(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from mirage_formal.torch.shapes.prepare import ShapesReport
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
+#: Modes in which Inductor takes whatever is fastest start so; then so do our results, see ``run.request.Options``.
+_FASTEST: Final = "max-autotune"
 #: How Inductor compiles what is left around operators: as its mode says, or with kernels that do not need one another
 #: in one launch, for what is left is small. Which is better is measured.
 _WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {"combo_kernels": True})
@@ -58,7 +60,8 @@ def mirage_formal(
             compiler it is eager. ``compare`` is whether operators are timed on a GPU beside the rest's kernels, and
             left out where they are slower: True if it is left out. ``mode`` is the following one: torch.compile takes
             options or a mode.
-        mode: Inductor's mode for the rest, as in "max-autotune".
+        mode: Inductor's mode for the rest, as in "max-autotune". With that one, or one that starts so, the option
+            ``backend`` is "auto" if it is left out.
 
     Returns:
         What computes the graph.
@@ -74,6 +77,8 @@ def mirage_formal(
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
+    if mode is not None and str(mode).startswith(_FASTEST):
+        asked.setdefault("backend", "auto")
     inductor = rest == "inductor" and _compiles(inputs)
     ways = _ways(mode) if inductor else (as_it_is,)
     captured = inductor and _captures(mode)

@@ -142,6 +142,7 @@ def _searched(
         verdict=type(best.verdict).__name__.lower(),
         estimate_us=best.cost,
         evidence=best.directory,
+        backend=best.backend,
     )
     if best.cost >= report.unfused_us:
         return dataclasses.replace(report, kept="no candidate is estimated below its operators one by one"), None

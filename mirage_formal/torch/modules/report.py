@@ -28,6 +28,7 @@ class RegionReport:
         verdict: What is known about it, as in "equivalent".
         estimate_us: Its estimated microseconds.
         evidence: The directory of its evidence.
+        backend: What the candidate runs: "cuda", or "triton".
         kept: Why torch keeps the region; empty if the candidate computes it.
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Those of torch, or of the compiler that has the rest.
@@ -42,6 +43,7 @@ class RegionReport:
     verdict: str = ""
     estimate_us: float | None = None
     evidence: Path | None = None
+    backend: str = "cuda"
     kept: str = ""
     measured_us: float | None = None
     others_us: float | None = None
@@ -55,6 +57,8 @@ class RegionReport:
             kernels = f"{self.kernels} kernel{'s' if self.kernels != 1 else ''}"
             text = f"  candidate {self.candidate[:12]}: {self.verdict}, {kernels}, est. {self.estimate_us:.1f} us"
             lines += [text, f"  evidence: {self.evidence}"]
+        if self.backend == "triton":
+            lines.append("  runs its Triton file, whose functions are tested, not proved to be safe")
         if self.measured_us is not None and self.others_us is not None:
             lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
         if self.kept:
