@@ -85,9 +85,10 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
     """
     begin = perf_counter()
     bound = check_kernels(root)
-    made = _generated(bound)
+    recorded_programs = _recorded(root)
+    made = _told(_generated(bound), recorded_programs)
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
-    _check_programs(root, kernels)
+    _check_programs(root, kernels, recorded_programs)
     texts = _check_sources(root, made, kernels)
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
@@ -111,11 +112,30 @@ def _generated(bound: BoundKernels) -> Generated:
         return generate(bound.graph, target, *asked_of(bound.plans.kernels))
 
 
-def _check_programs(root: Path, kernels: Sequence[Kernel]) -> None:
+def _recorded(root: Path) -> tuple[Program, ...]:
     path = root / PROGRAMS_FILE
     with step(path, "read the Programs", corrupt=True):
-        recorded = programs_of(read(path), PROGRAMS_FILE)
-    with step(path, "Programs of the µGraph"):
+        return programs_of(read(path), PROGRAMS_FILE)
+
+
+def _told(made: Generated, recorded: Sequence[Program]) -> Generated:
+    """The same kernels, which tell the compiler of their registers what those of the directory do.
+
+    Sound: how many registers a thread may have changes nothing that a Program does; and sources, launches and machine
+    code are compared with what follows from it. Directories of before kernels said so are derived again as they are.
+    """
+    said = {program.name: program.alone for program in recorded}
+    steps = [
+        replace(one, program=replace(one.program, alone=said.get(one.program.name, one.program.alone)))
+        if isinstance(one, Kernel)
+        else one
+        for one in made.steps
+    ]
+    return replace(made, steps=tuple(steps))
+
+
+def _check_programs(root: Path, kernels: Sequence[Kernel], recorded: Sequence[Program]) -> None:
+    with step(root / PROGRAMS_FILE, "Programs of the µGraph"):
         expect("kernels", [one.program.name for one in kernels], [program.name for program in recorded])
         for ours, theirs in zip(kernels, recorded, strict=True):
             if (where := difference(ours.program, theirs)) is not None:

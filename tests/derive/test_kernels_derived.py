@@ -322,6 +322,19 @@ def test_another_program_is_refused(rms_norm: Path, capsys: pytest.CaptureFixtur
     assert ".value: expected " in errors
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_a_compiler_is_told_of_registers_is_no_part_of_a_program(rms_norm: Path, alone: bool) -> None:
+    """Kernels of before they said so, and any that say it: sources follow from what the directory's Programs say."""
+    directory = first(rms_norm)
+    (program,) = programs(directory)
+    replace_program(directory, dataclasses.replace(program, alone=alone), kept={"cubins"})
+    assert derive_kernels(directory, recompile=False).again
+    replace_program(directory, dataclasses.replace(program, alone=not alone), kept={"cubins", "kernel.cu"})
+    with pytest.raises(CheckFailed) as failure:
+        derive_kernels(directory, recompile=False)
+    assert "__launch_bounds__" in failure.value.what
+
+
 def test_another_target_is_another_plan(attention: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the kernels are planned for is a part of what they follow from."""
     directory = first(attention)
