@@ -4,8 +4,6 @@ BIN := .venv/bin
 READY := .venv/.ready
 DOCS_READY := .venv/.docs
 WORKERS ?= 2
-# Tests wait for processes, locks and limits of time: one more of them than there are processors keeps these busy.
-TEST_WORKERS ?= 3
 
 # Tests start thousands of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,11 +27,11 @@ search: $(READY)  ## search examples/attn.py; the result is in runs/attn
 	$(BIN)/python -m mirage_formal.search examples/attn.py $(if $(wildcard runs/attn/run.json),--resume)
 
 test: $(READY)  ## run all tests, with coverage of at least 90 %
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
 
 # What `make test` only samples, it has in full: see tests/kit/sampled.py.
 test-thorough: $(READY)  ## run all tests, with the full number of those cases that are sampled otherwise
-	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist=worksteal --ignore=tests/browser
+	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser
 
 # In an environment of its own: a browser's driver is 130 MB that nothing else needs. Where no Chromium is found, or
 # MIRAGE_CHROMIUM names none, the tests are skipped and say so.
@@ -58,7 +56,7 @@ $(TORCH_READY): $(READY)
 	touch $@
 
 test-torch: $(TORCH_READY)  ## install torch and transformers into .venv, run the tests of mirage_formal.torch
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist=worksteal tests/torch \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal tests/torch \
 		'tests/documents/test_examples.py::test_the_code_of_a_page_runs_and_prints_what_the_page_says[docs/start/pytorch.md]'
 
 check: $(READY)  ## lint, format, types and the layer rule
