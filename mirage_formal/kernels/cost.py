@@ -322,14 +322,7 @@ def _kernel(
     blocks = block.grid[0] * block.grid[1] * block.grid[2]
     per_sm = -(-blocks // target.sms)
     fits = work.shared <= limits.shared_bytes_per_block and block.threads <= limits.threads_per_block
-    resident = max(
-        1,
-        min(
-            limits.blocks_per_sm,
-            limits.threads_per_sm // block.threads,
-            limits.shared_bytes_per_sm // (work.shared + limits.shared_reserved_per_block),
-        ),
-    )
+    resident = max(1, limits.held(block.threads, work.shared))
     waves = -(-per_sm // resident)
     at_once = min(resident, per_sm)
     read = 0.0

@@ -155,12 +155,8 @@ def resident(program: Program, target: Target) -> int:
         program: The kernel.
         target: The GPU.
     """
-    limits = target.limits
-    return min(
-        -(-prod(program.grid) // target.sms),
-        limits.threads_per_sm // program.threads,
-        limits.shared_bytes_per_sm // (program.shared_bytes + limits.shared_reserved_per_block),
-    )
+    there = -(-prod(program.grid) // target.sms)
+    return min(there, target.limits.held(program.threads, program.shared_bytes))
 
 
 #: What a kernel is done with before the launch behind may be started.

@@ -33,6 +33,14 @@ class TargetLimits:
     blocks_per_sm: int
     grid: tuple[int, int, int]
 
+    def held(self, threads: int, shared_bytes: int) -> int:
+        """How many blocks of so many threads and bytes an SM holds at a time, whatever registers they need."""
+        return min(
+            self.blocks_per_sm,
+            self.threads_per_sm // threads,
+            self.shared_bytes_per_sm // (shared_bytes + self.shared_reserved_per_block),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CostModel:

@@ -49,14 +49,13 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
     alike: dict[Hashable, list[KernelGraph]] = defaultdict(list)
     for _, i in order:
         alike[operators(found[i])].append(found[i])
-    tried = (graph for turn in zip_longest(*alike.values()) for graph in turn if graph is not None)
+    turns = (zip(alike, turn, strict=True) for turn in zip_longest(*alike.values()))
+    tried = ((pattern, graph) for turn in turns for pattern, graph in turn if graph is not None)
     best: dict[Hashable, tuple[float, KernelGraph]] = {}
-    for graph in islice(tried, _TRIED):
+    for pattern, graph in islice(tried, _TRIED):
         made = _best(graph, target)
-        if made is None or made[0] >= most_us:
-            continue
-        pattern = operators(graph)
-        if pattern not in best or made[0] < best[pattern][0]:
+        most = best[pattern][0] if pattern in best else most_us
+        if made is not None and made[0] < most:
             best[pattern] = made
     return [graph for _, graph in sorted(best.values(), key=lambda one: one[0])[:_KEPT]]
 
