@@ -92,12 +92,13 @@ def unconfined() -> list[str]:
 
 @contextmanager
 def shared() -> Iterator[Any]:
-    """The time of everything, for processes that each call ``take_part`` with it."""
+    """The time of everything, shared by this process and those that each call ``take_part`` with it."""
     value = get_context("spawn").Value("d", _CLOCK.total)
+    take_part(value)
     try:
         yield value
     finally:
-        _CLOCK.total = value.value
+        _CLOCK.total, _CLOCK.shared = value.value, None
 
 
 def take_part(value: Any) -> None:

@@ -10,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
 from mirage_formal.check.report import CheckFailed, Listener, watch
@@ -22,6 +22,8 @@ R = TypeVar("R")
 LIMIT_S: Final = 3600.0
 #: Seconds that a process whose pipe is closed may take to be gone.
 _END_S: Final = 10.0
+#: What numpy's linear algebra reads once, when it is loaded.
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
 class OutOfTime(Exception):
@@ -88,7 +90,8 @@ class Within(Generic[R]):
             Exception: What else it raised.
         """
         deadline = time.monotonic() + self._limit_s
-        self._process.start()
+        with _one_thread():
+            self._process.start()
         self._theirs.close()
         try:
             while (left := deadline - time.monotonic()) > 0:
@@ -120,6 +123,22 @@ class Within(Generic[R]):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that are started meanwhile have one thread of linear algebra, unless the user says how many.
+
+    Matrices are small there: more threads take no less time, and use a processor while they wait.
+    """
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 def _serve(listener: Listener, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -7,27 +7,24 @@ candidate, or a file cannot be read as what it should be.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
-from mirage_formal.check.report import CheckFailed, Listener, established, list_files, listening, watch
+from mirage_formal.check.report import CheckFailed, established, list_files
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
 from mirage_formal.check.whole.whole import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
+from mirage_formal.derive.processes import each
 from mirage_formal.errors import MirageError, RunError
-from mirage_formal.guard import shielded
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.whole import WHOLE_FILE
 from mirage_formal.terminal import plain, quoted
@@ -36,8 +33,6 @@ _HEAD = "candidate,verdict,kernels,certificates,obligations,steps,sympy,fingerpr
 _KERNEL_HEAD = "kernels of,form,kernels,cuBLAS,obligations,again,recorded,registers,stack,numerics,us,seconds"
 _SCREEN = 1600  # characters of a message
 _WIDE = 60  # characters of a row of a table
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +184,7 @@ def _check_whole(path: Path, how: _How) -> _Found:
     found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
     about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
     names = list(whole.kernels)
-    kernels = _all(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
+    kernels = each(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
     check_kernels_of_covers(whole, dict(zip(names, kernels, strict=True)))
     return replace(found, wholes=about, kernels=[*found.kernels, *kernels])
 
@@ -202,9 +197,9 @@ def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    results = _all(check_candidate, run.directories, how.jobs)
+    results = each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
-    kernels = _all(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
+    kernels = each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
     return run, _Found(results, kernels)
 
@@ -214,39 +209,6 @@ def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
     from mirage_formal.derive.rederive import derive_kernels
 
     return derive_kernels(directory, recompile=recompile)
-
-
-def _all(check: Callable[[Path], R], directories: list[Path], jobs: int) -> list[R]:
-    """Every directory, in order, so that the first failure is always the same one."""
-    jobs = min(jobs, len(directories))
-    if jobs <= 1:
-        return [established(check(directory)) for directory in directories]
-    # Matrix products of one process each: the processes share the processors.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    context = multiprocessing.get_context("spawn")
-    with (
-        solvers.shared() as time,
-        ProcessPoolExecutor(jobs, context, initializer=_take_part, initargs=(time, listening())) as pool,
-    ):
-        with shielded():
-            futures = [pool.submit(check, directory) for directory in directories]
-        results: list[R] = []
-        for directory, future in zip(directories, futures, strict=True):
-            try:
-                results.append(established(future.result()))
-            except BrokenProcessPool as error:
-                what = "the process that checked it died; try --jobs 1"
-                raise CheckFailed(str(directory), "check in a process of its own", what) from error
-            except CheckFailed:
-                pool.shutdown(cancel_futures=True)
-                raise
-    return results
-
-
-def _take_part(time: Any, listener: Listener | None) -> None:
-    """What a process does first: share the solvers' time, and say which steps it is in."""
-    solvers.take_part(time)
-    watch(listener)
 
 
 def _report(results: Sequence[Established]) -> list[str]:

@@ -7,9 +7,14 @@ reaches only the search: ``python -m mirage_formal.workers.cluster_host WORKERS`
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
+
+#: Seconds that dask is given to close the cluster. Nobody waits for this process by then: it must not stay for ever.
+_CLOSE_S: Final = 30.0
 
 
 def main() -> None:
@@ -32,6 +37,9 @@ def main() -> None:
     ):
         print(cluster.scheduler_address, flush=True)
         sys.stdin.buffer.read()
+        late = threading.Timer(_CLOSE_S, os._exit, (1,))
+        late.daemon = True
+        late.start()  # its workers end when this process does
 
 
 if __name__ == "__main__":

@@ -392,6 +392,7 @@ def test_workers_without_the_package_are_refused(tmp_path: Path, monkeypatch: py
     (tmp_path / "only_here.py").write_text("def environment():\n    return {}\n")
     command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as host:
+        assert host.stdin is not None
         assert host.stdout is not None
         address = host.stdout.readline().decode().strip()
         monkeypatch.syspath_prepend(str(tmp_path))
@@ -399,7 +400,8 @@ def test_workers_without_the_package_are_refused(tmp_path: Path, monkeypatch: py
 
         with pytest.raises(MirageError, match=r"expected mirage_formal to be installed, got .*ModuleNotFoundError"):
             Cluster(address, environment=foreign)
-        host.communicate()
+        host.stdin.close()
+        host.wait(HUNG_S)
 
 
 def test_a_worker_of_another_version_that_joins_later_is_not_used(

@@ -84,9 +84,11 @@ def scheduler() -> Iterator[str]:
     """Address of a dask scheduler with two workers."""
     command = [sys.executable, "-m", "mirage_formal.workers.cluster_host", "2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
-        process.communicate()
+        process.stdin.close()
+        process.wait(HUNG_S)
 
 
 @pytest.fixture(scope="module", params=["pool", "cluster"])

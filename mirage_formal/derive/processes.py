@@ -1,0 +1,119 @@
+"""Directories that are checked one by one, by several processes where that takes long: this one, and others beside it.
+
+Another process has to load the checker first, which takes about a second; so they are started where what is left is
+expected to take longer. They take directories from the first one on, this process from the last one back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from mirage_formal.check import solvers
+from mirage_formal.check.report import CheckFailed, Listener, established, listening, watch
+from mirage_formal.guard import shielded
+
+R = TypeVar("R")
+
+#: Seconds that what is left has to take for this process alone.
+_ALONE_S: Final = 2.0
+
+
+def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> list[R]:
+    """What a check says of every directory, in order, so that the first failure is always the same one.
+
+    Sound: what is returned is what the check returned for each directory, wherever it ran; else something is raised.
+
+    Args:
+        check: A function of a module.
+        directories: What it is called on.
+        jobs: Most processes at a time.
+
+    Raises:
+        CheckFailed: The first that fails does, or a process died.
+    """
+    results: list[R] = []
+    begin = time.monotonic()
+    while left := directories[len(results) :]:
+        others = min(jobs, len(left)) - 1
+        if others > 0 and results and (time.monotonic() - begin) / len(results) * len(left) > _ALONE_S:
+            return results + _beside(check, left, others)
+        results.append(established(check(left[0])))
+    return results
+
+
+def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int) -> list[R]:
+    """Every directory, in order, by this process and so many others."""
+    context = multiprocessing.get_context("spawn")
+    taken = context.Array("b", len(directories))
+    results: list[R] = []
+    with (
+        solvers.shared() as shared,
+        ProcessPoolExecutor(others, context, initializer=_take_part, initargs=(shared, listening(), taken)) as pool,
+    ):
+        with shielded():
+            found = [pool.submit(_there, check, n, directory) for n, directory in enumerate(directories)]
+        try:
+            for n in reversed(range(len(directories))):
+                if not _take(taken, n):
+                    break  # the others have it, and all before it
+                found[n] = _here(check, directories[n])
+                while len(results) < n and found[len(results)].done():
+                    results.append(_result(found[len(results)], directories[len(results)]))
+            while len(results) < len(directories):
+                results.append(_result(found[len(results)], directories[len(results)]))
+        finally:  # nothing more is begun, should one have failed
+            taken[:] = [1] * len(directories)
+    return results
+
+
+def _take(taken: Any, n: int) -> bool:
+    """Whether nobody had taken a directory; it is this process's then."""
+    with taken.get_lock():
+        before, taken[n] = taken[n], 1
+    return not before
+
+
+def _here(check: Callable[[Path], R], directory: Path) -> Future[R | None]:
+    """What a check says in this process, as the others' answers are given."""
+    found: Future[R | None] = Future()
+    try:
+        found.set_result(check(directory))
+    except Exception as error:
+        found.set_exception(error)
+    return found
+
+
+def _result(future: Future[R | None], directory: Path) -> R:
+    try:
+        found = future.result()
+    except BrokenProcessPool as error:
+        what = "the process that checked it died; try --jobs 1"
+        raise CheckFailed(str(directory), "check in a process of its own", what) from error
+    assert found is not None  # or nobody has checked it
+    return established(found)
+
+
+#: In another process: which directories somebody has taken.
+_taken: Any = None
+
+
+def _take_part(shared: Any, listener: Listener | None, taken: Any) -> None:
+    """What another process does first: share the solvers' time, and say which steps it is in."""
+    global _taken
+    _taken = taken
+    solvers.take_part(shared)
+    watch(listener)
+
+
+def _there(check: Callable[[Path], R], n: int, directory: Path) -> R | None:
+    """What a check says in another process; None if somebody else has taken the directory."""
+    return check(directory) if _take(_taken, n) else None
+
+
+__all__ = ["each"]

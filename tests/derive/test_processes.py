@@ -1,0 +1,127 @@
+"""Directories in several processes: the same answers in the same order, whoever computes them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_formal.check import solvers
+from mirage_formal.check.report import CheckFailed, expect, step
+from mirage_formal.derive import processes
+from mirage_formal.derive.processes import each
+from tests.kit.runs.clock import HUNG_S
+
+COUNT = 12
+
+
+def here() -> bool:
+    return multiprocessing.parent_process() is None
+
+
+def meet(path: Path) -> None:
+    """Wait in this process, after the first directory, until another one has begun, where there are several."""
+    begun = path.parent / "begun"
+    if not here():
+        begun.touch()
+    end = time.monotonic() + HUNG_S
+    while path.parent.name != "1" and path.name != "0" and not begun.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def named(path: Path) -> tuple[str, int]:
+    meet(path)
+    (path.parent / f"{path.name} by {os.getpid()}").touch()
+    time.sleep(0.05)
+    return path.name, os.getpid()
+
+
+def two_wrong(path: Path) -> str:
+    """Fails for the second directory, which others take, after it has failed for the last one, which is taken here."""
+    meet(path)
+    with step(path.name, "look at it"):
+        time.sleep(0.3 if path.name == "1" else 0.0)
+        expect("name", "right", path.name if path.name in ("1", "11") else "right")
+    return path.name
+
+
+def only_here(path: Path) -> str:
+    meet(path)
+    if not here():
+        os._exit(7)
+    return path.name
+
+
+def spent(path: Path) -> bool:
+    """Uses a second of what solvers have for all."""
+    meet(path)
+    time.sleep(0.05)
+    solvers._CLOCK.spend(1.0)
+    return here()
+
+
+def paths(root: Path, jobs: int) -> list[Path]:
+    """Directories whose parent says how many processes there are."""
+    parent = root / str(jobs)
+    parent.mkdir()
+    return [parent / str(n) for n in range(COUNT)]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes are started however little is left."""
+    monkeypatch.setattr(processes, "_ALONE_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_answers_are_in_order_and_this_process_takes_part(tmp_path: Path, jobs: int) -> None:
+    found = each(named, paths(tmp_path, jobs), jobs)
+    assert len(list(tmp_path.rglob("* by *"))) == COUNT  # each once
+    assert [name for name, _ in found] == [str(n) for n in range(COUNT)]
+    pids = [pid for _, pid in found]
+    assert os.getpid() in pids[1:]
+    assert 2 <= len(set(pids)) <= jobs
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_for_little_work_no_process_is_started(tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: Any) -> Any:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", refused)
+    assert {pid for _, pid in each(named, paths(tmp_path, 1)[:4], jobs)} == {os.getpid()}
+    assert each(named, [], jobs) == []
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_the_first_failure_is_always_the_same(tmp_path: Path, jobs: int) -> None:
+    with pytest.raises(CheckFailed) as failed:
+        each(two_wrong, paths(tmp_path, jobs), jobs)
+    assert failed.value.file == "1"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_process_that_dies_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="the process that checked it died") as failed:
+        each(only_here, paths(tmp_path, 2), 2)
+    assert Path(failed.value.file).name == "1"  # the first that it had taken
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_solvers_time_is_one_for_all(tmp_path: Path, jobs: int) -> None:
+    solvers.begin()
+    before = solvers._CLOCK.left()[0]
+    total = solvers._CLOCK.total
+    where = each(spent, paths(tmp_path, jobs), jobs)
+    assert (set(where) == {True, False}) == (jobs > 1)
+    assert solvers._CLOCK.total == pytest.approx(total - COUNT)
+    assert solvers._CLOCK.shared is None
+    solvers.begin()
+    assert solvers._CLOCK.left()[0] == before
