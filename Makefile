@@ -9,16 +9,17 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test test-thorough test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test test-coverage test-thorough test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 setup: $(READY)  ## make .venv with the package (editable) and its test tools
 
+# Without bytecode: Python compiles what it loads when it first does, a small part of what there is.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[test]'
 	touch $@
 
 # Again, it continues what is there (a finished run is verified again and nothing of it is searched again): nothing that
@@ -26,7 +27,11 @@ $(READY): pyproject.toml
 search: $(READY)  ## search examples/attn.py; the result is in runs/attn
 	$(BIN)/python -m mirage_formal.search examples/attn.py $(if $(wildcard runs/attn/run.json),--resume)
 
-test: $(READY)  ## run all tests, with coverage of at least 90 %
+test: $(READY)  ## run all tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser
+
+# Apart from the tests: with coverage they take a sixth longer.
+test-coverage: $(READY)  ## run all tests, with coverage of at least 90 %
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
 
 # What `make test` only samples, it has in full: see tests/kit/sampled.py.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import jupytext
 import nbclient
 import pytest
 
+from mirage_formal.store.place import ROOT, SWITCH
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S
 
@@ -34,19 +34,27 @@ def notebook() -> Any:
     return jupytext.read(TOUR)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80"}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of the notebook's machinery; the notebook itself is another process
-def test_the_notebook_runs_and_shows_what_its_text_says(
+def test_the_tours_run_and_show_what_their_text_says(
     notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
+    """One after the other: the app finds in the store what the notebook has searched."""
+    monkeypatch.delenv(SWITCH)
+    monkeypatch.setenv(ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-    where = {"metadata": {"path": str(tmp_path)}}
+    places = [tmp_path / "notebook", tmp_path / "app"]
+    for place in places:
+        place.mkdir()
+    run_notebook(notebook, places[0])
+    run_app(places[1])
+    assert all((place / "runs" / "tour.html").is_file() for place in places)
+
+
+def run_notebook(notebook: Any, place: Path) -> None:
+    where = {"metadata": {"path": str(place)}}
     nbclient.NotebookClient(notebook, timeout=HUNG_S, kernel_name="python3", resources=where).execute()
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -60,18 +68,11 @@ def test_the_notebook_runs_and_shows_what_its_text_says(
     assert "Candidates established again: 3, of which proved equivalent: 3." in printed
     assert "__global__" in printed
     assert "built\n" in printed  # with a running maximum, or there would be a remark
-    assert (tmp_path / "runs" / "tour.html").is_file()
 
 
-@pytest.mark.slow
-def test_the_app_runs_and_shows_what_the_notebook_does(tmp_path: Path) -> None:
+def run_app(place: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SHOWN, str(MARIMO)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
+        [sys.executable, "-c", SHOWN, str(MARIMO)], cwd=place, capture_output=True, text=True, timeout=HUNG_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     printed, _, shown = done.stdout.partition("SHOWN ")
@@ -79,7 +80,6 @@ def test_the_app_runs_and_shows_what_the_notebook_does(tmp_path: Path) -> None:
     html = json.loads(shown)
     assert sum("<svg" in one for one in html) == 2  # the program and the best result
     assert sum("3 results, best first" in one for one in html) == 1
-    assert (tmp_path / "runs" / "tour.html").is_file()
 
 
 def test_the_notebook_is_written_as_jupytext_writes_it(notebook: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -38,20 +39,32 @@ def test_one_in_so_many_and_every_value(extents: tuple[int, ...], of: int) -> No
         assert len(left) == -(-len(every) // of)
 
 
-def collected(*arguments: str, thorough: str = "") -> list[list[str]]:
-    """Parameters of the cases of one test of kernels (operands, depth) that pytest collects."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    environment = {**os.environ, "MIRAGE_THOROUGH": thorough}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
-    ids = [line.partition("test_every_depth_on_tensor_cores[")[2] for line in done.stdout.splitlines()]
+SAMPLED = """
+import pytest
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("operands", ["a", "b", "c"])
+def test_cases(operands, depth):
+    pass
+"""
+
+
+def collected(root: Path, *arguments: str, thorough: str = "") -> list[list[str]]:
+    """Parameters of the cases that pytest collects of a file, as this suite's plugin has it."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest"]
+    environment = {**os.environ, "MIRAGE_THOROUGH": thorough, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([*command, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=True)
+    ids = [line.partition("test_cases[")[2] for line in done.stdout.splitlines()]
     return [one.rstrip("]").split("-") for one in ids if one]
 
 
-def test_pytest_leaves_every_value_and_whoever_names_a_test_gets_all_cases() -> None:
-    path = "tests/kernels/lowering/test_ragged_products.py"
-    every = collected(path, thorough="1")
+def test_pytest_leaves_every_value_and_whoever_names_a_test_gets_all_cases(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_file.py").write_text(SAMPLED)
+    every = collected(tmp_path, "test_file.py", thorough="1")
     assert len(every) == 24
-    assert collected(f"{path}::test_every_depth_on_tensor_cores") == every
-    left = collected(path)
+    assert collected(tmp_path, "test_file.py::test_cases") == every
+    left = collected(tmp_path, "test_file.py")
     assert len(left) < 12
     assert [set(values) for values in zip(*left, strict=True)] == [set(v) for v in zip(*every, strict=True)]
