@@ -435,17 +435,14 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
         "print('LOADED', *sorted(m for m in sys.modules if m.startswith('mirage_formal') or m == 'galois'));"
         "sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(root)], capture_output=True, text=True, cwd=CHECK.parents[1], check=True
-    )
+    command = [sys.executable, "-c", script, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=CHECK.parents[1], check=True)
     loaded = set(done.stdout.split("LOADED")[1].split())
     assert "mirage_formal.check.fingerprint.field" in loaded
     parts = {name.split(".")[1] for name in loaded if "." in name}
     # The command is loaded (and the API, by the package itself), and without kernels nothing that derives them.
-    assert {name for name in loaded if ".derive." in name} == {
-        "mirage_formal.derive.command",
-        "mirage_formal.derive.processes",
-    }
+    derive = "mirage_formal.derive"
+    assert {name for name in loaded if ".derive." in name} == {f"{derive}.command", f"{derive}.processes"}
     # Of reports, the package itself loads how its values print, and that loads nothing before something is printed.
     reports = {name for name in loaded if name.startswith("mirage_formal.report")}
     assert reports <= {"mirage_formal.report", "mirage_formal.report.shown"}
