@@ -50,6 +50,8 @@ def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> 
 def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int) -> list[R]:
     """Every directory, in order, by this process and so many others."""
     context = multiprocessing.get_context("spawn")
+    # Who begins a directory takes it. To cancel what others have not begun would be shorter, but where one of them dies
+    # then, Python 3.11's pool fails at the first that is cancelled, and nobody ever answers for those behind it.
     taken = context.Array("b", len(directories))
     results: list[R] = []
     with (
