@@ -1,7 +1,8 @@
 """Directories that are checked one by one, by several processes where that takes long: this one, and others beside it.
 
-Another process has to load the checker first, which takes about a second; so they are started where what is left is
-expected to take longer. They take directories from the first one on, this process from the last one back.
+Another process has to load the checker first, which takes about a second; so they are started where there are many
+directories, or where what is left is expected to take longer. They take directories from the first one on, this process
+from the last one back.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from mirage_formal.guard import shielded
 
 R = TypeVar("R")
 
-#: Seconds that what is left has to take for this process alone.
+#: Directories for which others are started at once: most take a tenth of a second to one second.
+_MANY: Final = 12
+#: Seconds that fewer have to take for this process alone, as expected by those that are done.
 _ALONE_S: Final = 2.0
 
 
@@ -41,7 +44,8 @@ def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> 
     begin = time.monotonic()
     while left := directories[len(results) :]:
         others = min(jobs, len(left)) - 1
-        if others > 0 and results and (time.monotonic() - begin) / len(results) * len(left) > _ALONE_S:
+        expected = (time.monotonic() - begin) / len(results) * len(left) if results else 0.0
+        if others > 0 and (len(directories) >= _MANY or expected > _ALONE_S):
             return results + _beside(check, left, others)
         results.append(established(check(left[0])))
     return results

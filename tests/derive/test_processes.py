@@ -16,7 +16,7 @@ from mirage_formal.derive import processes
 from mirage_formal.derive.processes import each
 from tests.kit.runs.clock import HUNG_S
 
-COUNT = 12
+COUNT = processes._MANY - 2
 
 
 def here() -> bool:
@@ -45,7 +45,7 @@ def two_wrong(path: Path) -> str:
     meet(path)
     with step(path.name, "look at it"):
         time.sleep(0.3 if path.name == "1" else 0.0)
-        expect("name", "right", path.name if path.name in ("1", "11") else "right")
+        expect("name", "right", path.name if path.name in ("1", str(COUNT - 1)) else "right")
     return path.name
 
 
@@ -64,11 +64,11 @@ def spent(path: Path) -> bool:
     return here()
 
 
-def paths(root: Path, jobs: int) -> list[Path]:
+def paths(root: Path, jobs: int, count: int = COUNT) -> list[Path]:
     """Directories whose parent says how many processes there are."""
     parent = root / str(jobs)
     parent.mkdir()
-    return [parent / str(n) for n in range(COUNT)]
+    return [parent / str(n) for n in range(count)]
 
 
 @pytest.fixture
@@ -86,6 +86,14 @@ def test_answers_are_in_order_and_this_process_takes_part(tmp_path: Path, jobs: 
     pids = [pid for _, pid in found]
     assert os.getpid() in pids[1:]
     assert 2 <= len(set(pids)) <= jobs
+
+
+def test_many_are_shared_from_the_first_on(tmp_path: Path) -> None:
+    found = each(named, paths(tmp_path, 2, processes._MANY), 2)
+    assert [name for name, _ in found] == [str(n) for n in range(processes._MANY)]
+    pids = [pid for _, pid in found]
+    assert len(set(pids)) == 2
+    assert pids[0] != os.getpid() == pids[-1]
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
