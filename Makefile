@@ -36,7 +36,7 @@ test-coverage: $(READY)  ## run all tests, with coverage of at least 90 %
 
 # What `make test` only samples, it has in full: see tests/kit/sampled.py.
 test-thorough: $(READY)  ## run all tests, with the full number of those cases that are sampled otherwise
-	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser
+	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser -o faulthandler_timeout=3600
 
 # In an environment of its own: a browser's driver is 130 MB that nothing else needs. Where no Chromium is found, or
 # MIRAGE_CHROMIUM names none, the tests are skipped and say so.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kit.sampled import THOROUGH, chosen
-from tests.kit.stuck import Watch
+from tests.kit.stuck import Watch, limit
 
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -50,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests write, sync and remove a hundred thousand small files; on a disk that takes a large part of their time.
     """
     config.addinivalue_line("markers", "sampled(of): of its cases one in so many is run; see tests/kit/sampled.py")
-    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
-        config.pluginmanager.register(Watch(config))
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None) and (seconds := limit(config)):
+        config.pluginmanager.register(Watch(config, seconds))
     config.addinivalue_line("markers", "no_cover: runs without coverage; it is known where pytest-cov is not installed")
     # What a test builds there it may also load and run.
     if os.access(MEMORY, os.W_OK | os.X_OK) and config.getoption("basetemp") is None:

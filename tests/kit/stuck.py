@@ -16,14 +16,24 @@ from typing import Any, Final
 
 import pytest
 
-#: Seconds without an answer from any process; more than a test may take.
-STUCK_S: Final = 900.0
+#: How long no process may answer, of what a test may take.
+_MORE: Final = 1.5
+
+
+def limit(config: pytest.Config) -> float:
+    """Seconds in which some test has to end: more than one may take; 0 if that is not limited."""
+    return _MORE * float(config.getini("faulthandler_timeout") or 0.0)
 
 
 class Watch:
-    """A plugin of the process that hands out the tests."""
+    """A plugin of the process that hands out the tests.
 
-    def __init__(self, config: pytest.Config, limit_s: float = STUCK_S) -> None:
+    Args:
+        config: That of the process.
+        limit_s: Seconds in which some test has to end.
+    """
+
+    def __init__(self, config: pytest.Config, limit_s: float) -> None:
         self._config = config
         self._limit_s = limit_s
         self._since = time.monotonic()
@@ -58,4 +68,4 @@ class Watch:
         yield f"asked to give tests back: {getattr(scheduler, 'steal_requested_from_node', None)}"
 
 
-__all__ = ["STUCK_S", "Watch"]
+__all__ = ["Watch", "limit"]

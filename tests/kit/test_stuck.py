@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.clock import HUNG_S
+from tests.kit.stuck import limit
 
 CONFTEST = """
 from tests.kit.stuck import Watch
@@ -48,3 +51,7 @@ def test_what_only_takes_a_while_goes_on(tmp_path: Path) -> None:
     done = ran(tmp_path, 60.0, 1.0)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "6 passed" in done.stdout
+
+
+def test_it_lets_a_test_take_its_time(pytestconfig: pytest.Config) -> None:
+    assert limit(pytestconfig) > float(pytestconfig.getini("faulthandler_timeout")) > 0
