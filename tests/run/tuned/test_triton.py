@@ -127,15 +127,29 @@ def test_of_files_that_are_close_in_short_the_fastest_in_turns_is_taken(run: Pat
     assert (found.backend, known.us) == ("triton", 7.0), "two warps were 12 % behind: too far to be measured again"
 
 
-def test_a_candidate_of_fewer_kernels_is_tried_though_its_cuda_kernels_are_behind(tmp_path: Path) -> None:
+def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_are_behind(tmp_path: Path) -> None:
     root = tmp_path / "run"
     small_run.make(root, kernels=3)
     one, two, seven = names(root)
-    for order, wanted in (((seven, two, one), {seven, two, one}), ((one, two, seven), {one, two})):
+    for order, full in (((seven, two, one), {seven, two, one}), ((one, two, seven), {one, two})):
         behind = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 40.0), order, strict=True))
-        gpu = Gpu(lambda name, warps, stages: 7.0 if name == one else 50.0)
-        assert tried(root, gpu, code=order[0], cuda=behind).rows[0].name == one
-        assert {name for name, _ in gpu.timed} == wanted
+        gpu = Gpu(lambda name, warps, stages: 50.0)
+        tried(root, gpu, code=order[0], cuda=behind)
+        asked = {name: {file for where, file in gpu.timed if where == name} for name in order}
+        wide = {name: texts(root / "kernels" / name, [LaunchOptions(2.0)])[0].digest for name in order}
+        assert {name for name in order if f"{wide[name]}.py" in asked[name]} == full
+        assert all(asked.values())
+
+
+def test_the_files_of_a_finalist_behind_others_are_found_and_tried_further(tmp_path: Path) -> None:
+    """Though two others of as few kernels have faster CUDA kernels, and though it does best with twice as many warps."""
+    root = tmp_path / "run"
+    small_run.make(root, kernels=3)
+    one, two, last = names(root)
+    cuda = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 14.0), (one, two, last), strict=True))
+    gpu = Gpu(lambda name, warps, stages: 50.0 if name != last else 7.0 if warps == 8 else 9.0)
+    found = tried(root, gpu, cuda=cuda)
+    assert (found.backend, found.rows[0].name, found.rows[0].us) == ("triton", last, 7.0)
 
 
 # --- what fails ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Triton beside CUDA: the Triton files of a run's fastest candidates, timed, compared, and taken where they are faster.
+"""Triton beside CUDA: the Triton files of a run's finalists, timed, compared, and taken where they are faster.
 
 The functions of a Triton file have no safety obligations: they are tested, and not proved safe. CUDA kernels and their
 proofs stay in the run, whatever is faster.
@@ -28,9 +28,12 @@ from mirage_formal.run.tuned.triton.found import Beside, TritonRow
 from mirage_formal.run.tuned.triton.kept import Kept, Said
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Candidates whose Triton files are tried: those with the fastest CUDA kernels; and the fastest of fewer kernels, too.
+#: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels; and the
+#: fastest of fewer kernels, too. The other finalists are tried with few launch options.
 CANDIDATES: Final = 2
-#: How far behind the fastest CUDA kernels a candidate's file may be for further launch options to be tried,
+#: Candidates with the fastest files, for which further launch options are tried,
+FURTHER: Final = 3
+#: how far behind the fastest CUDA kernels their files may be,
 NEAR: Final = 1.5
 #: and how far behind the best number of warps another one may be to be tried with other stages.
 WITHIN: Final = 1.15
@@ -69,7 +72,7 @@ class _Trial:
 
 
 def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
-    """Try the Triton files of the candidates whose CUDA kernels are the fastest, and say which back end is faster.
+    """Try the Triton files of the finalists, and say which back end is faster.
 
     Sound: a file is taken only if its results, with outputs that were NaN before, are within the tolerance of the
     µGraph that was proved equal to the program. With the back end auto it must take at most 98 % of the time of the
@@ -121,34 +124,38 @@ class _Trials:
     # --- files and times
 
     def _write(self, directories: Sequence[Path]) -> None:
-        """The files of the first candidates that have some, and of the first that have fewer kernels than these.
+        """The files of all candidates; of the first ones, and of the first that have fewer kernels than these, more.
 
-        What is split into two kernels for CUDA may do best as one in Triton. The stages that a file asks for itself may
-        be far from its best, too, so that some are tried with others at once.
+        Tiles that are best for CUDA need not be for Triton, and what is split into two kernels for CUDA may do best as
+        one in Triton. The stages that a file asks for itself may be far from its best, too, so that some are tried with
+        others at once.
         """
-        options = [*(LaunchOptions(warps) for warps in WARPS), *(LaunchOptions(warps, DEEP) for warps in NARROW)]
-        fewest: float = float("inf")
+        few = [LaunchOptions(warps, DEEP) for warps in NARROW]
+        many = [*(LaunchOptions(warps) for warps in WARPS), *few]
+        fewest, first = float("inf"), 0
         for directory in directories:
             try:
                 count = len(load(directory).launches)
-                if len(self._found) >= CANDIDATES and count >= fewest:
-                    continue
-                made = texts(directory, options)
+                one_of_first = first < CANDIDATES or count < fewest
+                made = texts(directory, many if one_of_first else few)
             except MirageError as error:
                 self._notes.append(f"{directory.name}: {error}")
             else:
                 self._found[directory] = [_Trial(one) for one in made]
-                fewest = min(fewest, count)
+                if one_of_first:
+                    fewest, first = min(fewest, count), first + 1
 
     def _further(self, cuda_us: float) -> None:
-        """Other stages, for candidates that are not far behind, with the numbers of warps that are the best."""
+        """All numbers of warps, and other stages with the best of them, for the best candidates not far behind."""
         more: list[_Trial] = []
-        for directory, trials in self._found.items():
-            least = min(one.us for one in trials)
+        leasts = {directory: min(one.us for one in trials) for directory, trials in self._found.items()}
+        for directory in sorted(leasts, key=leasts.__getitem__)[:FURTHER]:
+            trials, least = self._found[directory], leasts[directory]
             if not least <= NEAR * cuda_us:
-                continue
+                break
             good = [one.text.options.warps for one in trials if one.us <= WITHIN * least]
             options = [LaunchOptions(warps, stages) for warps in good for stages in STAGES]
+            options += [LaunchOptions(warps) for warps in WARPS]
             known = {one.text.digest for one in trials}
             added = [_Trial(one) for one in texts(directory, options) if one.digest not in known]
             trials += added
