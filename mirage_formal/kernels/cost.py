@@ -12,9 +12,10 @@ behind another one has a shorter launch, see ``kernels.generate``), where
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
   it). A result of an earlier kernel that fits half the L2 is not read from device memory at all, and none that does is
   written to it before the kernel ends. Where nothing is read from device memory, it is L2 that the first access waits
-  for. Replicated reads go through L2 at its own bandwidth. L2 hands out sectors of 32 bytes: a tile of which fewer
-  bytes are next to each other in memory takes whole sectors all the same, and so does a result. What a tile has beyond
-  a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
+  for. All that blocks read and write goes through L2 at its own bandwidth; what several of them read is found there
+  faster (``l2_reread_share``) than what one of them is the first to read. L2 hands out sectors of 32 bytes: a tile of
+  which fewer bytes are next to each other in memory takes whole sectors all the same, and so does a result. What a
+  tile has beyond a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile, one of float32 as six of 16 bits; exponentials,
@@ -325,8 +326,9 @@ def _kernel(
     resident = max(1, limits.held(block.threads, work.shared))
     waves = -(-per_sm // resident)
     at_once = min(resident, per_sm)
-    read = 0.0
+    read = again = 0.0
     for index, (size, mine) in enumerate(loads):
+        again += max(0.0, mine * blocks - size)
         if not (warm and warm[index]):
             read += size if 2 * size <= target.l2_bytes else min(size * waves, mine * blocks)
     loaded = sum([mine for _, mine in loads])
@@ -340,7 +342,7 @@ def _kernel(
     crossing = (loaded + work.waste) * blocks + written + waste
     memory = max(
         (read + written_back) / device_rate,
-        crossing / l2_rate,
+        (crossing - (1 - model.l2_reread_share) * again) / l2_rate,
         per_sm * (crossing / blocks) / (model.sm_bandwidth_gbs * 1e3),
         (rounds - 1) * model.latency_us,
     )

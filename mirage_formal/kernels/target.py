@@ -51,6 +51,7 @@ class CostModel:
     ``dependent_launch_us``: the launch of a generated kernel behind another one of the same call, which starts while
     that one ends (``launch_us`` where a GPU or its driver cannot).
     ``block_us``: from one block to the next that a multiprocessor starts.
+    ``l2_reread_share``: the time that a byte from L2 takes which another block has read, over that of any other.
     """
 
     bandwidth_efficiency: float
@@ -70,6 +71,7 @@ class CostModel:
     step_us: float
     dependent_launch_us: float
     block_us: float
+    l2_reread_share: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,6 +366,23 @@ def test_replicas_of_a_tensor_beyond_the_cache_are_read_once_per_wave() -> None:
     assert kernel.device_bytes == weights + outputs + x * kernel.waves
 
 
+def test_what_several_blocks_read_takes_a_share_of_the_time_of_l2() -> None:
+    """And nothing else does: neither what each of them reads alone, nor what is written."""
+    graph = rms_norm(16, blocks=1536, loop=4)
+    every = replace(H200, model=replace(H200.model, l2_bandwidth_gbs=1.0, l2_reread_share=1.0))
+    half = replace(every, model=replace(every.model, l2_reread_share=0.5))
+    (dear,), (cheap,) = estimate(graph, every).kernels, estimate(graph, half).kernels
+    again = 2 * (1536 - 1) * 32 * 4096  # all blocks read X, each its own columns of the weights
+    assert dear.memory_us == pytest.approx(dear.l2_bytes / 1e3)
+    assert cheap.memory_us == pytest.approx((dear.l2_bytes - 0.5 * again) / 1e3)
+    assert cheap.l2_bytes == dear.l2_bytes
+    one = one_kernel(
+        [(1536, 4096)],
+        block((1536, 1, 1), 1, [(X, None)], [Op(OpKind.EXP, (0,))], [(1, X)]),
+    )
+    assert estimate(one, half) == estimate(one, every)
+
+
 def test_a_block_that_fits_nowhere_ranks_last_and_stays_finite() -> None:
     rtx = load_target("rtx4090")
     assert estimate(lora(16), rtx).us >= CANNOT_LAUNCH_US
