@@ -142,7 +142,7 @@ def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_a
 
 
 def test_the_files_of_a_finalist_behind_others_are_found_and_tried_further(tmp_path: Path) -> None:
-    """Though two others of as few kernels have faster CUDA kernels, and though it does best with twice as many warps."""
+    """Two others of as few kernels have faster CUDA kernels, and it does best with twice as many warps."""
     root = tmp_path / "run"
     small_run.make(root, kernels=3)
     one, two, last = names(root)
