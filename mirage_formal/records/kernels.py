@@ -317,7 +317,7 @@ class ModelRecord(Record, frozen=True, kw_only=True):
     step_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
     dependent_launch_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
     block_us: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
-    l2_reread_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    l2_reread_share: Rate = 1.0
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):
