@@ -1,4 +1,4 @@
-"""Candidates whose loop is dealt to more blocks, where a search has found none that is worth reporting as it stands.
+"""Candidates whose loop is dealt to more blocks, of each pattern of which none is worth reporting as it stands.
 
 A reduction of one long row is one block with a long loop: its own estimate is far above the operators one by one, and
 it would be dropped, though with its loop split (``kernels.forms.split``) it is the best there is. What an engine has
@@ -21,7 +21,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.run.built.stable import rewritten as each_rewritten
 from mirage_formal.run.ranking import operators
 
-#: Candidates that are tried: those of the fewest kernels, of each pattern in turns the cheapest.
+#: Candidates that are tried: those of the fewest kernels, of each such pattern in turns the cheapest.
 _TRIED: Final = 16
 #: Results that are kept, each of another pattern: estimates of kernels that do different things are not exact.
 _KEPT: Final = 4
@@ -38,17 +38,19 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
         most_us: Estimates above it are of no use: what the operators take one by one.
 
     Returns:
-        Those that are estimated below, cheapest first and few, one of a pattern (``run.ranking.operators``); none if
-        one of ``found`` is at or below it already.
+        Those that are estimated below, cheapest first and few, one of a pattern (``run.ranking.operators``); none of a
+        pattern of which one of ``found`` is at or below it already.
     """
-    costs = [estimate(graph, target).us for graph in found]
-    if not found or min(costs) <= most_us:
-        return []
-    fewest = min(len(graph.ops) for graph in found)
-    order = sorted((cost, i) for i, cost in enumerate(costs) if len(found[i].ops) == fewest)
+    fewest = min((len(graph.ops) for graph in found), default=0)
+    order = sorted((estimate(graph, target).us, i) for i, graph in enumerate(found) if len(graph.ops) == fewest)
     alike: dict[Hashable, list[KernelGraph]] = defaultdict(list)
-    for _, i in order:
-        alike[operators(found[i])].append(found[i])
+    reported: set[Hashable] = set()
+    for cost, i in order:
+        pattern = operators(found[i])
+        if cost <= most_us:
+            reported.add(pattern)
+        elif pattern not in reported:
+            alike[pattern].append(found[i])
     turns = (zip(alike, turn, strict=True) for turn in zip_longest(*alike.values()))
     tried = ((pattern, graph) for turn in turns for pattern, graph in turn if graph is not None)
     best: dict[Hashable, tuple[float, KernelGraph]] = {}

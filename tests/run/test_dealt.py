@@ -27,12 +27,12 @@ def length_of(length: int = LENGTH) -> KernelGraph:
     return program({"X": (1, length)}, lambda g, x: g.sqrt(g.reduction(g.square(x), 1)))
 
 
-def in_one_block(loop: int, length: int = LENGTH) -> KernelGraph:
-    """The root of a sum of squares by one block."""
+def in_one_block(loop: int, length: int = LENGTH, *, product: bool = False) -> KernelGraph:
+    """The root of a sum of squares by one block; or of products of each element with itself: another pattern."""
 
     def body(g: mf.Graph, x: mf.Tensor) -> mf.Tensor:
         def inner(t: mf.BlockBuilder, x: mf.BlockTensor) -> Saved:
-            return t.sqrt(t.forloop_accum(t.square(x), "sum")), on()
+            return t.sqrt(t.forloop_accum(t.mul(x, x) if product else t.square(x), "sum")), on()
 
         return kernel(g, (1,), [(x, on(), 1)], inner, loop)
 
@@ -56,9 +56,17 @@ def test_a_long_row_is_dealt_to_blocks_whose_parts_are_float32() -> None:
     assert replayed(wanted, best, verdict.proof).theorem.closings
 
 
-def test_nothing_is_split_where_a_candidate_is_worth_reporting() -> None:
-    graph = in_one_block(64)
-    assert dealt([graph], H200, estimate(graph, H200).us) == []
+def test_nothing_is_split_of_a_pattern_of_which_a_candidate_is_worth_reporting() -> None:
+    graph, slower = in_one_block(64), in_one_block(512)
+    own = estimate(graph, H200).us
+    assert own < estimate(slower, H200).us
+    assert dealt([graph], H200, own) == []
+    assert dealt([slower, graph], H200, own) == []
+    other = in_one_block(512, product=True)
+    assert operators(other) != operators(graph)
+    (split,) = dealt([slower, graph, other], H200, own)
+    assert (len(split.ops), estimate(split, H200).us < own) == (2, True)
+    assert isinstance(prove(length_of(), split), Equivalent)
     assert dealt([], H200, 1.0) == []
     assert dealt([graph], H200, 0.5) == []  # launches alone take longer
 
@@ -87,6 +95,6 @@ def test_a_search_has_them_of_several_patterns() -> None:
     split = [decode(one.graph) for one in found if one.estimated_us < most]
     patterns = {operators(graph) for graph in split}
     assert len(patterns) > 2
-    assert all(len(graph.ops) == 2 for graph in split)
+    assert {len(graph.ops) for graph in split} == {1, 2}, "though one is worth reporting as it stands"
     for graph in split:
         assert isinstance(prove(wanted, graph), Equivalent)

@@ -312,7 +312,7 @@ def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Path) -> None:
     """One kernel for both products would compute the hidden layer again in every block."""
     graph = mf.new_kernel_graph()
-    x = graph.new_input(dims=(128, 512), name="X")
+    x = graph.new_input(dims=(512, 512), name="X")
     a, b = graph.new_input(dims=(512, 4096), name="A"), graph.new_input(dims=(4096, 512), name="B")
     graph.mark_output(graph.add(x, graph.matmul(graph.relu(graph.matmul(x, a)), b)))
     program = graph.freeze()
