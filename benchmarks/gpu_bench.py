@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
-from benchmarks.gpu_jobs import Job
+from benchmarks.gpu_jobs import Job, runs_among
 from benchmarks.gpu_stages import ERROR, WORKER, Row, candidates, options, stages
 from benchmarks.gpu_table import PEERS, markdown, show, table
 
@@ -81,8 +81,7 @@ def main() -> int:
     parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help=what)
     options(parser)
     given = parser.parse_args()
-    named = [run for run in given.runs if not run.name.endswith("-triton")]  # tuning's Triton files, by runs/*
-    runs = {run.name: run for run in sorted(named, key=lambda run: example_of(run.name))}
+    runs = {run.name: run for run in sorted(runs_among(given.runs), key=lambda run: example_of(run.name))}
     taken = {name: triton_of(candidates(run)) for name, run in runs.items()} if given.backend == "auto" else {}
     more = {name: {"triton": one} for name, one in taken.items() if one is not None}
     measured = stages("benchmarks.gpu_bench", given, peers_of, lambda name: more.get(name, {}))

@@ -30,6 +30,11 @@ _TAIL = 300
 BROKEN = 3
 
 
+def runs_among(directories: Sequence[Path]) -> list[Path]:
+    """Runs, without the directories that tuning writes Triton files to beside them; ``runs/*`` names both."""
+    return [one for one in directories if not one.name.endswith("-triton")]
+
+
 def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
     """What a child does: jobs from standard input until its end, or until one breaks the device.
 

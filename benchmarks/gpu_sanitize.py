@@ -22,6 +22,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_jobs import runs_among
+
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
@@ -90,7 +92,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for each [default: 240]")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
     given = parser.parse_args()
-    chosen = best(given.runs, given.bench)
+    runs = runs_among(given.runs)
+    chosen = best(runs, given.bench)
     work = [(run, directory, tool) for tool in TOOLS for run, directory in chosen.items()]
     with ThreadPoolExecutor(given.jobs) as pool:
         small = [item for item in work if not large(item[1])]
@@ -102,7 +105,7 @@ def main() -> int:
         what = f"{row['outcome']:8}{row.get('seconds', 0):7.1f} s  {row.get('summary', '')}"
         seen = f"kernels: {', '.join(row.get('kernels', ()))}; products: {row.get('products', 'cuBLAS')}"
         print(f"{row['run']:14}{row['candidate']:20}{row['tool']:11}{what}  {seen}")
-    missing = [run.name for run in given.runs if run not in chosen]
+    missing = [run.name for run in runs if run not in chosen]
     print(
         f"{sum(row['outcome'] == 'clean' for row in rows)} of {len(rows)} clean; without kernels: {missing or 'none'}"
     )

@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among, serve
+from benchmarks.gpu_stages import candidates
 
 WORKER = "--worker"
 LIMITS = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-3}
@@ -320,9 +321,9 @@ def main() -> int:
         files = sorted(given.sweep.glob("*/*.py"))
         jobs: dict[str, Job] = {f"{f.parent.name}/{f.stem}": {**common, "do": "file", "file": str(f)} for f in files}
     else:
-        kernels = {run.name: sorted((run / "kernels").glob("*/launch.json"))[: given.top] for run in given.runs}
+        kernels = {run.name: candidates(run, given.top) for run in runs_among(given.runs)}
         jobs = {
-            name: {**common, "do": "row", "name": name, "kernels": [str(path.parent) for path in paths]}
+            name: {**common, "do": "row", "name": name, "kernels": [str(path) for path in paths]}
             for name, paths in kernels.items()
         }
     ledger = Ledger(given.out / "triton_gpu.jsonl")

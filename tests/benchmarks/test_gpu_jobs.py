@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among
+from mirage_formal.run.built.triton.files import default_out
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import gone
 
@@ -102,3 +103,8 @@ def test_the_child_is_imported_from_this_tree() -> None:
     from benchmarks import gpu_jobs
 
     assert gpu_jobs.ROOT == REPOSITORY
+
+
+def test_triton_files_beside_runs_are_no_runs(tmp_path: Path) -> None:
+    run = tmp_path / "attn-b8"
+    assert runs_among([run, default_out(run)]) == [run]
