@@ -38,11 +38,13 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
         most_us: Estimates above it are of no use: what the operators take one by one.
 
     Returns:
-        Those that are estimated below, cheapest first and few, one of a pattern (``run.ranking.operators``); none of a
-        pattern of which one of ``found`` is at or below it already.
+        Those that are estimated below, and below all of ``found``, cheapest first and few, one of a pattern
+        (``run.ranking.operators``); none of a pattern of which one of ``found`` is at or below ``most_us`` already.
     """
+    costs = [estimate(graph, target).us for graph in found]
+    least = min((most_us, *costs))
     fewest = min((len(graph.ops) for graph in found), default=0)
-    order = sorted((estimate(graph, target).us, i) for i, graph in enumerate(found) if len(graph.ops) == fewest)
+    order = sorted((cost, i) for i, cost in enumerate(costs) if len(found[i].ops) == fewest)
     alike: dict[Hashable, list[KernelGraph]] = defaultdict(list)
     reported: set[Hashable] = set()
     for cost, i in order:
@@ -56,7 +58,7 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
     best: dict[Hashable, tuple[float, KernelGraph]] = {}
     for pattern, graph in islice(tried, _TRIED):
         made = _best(graph, target)
-        most = best[pattern][0] if pattern in best else most_us
+        most = best[pattern][0] if pattern in best else least
         if made is not None and made[0] < most:
             best[pattern] = made
     return [graph for _, graph in sorted(best.values(), key=lambda one: one[0])[:_KEPT]]

@@ -71,6 +71,15 @@ def test_nothing_is_split_of_a_pattern_of_which_a_candidate_is_worth_reporting()
     assert dealt([graph], H200, 0.5) == []  # launches alone take longer
 
 
+def test_nothing_is_split_that_stays_above_what_is_found() -> None:
+    """Such a candidate would be reported as the best of its number of kernels."""
+    most = estimate(length_of(), H200).us
+    best, *_ = dealt([in_one_block(64)], H200, most)
+    other = in_one_block(64, product=True)
+    assert dealt([other], H200, most)
+    assert dealt([best, other], H200, most) == []
+
+
 def test_a_search_has_them_among_its_candidates() -> None:
     wanted = length_of()
     job = make_job(wanted, Settings(max_kernel_ops=1))
