@@ -62,6 +62,9 @@ FINAL_MULTIPLICATIONS: Final = 1 << 30
 PADDED: Final = "padded: "
 #: Elements up to which numerics are foreseen at the extents of the program.
 _OWN_EXTENTS: Final = 1 << 17
+#: Share of the estimate of the operators one by one down to which a unit's best candidate may be no better than they
+#: are: estimates are within about a third. Other patterns of such a unit are tried with their loops split, too.
+_CLOSE: Final = 2 / 3
 
 
 def load_engine(name: str) -> Engine:
@@ -132,7 +135,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         record = _found(job, whole, graph if job.engine in ENGINES else None)
         found[record.digest] = record
     most = estimate(program, job.target).us
-    if any(one.estimated_us > most for one in found.values()):
+    if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
         from mirage_formal.run.dealt import dealt  # few units need what it loads
 
         for graph in dealt(graphs, job.target, most):
