@@ -30,7 +30,7 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.tuned.plans import Place, graph_of, read_plan
 
 FREE = ("tensor_efficiency", "l2_bandwidth_gbs", "step_us")
-#: Shares of a peak, at most 1.
+#: Shares, of a peak or of a time: at most 1.
 _SHARES = frozenset({"tensor_efficiency", "bandwidth_efficiency", "library_efficiency", "l2_reread_share"})
 _ROUNDS = 8
 _STEP = 1.5

@@ -22,9 +22,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import runs_among
+from benchmarks.gpu_jobs import ROOT, runs_among
 
-ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
 #: Inputs are drawn in float64, with some temporaries of that size.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import mirage_formal as mf
 from mirage_formal.check.equivalence import replayed
 from mirage_formal.claims.equality.prove import prove
@@ -12,6 +14,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
+from mirage_formal.run import dealt as dealt_module
 from mirage_formal.run.dealt import dealt
 from mirage_formal.run.ranking import operators
 from mirage_formal.run.settings import Settings, make_job
@@ -107,3 +110,17 @@ def test_a_search_has_them_of_several_patterns() -> None:
     assert {len(graph.ops) for graph in split} == {1, 2}, "though one is worth reporting as it stands"
     for graph in split:
         assert isinstance(prove(wanted, graph), Equivalent)
+
+
+def test_a_search_splits_nothing_where_its_best_is_clearly_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits take time, and most units have candidates that are dropped."""
+
+    def never(*given: object) -> list[KernelGraph]:
+        raise AssertionError(given)
+
+    monkeypatch.setattr(dealt_module, "dealt", never)
+    wanted = program({"X": (1024, 4096)}, lambda g, x: g.sqrt(g.reduction(g.square(g.exp(x)), 1)))
+    job = make_job(wanted, Settings(max_kernel_ops=1))
+    most = estimate(wanted, H200).us
+    costs = [one.estimated_us for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    assert min(costs) < 0.6 * most < most < max(costs)

@@ -15,6 +15,7 @@ from mirage_formal.run.built import emitted
 from mirage_formal.run.tuned import known
 from mirage_formal.run.tuned.bench import Limits, Tuned
 from mirage_formal.run.tuned.plans import Origin, Place, Timed, holds
+from mirage_formal.run.tuned.timing import FIRST
 from mirage_formal.run.tuned.tune import NoTimes
 from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
@@ -55,10 +56,11 @@ def times_alone(timed: tuple[Path, Path, Tuned], tmp_path: Path) -> Place:
     return place
 
 
-def asked(device: Table, place: Place) -> set[str]:
-    """The kernels that a GPU was asked to time, by key."""
+def asked(device: Table, place: Place, replays: int | None = None) -> set[str]:
+    """The kernels that a GPU was asked to time, with so many replays if it is said, by key."""
     plan = plan_in(place.root)
-    return {plan.key((job.piece, job.variant)) for job in device.jobs if not job.directory}
+    wanted = (job for job in device.jobs if not job.directory and replays in (None, job.replays))
+    return {plan.key((job.piece, job.variant)) for job in wanted}
 
 
 def victim(place: Place) -> str:
@@ -98,12 +100,19 @@ def test_what_was_timed_before_the_process_had_settled_is_timed_again(
     """Times of earlier versions; where there is no GPU they count, for there is nothing else."""
     shutil.copytree(timed[1], tmp_path / "place")
     device, place = Table(last_is_best), Place(tmp_path / "place")
-    kernels = {key for key, one in place.times("Test").items() if one.settled and place.prepared(key) is not None}
-    assert len(kernels) > 1
+    key = victim(place)
+    kernels = {one for one, time in place.times("Test").items() if time.settled and place.prepared(one) is not None}
+    assert {key} < kernels
     changed(place, lambda one: msgspec.structs.replace(one, settled=False))
     tuned(timed[0], place, device, LIMITS)
     assert asked(device, place) == kernels
-    assert all(place.times("Test")[key].settled for key in kernels)
+    assert all(place.times("Test")[one].settled for one in kernels)
+    changed(place, lambda one: msgspec.structs.replace(one, settled=one.key == key))
+    device = Table(last_is_best)
+    tuned(timed[0], place, device, LIMITS)
+    first = asked(device, place, FIRST)
+    assert first
+    assert key not in first, "it has a time; it may be among those of the best that are timed for longer"
     found = answers(tuned(timed[0], place, "Test", LIMITS))
     changed(place, lambda one: msgspec.structs.replace(one, settled=False))
     assert answers(tuned(timed[0], place, "Test", LIMITS)) == found

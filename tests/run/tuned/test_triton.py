@@ -133,8 +133,8 @@ def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_a
     one, two, seven = names(root)
     for order, full in (((seven, two, one), {seven, two, one}), ((one, two, seven), {one, two})):
         behind = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 40.0), order, strict=True))
-        gpu = Gpu(lambda name, warps, stages: 50.0)
-        tried(root, gpu, code=order[0], cuda=behind)
+        gpu = Gpu(lambda name, warps, stages: 7.0 if name == one else 50.0)
+        assert tried(root, gpu, code=order[0], cuda=behind).rows[0].name == one
         asked = {name: {file for where, file in gpu.timed if where == name} for name in order}
         wide = {name: texts(root / "kernels" / name, [LaunchOptions(2.0)])[0].digest for name in order}
         assert {name for name in order if f"{wide[name]}.py" in asked[name]} == full
