@@ -129,7 +129,12 @@ def exact(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[
     """The outputs of a program; see ``Expected.values``."""
     with np.errstate(all="ignore"):
         domain = RoundingDomain(xp, None)
-        return tuple(domain.plain(value).mantissa for value in evaluate(program, [Estimate(a) for a in arrays], domain))
+        return tuple(domain.plain(value).mantissa for value in _ideal(program, arrays, domain))
+
+
+def _ideal(program: KernelGraph, arrays: Sequence[Array], domain: RoundingDomain) -> Sequence[Estimate]:
+    """The outputs of a program, with exponents of their own; not finite only where there is no exact value."""
+    return evaluate(program, [Estimate(array) for array in arrays], domain)
 
 
 def tolerated(
@@ -168,10 +173,11 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
 def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """For each output, which elements depend on a number that the program's own operators can hardly hold.
 
-    That is a tensor's element, of those that further operators read, beyond half of the largest number of its element
-    type: above it the rounding of its own operands decides whether it is a number at all. Exponentials do not count,
-    nor what is made of them until it is divided by such a value: kernels keep them in range by a maximum
-    (docs/kernels.md).
+    Such a number is a tensor's element, of those that further operators read, beyond half of the largest number of its
+    element type: above it the rounding of its own operands decides whether it is a number at all. Exponentials do not
+    count, nor what is made of them, for what divides them by such a value or takes their logarithm: kernels keep those
+    in range by a maximum (docs/kernels.md). For what does neither they count. What has no exact value is not lost:
+    nothing is known of it, which is another answer.
 
     Args:
         program: The program.
@@ -180,20 +186,29 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
     """
     types = kernel_types(program)
     domain = RoundingDomain(xp, None)
-    read = [Estimate(array) for array in arrays]
+    # Each tensor as its operators hold it, and as it is where exponentials are held however large they are. They differ
+    # only while it is made of exponentials that nothing was divided by yet.
+    stored = [Estimate(array) for array in arrays]
+    ideal = list(stored)
     ends: list[Array] = list(arrays)
-    grown = [False] * len(read)  # whether it is made of exponentials that were not divided by such a value yet
+    grown = [False] * len(stored)
     with np.errstate(all="ignore"):
         for op in program.ops:
-            grows = _grows(op, [grown[number] for number in op.operands])
-            for found in evaluate(alone(op, types), [read[number] for number in op.operands], domain):
-                value = domain.plain(found).mantissa
-                held = xp.abs(value) <= FAR * LARGEST[types[len(read)].dtype]
-                ends.append(value)
+            made_of = [grown[number] for number in op.operands]
+            grows, kernel = _grows(op, made_of), alone(op, types)
+            every = evaluate(kernel, [ideal[number] for number in op.operands], domain)
+            own = every
+            if grows and any(made_of):
+                own = evaluate(kernel, [stored[number] for number in op.operands], domain)
+            for found, plain in zip(every, (domain.plain(one).mantissa for one in own), strict=True):
+                ends.append(plain)
+                held = xp.abs(plain) <= FAR * LARGEST[types[len(stored)].dtype]
                 # Whatever depends on what is not held is not a number either.
-                read.append(found if grows else Estimate(xp.where(held, value, xp.nan)))
+                stored.append(Estimate(xp.where(held, plain, xp.nan)))
+                ideal.append(found if grows else stored[-1])
                 grown.append(grows)
-    return tuple(xp.isnan(ends[number]) for number in program.outputs)
+        known = [xp.isfinite(one.mantissa) for one in _ideal(program, arrays, domain)]
+    return tuple(xp.isnan(ends[number]) & real for number, real in zip(program.outputs, known, strict=True))
 
 
 def _grows(op: Any, operands: Sequence[bool]) -> bool:
@@ -373,11 +388,10 @@ def _at_scale(
         outputs = [
             compare(*one, xp) if had.answer == "outside" else had for one, had in zip(every, outputs, strict=True)
         ]
-    if any(output.answer == "outside" for output in outputs):
-        # What has no exact value is not lost: nothing is known of it, which is another answer.
-        gone = [none & xp.isfinite(one[1]) for none, one in zip(lost(program, arrays, xp), every, strict=True)]
+    if any(output.answer != "within" for output in outputs):
+        gone = lost(program, arrays, xp)
         outputs = [
-            compare(*one, xp, none) if had.answer == "outside" and none.any() else had
+            compare(*one, xp, none) if had.answer != "within" and none.any() else had
             for one, none, had in zip(every, gone, outputs, strict=True)
         ]
     answer = _all(output.answer for output in outputs)

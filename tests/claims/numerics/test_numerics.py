@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,8 +18,6 @@ from mirage_formal.claims.numerics.numerics import (
     draw,
     draw_all,
     expected,
-    lost,
-    where_computed,
 )
 from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
 from mirage_formal.device.emulate import run as emulate
@@ -30,7 +27,6 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
-from mirage_formal.records import NumericsRecord
 from mirage_formal.run.built.build import build, build_form
 from mirage_formal.run.built.stable import Stable
 from tests.kit.graphs import workloads as w
@@ -308,134 +304,3 @@ def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None
     assert (result[:, 1:] == 0).all()
     assert compare(result, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "within"
     assert compare(result + 2.0**-21, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "outside"
-
-
-# --- what the program's own operators do not compute -----------------------------------------------------------------
-
-
-def _typed(shape: tuple[int, ...], name: str) -> Input:
-    return Input(name, DTensor(shape, DType.FLOAT16), row_major(shape))
-
-
-def _two_products() -> KernelGraph:
-    """(X A) B: at scale 8 the elements of X A are within float16, and most of the result's summands are not."""
-    inputs = (_typed((4, 64), "X"), _typed((64, 64), "A"), _typed((64, 64), "B"))
-    ops = (
-        Op(K.MATMUL, (0, 1), Attrs()),
-        Op(K.MATMUL, (3, 2), Attrs()),
-        Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 1024))),
-    )
-    return KernelGraph(inputs, ops, (5,))
-
-
-def _times(factor: float, graph: KernelGraph) -> Runner:
-    """The program's exact results, of which those are infinite whose product is too large in float16."""
-
-    def run(arrays: Sequence[Any]) -> list[Any]:
-        x, a, b = arrays
-        found = quantised(x @ a, DType.FLOAT16, np) @ b
-        value = quantised(found / 1024, DType.FLOAT16, np) * factor
-        return [np.where(np.abs(found) > 65504, np.inf, value)]
-
-    return run
-
-
-def test_what_the_programs_own_operators_lose_is_not_compared() -> None:
-    graph = _two_products()
-    record = check(graph, graph, "", _times(1.0, graph), device="x")
-    large = record.scales[2].outputs[0]
-    assert (large.answer, record.answer) == ("within", "within")
-    assert 0 < large.lost < large.elements
-    assert [scale.outputs[0].lost for scale in record.scales[:2]] == [0, 0]
-
-
-def test_what_is_not_lost_still_has_to_be_right() -> None:
-    graph = _two_products()
-    record = check(graph, graph, "", _times(1.5, graph), device="x")
-    assert [scale.answer for scale in record.scales] == ["outside"] * 3
-    assert where_computed(record) == "outside"
-
-
-def test_nothing_is_lost_where_only_the_kernel_overflows() -> None:
-    """The same values, but the program scales first: its own operators compute all of them."""
-    graph = _two_products()
-    ops = (Op(K.SCALE, (1,), Attrs(factor=Fraction(1, 1024))), *graph.ops[:2])
-    ops = (ops[0], replace(ops[1], operands=(0, 3)), replace(ops[2], operands=(4, 2)))
-    other = KernelGraph(graph.inputs, ops, (5,))
-    arrays = draw_all(other, 0, 8.0)
-    assert not lost(other, arrays)[0].any()
-    record = check(other, other, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(8.0,)))
-    assert record.answer == "outside"
-
-
-def test_nothing_is_said_where_everything_is_lost() -> None:
-    """Such a scale decides nothing, and another one has to."""
-    graph = _two_products()
-    many = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(1.0, 512.0)))
-    assert [scale.answer for scale in many.scales] == ["within", "undecided"]
-    assert many.answer == "undecided"
-    assert where_computed(many) == "within"
-    only = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(512.0,)))
-    assert where_computed(only) == "undecided"
-
-
-@pytest.mark.parametrize("kind", [K.EXP, K.SQUARE])
-def test_exponentials_that_are_divided_by_their_sum_are_not_lost(kind: K) -> None:
-    """Kernels keep them in range, and are asked to; squares that are too large nobody does."""
-    ops = (Op(kind, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs()))
-    graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
-    arrays = draw_all(graph, 0, 100.0)
-    gone = lost(graph, arrays)[0]
-    assert gone.any() == (kind is K.SQUARE)
-
-
-def test_what_follows_a_quotient_of_exponentials_can_be_lost_again() -> None:
-    ops = (
-        *(Op(K.EXP, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs())),
-        *(Op(K.SCALE, (3,), Attrs(factor=Fraction(10**6))), Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 10**6)))),
-    )
-    graph = KernelGraph((_typed((2, 4), "X"),), ops, (5,))
-    assert lost(graph, draw_all(graph, 0, 1.0))[0].any()
-
-
-def _product_and(kind: K, factor: float) -> tuple[KernelGraph, Runner]:
-    """(X A) B, which is lost in part where it is large, beside a function of Y."""
-    product = _two_products()
-    y = _typed((4, 4), "Y")
-    ops = tuple(replace(op, operands=tuple(n + (n > 2) for n in op.operands)) for op in product.ops)
-    graph = KernelGraph((*product.inputs, y), (*ops, Op(kind, (3,), Attrs())), (6, 7))
-
-    def run(arrays: Sequence[Any]) -> list[Any]:
-        (first,) = _times(1.0, product)(arrays[:3])
-        with np.errstate(all="ignore"):
-            return [first, quantised(np.sqrt(arrays[3]), DType.FLOAT16, np) * factor]
-
-    return graph, run
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_what_has_no_exact_value_is_not_lost(factor: float) -> None:
-    """Roots of negative numbers: another output that is lost in part makes nothing of them comparable."""
-    graph, run = _product_and(K.SQRT, factor)
-    record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(8.0,)))
-    first, second = record.scales[0].outputs
-    assert (first.answer, second.answer, second.lost) == ("within", "undecided", 0)
-    assert where_computed(record) == "undecided"
-
-
-def test_an_output_that_nobody_knows_is_not_covered_by_one_that_is_lost() -> None:
-    """At a scale at which all of one output is lost, the other is undecided for a reason of its own."""
-    graph, run = _product_and(K.SQRT, 1.0)
-    record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(1.0, 512.0)))
-    assert [o.lost == o.elements for o in record.scales[1].outputs] == [True, False]
-    within = _with_scale_within(record, 0)
-    assert (within.scales[0].answer, where_computed(within)) == ("within", "undecided")
-
-
-def _with_scale_within(record: NumericsRecord, scale: int) -> NumericsRecord:
-    """A record of which one scale is within."""
-    one = record.scales[scale]
-    outputs = tuple(msgspec.structs.replace(o, answer="within", reason="") for o in one.outputs)
-    scales = list(record.scales)
-    scales[scale] = msgspec.structs.replace(one, answer="within", outputs=outputs)
-    return msgspec.structs.replace(record, scales=tuple(scales))
