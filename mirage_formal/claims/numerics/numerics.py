@@ -189,23 +189,20 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
     # Each tensor as its operators hold it, and as it is where exponentials are held however large they are. They differ
     # only while it is made of exponentials that nothing was divided by yet.
     stored = [Estimate(array) for array in arrays]
-    ideal = list(stored)
+    free = list(stored)
     ends: list[Array] = list(arrays)
     grown = [False] * len(stored)
     with np.errstate(all="ignore"):
         for op in program.ops:
-            made_of = [grown[number] for number in op.operands]
-            grows, kernel = _grows(op, made_of), alone(op, types)
-            every = evaluate(kernel, [ideal[number] for number in op.operands], domain)
-            own = every
-            if grows and any(made_of):
-                own = evaluate(kernel, [stored[number] for number in op.operands], domain)
-            for found, plain in zip(every, (domain.plain(one).mantissa for one in own), strict=True):
-                ends.append(plain)
-                held = xp.abs(plain) <= FAR * LARGEST[types[len(stored)].dtype]
+            grows, kernel = _grows(op, [grown[number] for number in op.operands]), alone(op, types)
+            every = evaluate(kernel, [free[number] for number in op.operands], domain)
+            own = evaluate(kernel, [stored[number] for number in op.operands], domain) if grows else every
+            for found, value in zip(every, (domain.plain(one).mantissa for one in own), strict=True):
+                ends.append(value)
+                held = xp.abs(value) <= FAR * LARGEST[types[len(stored)].dtype]
                 # Whatever depends on what is not held is not a number either.
-                stored.append(Estimate(xp.where(held, plain, xp.nan)))
-                ideal.append(found if grows else stored[-1])
+                stored.append(Estimate(xp.where(held, value, xp.nan)))
+                free.append(found if grows else stored[-1])
                 grown.append(grows)
         known = [xp.isfinite(one.mantissa) for one in _ideal(program, arrays, domain)]
     return tuple(xp.isnan(ends[number]) & real for number, real in zip(program.outputs, known, strict=True))
