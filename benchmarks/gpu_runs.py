@@ -1,7 +1,7 @@
 """Runs of the examples with kernels, for benchmarks/gpu_bench.py: directories <example>-b<batch>.
 
     .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu [--batches 1 8 16] [--count 8]
-    .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 96] [--count 48]
+    .venv/bin/python -m benchmarks.gpu_runs --out runs/gpu --tune [--device NAME] [--kernels 128] [--count 48]
                                             [--times FILE] [--finalists 3] [--backend auto]
 
 A run that is there already is searched again only with --again, one that was stopped is continued; kernels are always
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--tune", action="store_true", help="tune kernels instead of building the model's best")
     parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
     parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
-    parser.add_argument("--kernels", type=int, default=96, help="kernels of a run that are tried [default: 96]")
+    parser.add_argument("--kernels", type=int, default=128, help="kernels of a run that are tried [default: 128]")
     parser.add_argument("--finalists", type=int, default=3, help="candidates that are built from times [default: 3]")
     parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help="what is tuned [default: cuda]")
     given = parser.parse_args()

@@ -32,6 +32,7 @@ _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
     lambda one: True,
     lambda one: one.library,
     lambda one: one.unfused,
+    lambda one: not one.library,
 )
 
 
@@ -116,9 +117,9 @@ def _kind(one: CandidatePlan) -> tuple[str, int]:
 def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
     """Kernels that were not tried, and without which there is no whole candidate, or none of a kind.
 
-    Of the best candidate by the model, of the best whose products are all a library's, and of the operators one by one:
-    estimates misjudge generated products, so that times decide between these. A candidate with a kernel that may not
-    run gives way to the next.
+    Of the best candidate by the model, of the best whose products are all a library's and of the best with own ones,
+    and of the operators one by one: estimates misjudge generated products, so that times decide between these. A
+    candidate with a kernel that may not run gives way to the next.
 
     Args:
         plan: The plan.
@@ -324,7 +325,9 @@ def _factors(one: CandidatePlan) -> bool:
 
 
 def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
-    """The best candidate whose products are all a library's, and the operators one by one, if they were timed.
+    """The best candidate whose products are all a library's, the operators one by one, and the best with own products.
+
+    Those that were timed, each once.
 
     The sum of the times of kernels that were timed alone says little about how these take turns.
     """

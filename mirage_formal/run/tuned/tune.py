@@ -25,7 +25,8 @@ from mirage_formal.run.tuned.child import Answer, Job
 from mirage_formal.run.tuned.choose import batches, composed, in_order, mixed, needed
 from mirage_formal.run.tuned.finalists import JUDGED_S, Facts, Finalists, job_of
 from mirage_formal.run.tuned.known import elsewhere, here
-from mirage_formal.run.tuned.plans import Place, TuningPlan, Watch, read_plan
+from mirage_formal.run.tuned.local_search import STEP, nearby
+from mirage_formal.run.tuned.plans import At, Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.tuned.timing import Device, time_kernels
 from mirage_formal.workers.dispatch import Done
 
@@ -89,9 +90,8 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
         place.keep_plan(plan)
     tried = _tried(plan, source.target, bench)
     why = ""
-    for most in _rounds(plan, limits.kernels, tried, device):
-        wanted = in_order(plan, most, tried)
-        late = most >= limits.kernels
+    for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
+        late = number > 0 or device is None
         if isinstance(device, str):
             # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
             ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
@@ -163,11 +163,12 @@ def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, be
 
 def _rounds(
     plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
-) -> Iterator[int]:
-    """How many kernels there are after each round: on a GPU the first half's times say which are in the second.
+) -> Iterator[list[At]]:
+    """The kernels of each round; of the last ones those before count among them.
 
-    Further rounds try what is still needed, as long as they bring something: where kernels are refused or fail, those
-    of the next candidate are.
+    On a GPU the first half is chosen by the model, the next quarter by the times of these; of the last quarter a few at
+    a time, next to what is the fastest so far (``local_search``). Further rounds try what is still needed, as long as
+    they bring something: where kernels are refused or fail, those of the next candidate are.
 
     Args:
         plan: The plan.
@@ -175,14 +176,23 @@ def _rounds(
         tried: What is known, which grows from round to round.
         device: What times kernels, if there is something.
     """
-    half = max(1, kernels // 2)
-    if device is not None and not isinstance(device, str) and len(tried) < half:
-        yield half
-    yield kernels
+
+    def left(some: int) -> int:
+        return sum(plan.key(at) not in tried for at in in_order(plan, some, tried))
+
+    known = -1
+    if device is not None and not isinstance(device, str):
+        for some in (kernels // 2, kernels - kernels // 4):
+            if some and left(some):
+                yield in_order(plan, some, tried)
+        while known < len(tried) and (more := nearby(plan, tried, min(STEP, left(kernels)))):
+            known = len(tried)
+            yield more
+    yield in_order(plan, kernels, tried)
     known = -1
     while not isinstance(device, str) and len(tried) > known and needed(plan, tried):
         known = len(tried)
-        yield kernels
+        yield in_order(plan, kernels, tried)
 
 
 def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:

@@ -23,6 +23,7 @@ from mirage_formal.run.tuned.bench import Limits, Row
 from mirage_formal.run.tuned.child import Answer, Job, Machine
 from mirage_formal.run.tuned.choose import batches, composed, in_order
 from mirage_formal.run.tuned.fastest import Wanted, fastest
+from mirage_formal.run.tuned.local_search import nearby
 from mirage_formal.run.tuned.plans import At, CandidatePlan, Origin, PiecePlan, Place, Prepared, TuningPlan, Variant
 from mirage_formal.run.tuned.prepare import Maker, Source, _Described, plan_of
 from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
@@ -277,7 +278,7 @@ def test_why_no_kernel_may_run(
     assert raised.value.hint == hint
 
 
-def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place = Place(tmp_path / "place")
@@ -291,14 +292,18 @@ def test_the_second_half_is_chosen_by_the_times_of_the_first(made: tuple[Path, P
     every = Limits(2 * KERNELS, 2)
     tuned(made[0], place, device, every)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
-    half = len(in_order(plan, KERNELS))
+    half, more = len(in_order(plan, KERNELS)), KERNELS // 2
     assert sorted(short[:half]) == sorted(in_order(plan, KERNELS)), "the first half by the model"
-    tried = {
-        plan.pieces[piece].variants[variant].key: surprising(plan, Job(piece, variant))
-        for piece, variant in short[:half]
-    }
-    assert sorted(short) == sorted(in_order(plan, 2 * KERNELS, tried)), "the second half by times"
-    assert len(short) == len(set(short)) == 2 * KERNELS + half - KERNELS
+
+    def known(count: int) -> dict[str, float | None]:
+        return {plan.key(at): surprising(plan, Job(*at)) for at in short[:count]}
+
+    by_times = in_order(plan, KERNELS + more, known(half))
+    assert sorted(short[: len(by_times)]) == sorted(by_times), "the next quarter by times"
+    rest = short[len(by_times) :]
+    assert set(rest) <= set(nearby(plan, known(len(by_times)), 99)), "the last quarter next to the fastest"
+    assert rest
+    assert len(short) == len(set(short)) == half + KERNELS
     assert sorted(short) != sorted(in_order(plan, 2 * KERNELS))
     count = len(device.jobs)
     tuned(made[0], place, device, every)
