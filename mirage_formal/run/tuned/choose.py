@@ -309,17 +309,17 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
 
 def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:
     """Candidates beside the first, fastest first, in forms that move factors; none if one of the first has such."""
-    if not first or any(_factors(plan.candidates[one.candidate]) for one in first):
+    if not first or any(moves_factors(plan.candidates[one.candidate]) for one in first):
         return
     used = {plan.candidates[one.candidate].name for one in first}
     most = _FACTORS * min(one.us for one in first)
     for one in itertools.takewhile(lambda one: one.us <= most, found):
         candidate = plan.candidates[one.candidate]
-        if _factors(candidate) and candidate.name not in used:
+        if moves_factors(candidate) and candidate.name not in used:
             yield one
 
 
-def _factors(one: CandidatePlan) -> bool:
+def moves_factors(one: CandidatePlan) -> bool:
     """Whether a form, or one of those that it is put together of, moves factors."""
     return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
 
@@ -335,4 +335,16 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
     return list(dict.fromkeys(one for one in best if one is not None))
 
 
-__all__ = ["Composed", "batches", "close", "composed", "in_order", "lighter", "mixed", "needed", "plain", "whole_key"]
+__all__ = [
+    "Composed",
+    "batches",
+    "close",
+    "composed",
+    "in_order",
+    "lighter",
+    "mixed",
+    "moves_factors",
+    "needed",
+    "plain",
+    "whole_key",
+]

@@ -7,39 +7,64 @@ rests on it but which kernels are timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, zip_longest
 from typing import Final
 
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.tuned.choose import composed
-from mirage_formal.run.tuned.plans import At, TuningPlan
+from mirage_formal.run.tuned.choose import composed, moves_factors
+from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
 #: Kernels of one step, after which times say what is fastest: some for each of several processors.
 STEP: Final = 16
 #: Of a candidate's time the share below which a kernel's other schedules are not worth a step.
 _SHARE: Final = 0.1
+#: How far behind the fastest candidate the others may be whose kernels are searched.
+_BEHIND: Final = 1.25
+#: Candidates whose kernels are searched in turns: of the kinds that are measured as wholes whatever is the fastest.
+_KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
+    lambda one: True,
+    lambda one: not one.library,
+    moves_factors,
+)
 
 
 def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP) -> list[At]:
     """Untried schedules next to the fastest, as positions of piece and schedule: the fastest candidates' first.
 
-    Those of one kernel come in the order of the cost model. A kernel counts if it takes a tenth of its candidate's time
-    or more. There are none without times.
+    Kernels of the fastest candidates, of the fastest with products of their own and of the fastest that move factors
+    behind their products take turns. Schedules of one kernel come in the order of the cost model. A kernel counts if it
+    takes a tenth of its candidate's time or more. There are none without times.
 
     Args:
         plan: The plan.
         tried: Microseconds of kernels by key; None of those that may not run, or failed.
         most: How many.
     """
-    times = {key: us for key, us in tried.items() if us is not None}
+    turns = zip_longest(*(_of_kind(plan, tried, kind) for kind in _KINDS)) if most else ()
     found: dict[At, None] = {}
-    for one in composed(plan, times):
-        for piece, variant in zip(plan.candidates[one.candidate].pieces, one.variants, strict=True):
-            if times[plan.key((piece, variant))] >= _SHARE * one.us:
-                found |= dict.fromkeys(_beside(plan, piece, variant, tried))
-        if len(found) >= most:
+    for at in chain.from_iterable(turns):
+        if at is not None:
+            found[at] = None
+        if len(found) == most:
             break
-    return list(found)[:most]
+    return list(found)
+
+
+def _of_kind(
+    plan: TuningPlan, tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
+) -> Iterator[At]:
+    """The same of the candidates of one kind."""
+    times = {key: us for key, us in tried.items() if us is not None}
+    every = composed(plan, times)
+    for one in every:
+        candidate = plan.candidates[one.candidate]
+        if one.us > _BEHIND * every[0].us:
+            return
+        if kind(candidate):
+            for piece, variant in zip(candidate.pieces, one.variants, strict=True):
+                if times[plan.key((piece, variant))] >= _SHARE * one.us:
+                    yield from _beside(plan, piece, variant, tried)
 
 
 def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]) -> Iterator[At]:

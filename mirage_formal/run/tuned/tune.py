@@ -166,8 +166,8 @@ def _rounds(
 ) -> Iterator[list[At]]:
     """The kernels of each round; of the last ones those before count among them.
 
-    On a GPU the first half is chosen by the model, the next quarter by the times of these; of the last quarter a few at
-    a time, next to what is the fastest so far (``local_search``). Further rounds try what is still needed, as long as
+    On a GPU three eighths are chosen by the model, as many by the times of these; of the last quarter a few at a time,
+    next to what is the fastest so far (``local_search``). Further rounds try what is still needed, as long as
     they bring something: where kernels are refused or fail, those of the next candidate are.
 
     Args:
@@ -182,7 +182,7 @@ def _rounds(
 
     known = -1
     if device is not None and not isinstance(device, str):
-        for some in (kernels // 2, kernels - kernels // 4):
+        for some in (3 * kernels // 8, kernels - kernels // 4):
             if some and left(some):
                 yield in_order(plan, some, tried)
         while known < len(tried) and (more := nearby(plan, tried, min(STEP, left(kernels)))):

@@ -75,11 +75,27 @@ def test_kernels_of_the_fastest_candidates_come_first_and_short_ones_are_left_ou
         CandidatePlan("three", "", 10.0, (3,), (0,)),
     )
     plan = TuningPlan("run", "sm_80", candidates, (piece("a"), piece("b"), piece("c", 2), piece("d")))
-    times: dict[str, float | None] = {"a0": 20.0, "b0": 10.0, "c0": 1.0}
+    times: dict[str, float | None] = {"a0": 12.0, "b0": 10.0, "c0": 1.0}
     own, others = ([(at, n) for n in (1, 2, 3, 4, 5, 10, 15, 20)] for at in (1, 0))
     assert nearby(plan, times, 99) == [*own, *others], "c takes less than a tenth; nothing is known of the third"
     assert nearby(plan, times | {"c0": 2.0}, 99) == [*own, (2, 1), *others], "a kernel of two candidates once"
     assert len(nearby(plan, times)) == STEP
+    assert nearby(plan, times | {"a0": 13.0}, 99) == own, "what is far behind is left as it is"
+
+
+@pytest.mark.parametrize("form", ["factors", "split-2"])
+def test_kinds_that_are_measured_in_any_case_take_turns(form: str) -> None:
+    """What leaves products to a library is the fastest; what computes them, and what moves factors, may become so."""
+    candidates = (
+        CandidatePlan("one", "", 10.0, (0,), (0,), library=True),
+        CandidatePlan("two", "", 10.0, (1,), (0,)),
+        CandidatePlan("three", form, 10.0, (2,), (0,)),
+    )
+    plan = TuningPlan("run", "sm_80", candidates, (piece("a"), piece("b"), piece("c")))
+    times: dict[str, float | None] = {"a0": 10.0, "b0": 11.0, "c0": 12.0}
+    pieces = [piece for piece, _ in nearby(plan, times, 24)]
+    assert pieces[:6] == ([0, 1, 2] * 2 if form == "factors" else [0, 1] * 3)
+    assert sorted(pieces) == [0] * 8 + [1] * 8 + [2] * 8
 
 
 def test_operators_of_a_library_and_of_other_tiles_have_no_neighbours() -> None:

@@ -286,24 +286,24 @@ def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_pat
     (worst,) = {one.pieces for one in plan.candidates[-1:]}
 
     def surprising(plan: TuningPlan, job: Job) -> float:
-        return 1.0 if job.piece in worst else 50.0
+        return 42.0 / len(worst) if job.piece in worst else 50.0
 
     device = Table(surprising)
     every = Limits(2 * KERNELS, 2)
     tuned(made[0], place, device, every)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
-    half, more = len(in_order(plan, KERNELS)), KERNELS // 2
-    assert sorted(short[:half]) == sorted(in_order(plan, KERNELS)), "the first half by the model"
+    by_model = in_order(plan, 2 * KERNELS * 3 // 8)
+    assert sorted(short[: len(by_model)]) == sorted(by_model), "three eighths by the model"
 
     def known(count: int) -> dict[str, float | None]:
         return {plan.key(at): surprising(plan, Job(*at)) for at in short[:count]}
 
-    by_times = in_order(plan, KERNELS + more, known(half))
-    assert sorted(short[: len(by_times)]) == sorted(by_times), "the next quarter by times"
+    by_times = in_order(plan, 2 * KERNELS * 3 // 4, known(len(by_model)))
+    assert sorted(short[: len(by_times)]) == sorted(by_times), "as many by times"
     rest = short[len(by_times) :]
     assert set(rest) <= set(nearby(plan, known(len(by_times)), 99)), "the last quarter next to the fastest"
     assert rest
-    assert len(short) == len(set(short)) == half + KERNELS
+    assert len(short) == len(set(short)) == len(in_order(plan, 2 * KERNELS))
     assert sorted(short) != sorted(in_order(plan, 2 * KERNELS))
     count = len(device.jobs)
     tuned(made[0], place, device, every)
