@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
 from typing import Final
@@ -24,6 +25,9 @@ _LEAST: Final = 1e-3
 _GAIN: Final = 0.99
 #: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
 _FACTORS: Final = 1.1
+#: Finalists that have their longest kernel in common, and how far behind the fastest one others may be to be preferred.
+_ALIKE: Final = 2
+_FAR: Final = 1.25
 #: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
 _LIGHTER: Final = 1.15
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
@@ -45,12 +49,14 @@ class Composed:
         variants: For each of its kernels the position of the schedule.
         us: The sum of their times.
         early: Operators whose kernels let the launch behind start as soon as they begin.
+        longest: Piece and schedule of the kernel that takes the longest; None where nobody asks.
     """
 
     candidate: int
     variants: tuple[int, ...]
     us: float
     early: frozenset[int] = frozenset()
+    longest: At | None = field(default=None, compare=False)
 
 
 def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
@@ -159,8 +165,11 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     for number, candidate in enumerate(plan.candidates):
         chosen = [best[piece] for piece in candidate.pieces]
         known = [one for one in chosen if one is not None]
-        if len(known) == len(chosen):
-            found.append(Composed(number, tuple(at for _, at in known), sum(us for us, _ in known)))
+        if known and len(known) == len(chosen):
+            _, longest = max(zip((us for us, _ in known), candidate.pieces, strict=True))
+            variants = tuple(at for _, at in known)
+            where = longest, variants[candidate.pieces.index(longest)]
+            found.append(Composed(number, variants, sum(us for us, _ in known), longest=where))
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 
@@ -278,7 +287,9 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
 
     Each candidate is there once, but the first time with those of ``plain``, which are never left out, and with the
     best one that has factors behind its products, if none of the others has and it is not far behind: what it
-    multiplies is not rounded after a division first, so its results are more exact.
+    multiplies is not rounded after a division first, so its results are more exact. Two at most have their longest
+    kernel in common, as long as there are others that are not far behind: whole candidates, and their Triton files, are
+    told apart by measurement, and those of one kernel hardly differ.
 
     Args:
         plan: The plan.
@@ -293,6 +304,7 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
         if name not in names:
             names.add(name)
             chosen.append(one)
+    chosen = _apart(chosen)
     first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
     if fewer:
         used = {plan.candidates[one.candidate].name for one in first}
@@ -305,6 +317,17 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
         yield first
     for start in range(0, len(rest), size):
         yield rest[start : start + size]
+
+
+def _apart(chosen: Sequence[Composed]) -> list[Composed]:
+    """Candidates in their order, but behind those that are not far behind what has too much in common with others."""
+    shared: Counter[At | None] = Counter()
+    front, rest = list[Composed](), list[Composed]()
+    for one in chosen:
+        shared[one.longest] += 1
+        near = one.us <= _FAR * chosen[0].us
+        (front if near and shared[one.longest] <= _ALIKE else rest).append(one)
+    return [*front, *rest]
 
 
 def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:

@@ -131,6 +131,22 @@ def test_the_best_of_fewer_kernels_is_among_the_first_if_it_is_asked_for() -> No
     assert [one.candidate for one in first] == [4]
 
 
+@pytest.mark.parametrize(("others", "expected"), [(12.0, [0, 1, 4, 5]), (13.0, [0, 1, 2, 3])])
+def test_two_finalists_at_most_have_their_longest_kernel_in_common(others: float, expected: list[int]) -> None:
+    """Four candidates that differ in a short kernel, and two others, which are preferred if they are not far behind."""
+    keys = ("long", "a", "b", "c", "d", "other", "e")
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in keys)
+    alike = [CandidatePlan(f"{n}", "", 10.0, (0, n + 1), (0, 1)) for n in range(4)]
+    other = [CandidatePlan(f"{n}", "", 10.0, (5,) if n == 4 else (5, 6), (0, 1)[: n - 3]) for n in (4, 5)]
+    plan = TuningPlan("run", "sm_80", (*alike, *other), pieces)
+    times = {"long": 9.0, "a": 1.0, "b": 1.1, "c": 1.2, "d": 1.3, "other": others, "e": 0.1}
+    found = composed(plan, times)
+    assert {one.longest for one in found} == {(0, 0), (5, 0)}
+    first, second = batches(plan, found, 4)
+    assert [one.candidate for one in first] == expected
+    assert [one.candidate for one in second] == [n for n in range(6) if n not in expected]
+
+
 @pytest.mark.parametrize("form", ["factors", "all-factors split-2", "mixed: 0 split-2, 1 factors"])
 def test_a_form_that_rounds_less_is_among_the_first_if_it_is_not_far_behind(form: str) -> None:
     """Else a candidate that is a little slower and more exact would never be compared with the others."""
