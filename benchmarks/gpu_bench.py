@@ -14,7 +14,7 @@ With --backend auto the Triton file that ``mirage-formal tune --backend auto`` h
 same rounds, in a column of its own: what is ours, and every ratio, stays CUDA C++. From searches to the table of both,
 on one machine with a GPU, torch, Triton, CuPy and the solvers:
 
-    python -m benchmarks.gpu_runs --out runs/gpu --count 48 --tune --kernels 96 --backend auto
+    python -m benchmarks.gpu_runs --out runs/gpu --count 48 --tune --backend auto
     python -m benchmarks.gpu_bench runs/gpu/*-b* --backend auto --out OUT --markdown OUT/results.md
     python -m benchmarks.gpu_table OUT/gpu_bench.json --auto > OUT/results-auto.md
 

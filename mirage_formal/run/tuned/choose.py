@@ -165,11 +165,10 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     for number, candidate in enumerate(plan.candidates):
         chosen = [best[piece] for piece in candidate.pieces]
         known = [one for one in chosen if one is not None]
-        if known and len(known) == len(chosen):
-            _, longest = max(zip((us for us, _ in known), candidate.pieces, strict=True))
-            variants = tuple(at for _, at in known)
-            where = longest, variants[candidate.pieces.index(longest)]
-            found.append(Composed(number, variants, sum(us for us, _ in known), longest=where))
+        if len(known) == len(chosen):
+            kernels = [(us, (piece, at)) for (us, at), piece in zip(known, candidate.pieces, strict=True)]
+            _, longest = max(kernels, default=(0.0, None))
+            found.append(Composed(number, tuple(at for _, at in known), sum(us for us, _ in known), longest=longest))
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 

@@ -7,12 +7,12 @@ rests on it but which kernels are timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Final
 
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.tuned.choose import composed, moves_factors
+from mirage_formal.run.tuned.choose import Composed, composed, moves_factors
 from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
 #: Kernels of one step, after which times say what is fastest: some for each of several processors.
@@ -41,7 +41,9 @@ def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP
         tried: Microseconds of kernels by key; None of those that may not run, or failed.
         most: How many.
     """
-    turns = zip_longest(*(_of_kind(plan, tried, kind) for kind in _KINDS)) if most else ()
+    fastest = composed(plan, {key: us for key, us in tried.items() if us is not None})
+    near = [one for one in fastest if one.us <= _BEHIND * fastest[0].us]
+    turns = zip_longest(*(_of_kind(plan, near, tried, kind) for kind in _KINDS)) if most else ()
     found: dict[At, None] = {}
     for at in chain.from_iterable(turns):
         if at is not None:
@@ -52,19 +54,14 @@ def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP
 
 
 def _of_kind(
-    plan: TuningPlan, tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
+    plan: TuningPlan, near: Iterable[Composed], tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
 ) -> Iterator[At]:
     """The same of the candidates of one kind."""
-    times = {key: us for key, us in tried.items() if us is not None}
-    every = composed(plan, times)
-    for one in every:
+    for one in near:
         candidate = plan.candidates[one.candidate]
-        if one.us > _BEHIND * every[0].us:
-            return
-        if kind(candidate):
-            for piece, variant in zip(candidate.pieces, one.variants, strict=True):
-                if times[plan.key((piece, variant))] >= _SHARE * one.us:
-                    yield from _beside(plan, piece, variant, tried)
+        for piece, variant in zip(candidate.pieces, one.variants, strict=True):
+            if kind(candidate) and (tried[plan.key((piece, variant))] or 0.0) >= _SHARE * one.us:
+                yield from _beside(plan, piece, variant, tried)
 
 
 def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]) -> Iterator[At]:
