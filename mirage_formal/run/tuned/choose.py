@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
@@ -281,7 +281,14 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
     return list(wanted)
 
 
-def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bool = False) -> Iterator[list[Composed]]:
+def batches(
+    plan: TuningPlan,
+    found: Sequence[Composed],
+    size: int,
+    *,
+    fewer: bool = False,
+    measured: Container[str] | None = None,
+) -> Iterator[list[Composed]]:
     """The best forms of candidates, fastest first, so many candidates at a time.
 
     Each candidate is there once, but the first time with those of ``plain``, which are never left out, and with the
@@ -295,7 +302,11 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
         found: Candidates whose kernels were timed, fastest first.
         size: How many at a time.
         fewer: Whether the best of those is among the first that have fewer kernels than all the others of the first.
+        measured: Where nothing can be measured, keys of wholes whose times are known: these come first, whatever they
+            have in common.
     """
+    if measured is not None:
+        found = sorted(found, key=lambda one: whole_key(plan, one) not in measured)
     names: set[str] = set()
     chosen: list[Composed] = []
     for one in found:
@@ -303,7 +314,7 @@ def batches(plan: TuningPlan, found: Sequence[Composed], size: int, *, fewer: bo
         if name not in names:
             names.add(name)
             chosen.append(one)
-    chosen = _apart(chosen)
+    chosen = _apart(chosen) if measured is None else chosen
     first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
     if fewer:
         used = {plan.candidates[one.candidate].name for one in first}

@@ -119,7 +119,8 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     facts = Facts(source, plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
     with writing(root):
-        for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda"):
+        known = place.times(device) if isinstance(device, str) else None
+        for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=known):
             names = [plan.candidates[one.candidate].name for one in chosen]
             first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
             finalists = Finalists(root, facts, bench, deadline)

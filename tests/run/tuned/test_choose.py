@@ -7,7 +7,17 @@ import pytest
 
 from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.built.values import MIXED
-from mirage_formal.run.tuned.choose import Composed, batches, close, composed, in_order, lighter, mixed, needed
+from mirage_formal.run.tuned.choose import (
+    Composed,
+    batches,
+    close,
+    composed,
+    in_order,
+    lighter,
+    mixed,
+    needed,
+    whole_key,
+)
 from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 
@@ -145,6 +155,12 @@ def test_two_finalists_at_most_have_their_longest_kernel_in_common(others: float
     first, second = batches(plan, found, 4)
     assert [one.candidate for one in first] == expected
     assert [one.candidate for one in second] == [n for n in range(6) if n not in expected]
+    # Elsewhere, with times alone, those come first that were measured as wholes.
+    known = {whole_key(plan, found[n]) for n in (1, 2, 3)}
+    assert [[one.candidate for one in some] for some in batches(plan, found, 4, measured=known)] == [
+        [1, 2, 3, 0],
+        [4, 5],
+    ]
 
 
 @pytest.mark.parametrize("form", ["factors", "all-factors split-2", "mixed: 0 split-2, 1 factors"])
