@@ -91,7 +91,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     tried = _tried(plan, source.target, bench)
     why = ""
     for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
-        late = number > 0 or device is None
+        late = number > 0 or bool(tried) or device is None
         if isinstance(device, str):
             # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
             ready = [at for at in wanted if tried.get(plan.key(at)) is not None]

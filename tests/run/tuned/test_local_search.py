@@ -1,4 +1,4 @@
-"""Which schedules are tried next to the fastest: arithmetic over plans and times, and a run on a GPU of numbers."""
+"""Which schedules are tried next to the fastest: arithmetic over plans and times, without a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.records import ScheduleRecord, WarpsRecord
 from mirage_formal.run.tuned.local_search import STEP, nearby
-from mirage_formal.run.tuned.plans import At, CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 PIPELINES = ((4, 1), (6, 2), (3, 1), (5, 2), (2, 1))
 WARPS = ((128, 1, 4), (128, 2, 2), (64, 1, 2), (256, 4, 2), (512, 4, 4))
@@ -105,5 +105,5 @@ def test_operators_of_a_library_and_of_other_tiles_have_no_neighbours() -> None:
     candidates = (CandidatePlan("one", "", 10.0, (0,), (0,)), CandidatePlan("two", "", 10.0, (1,), (0,)))
     plan = TuningPlan("run", "sm_80", candidates, (plain, tiled))
     tried: dict[str, float | None] = {"a0": 1.0, "b0": 1.0}
-    assert nearby(plan, tried) == list[At]()
+    assert nearby(plan, tried) == []
     assert nearby(plan, {"a1": 1.0, "b1": 1.0}) == []
