@@ -7,7 +7,10 @@ dispatcher of torch, and what this package does in Python before and behind it. 
 
 With --device cuda tensors lie on the GPU, and a candidate of the same program is called as well, directly and through
 torch.library: host time until the call returns, without waiting for its kernels. The exit status is then 1 if
-torch.library adds more than 6 microseconds to that.
+torch.library adds more than 6 microseconds to that. A block of attention is called as well, as it is and optimized.
+
+"a plan" is what an optimized module does in a call beside its function: seeing that the import holds for it, and
+collecting parameters.
 """
 
 from __future__ import annotations
@@ -57,6 +60,22 @@ class Empty(Result):
         return Empty.nothing
 
 
+class Attention(torch.nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed
+    """Projections with grouped heads, causal attention, and the output projection."""
+
+    def __init__(self, hidden: int, heads: int, groups: int) -> None:
+        super().__init__()
+        self.head = hidden // heads
+        widths = (hidden, groups * self.head, groups * self.head, hidden)
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(hidden, n, bias=False) for n in widths)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block."""
+        q, k, v = (f(x).unflatten(-1, (-1, self.head)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
 #: What torch.library may add to a call, in microseconds.
 MOST_US = 6.0
 
@@ -85,6 +104,40 @@ def _real(result: Any, tensors: list[torch.Tensor]) -> float:
     adds = median(b - a for a, b in zip(times["direct"], times["torch.library"], strict=True))
     print(f"{'torch.library adds, median of pairs':45} {adds:7.2f} us")
     return adds
+
+
+def plan_of_a_module() -> None:
+    """Print what a plan takes by itself, on the CPU."""
+    with TemporaryDirectory() as place, torch.no_grad():
+        x = torch.randn(1, 16, 64)
+        module = mf.optimize(Attention(64, 4, 2).eval(), (x,), time_limit=60, workers=1, out=Path(place) / "run")
+        plan = module._mirage_plan
+        assert plan is not None, "attention has candidates"
+        plan._function = lambda *tensors: [x]
+        show("a plan, of a module with four parameters", lambda: module(x))
+
+
+def module_on_the_gpu() -> None:
+    """Print host times of a block of attention, as it is and optimized, in turns."""
+    from mirage_formal.device.measure import host_overhead
+
+    with TemporaryDirectory() as place, torch.no_grad():
+        x = torch.randn(1, 64, 4096, dtype=torch.float16, device="cuda")
+        eager = Attention(4096, 32, 8).to("cuda", torch.float16).eval()
+        module = mf.optimize(eager, (x,), measure=0, time_limit=120, out=Path(place) / "run")
+        times: dict[str, list[float]] = {"eager": [], "optimized": []}
+        for _ in range(ROUNDS):
+            times["eager"].append(host_overhead(lambda: eager(x), torch.cuda.synchronize, 40))
+            times["optimized"].append(host_overhead(lambda: module(x), torch.cuda.synchronize, 40))
+    for name, found in times.items():
+        print(f"{'a block of attention, ' + name:45} {min(found):7.2f} us least, {median(found):7.2f} us median")
+
+
+def show(name: str, call: Callable[[], Any]) -> None:
+    """Print what a call takes."""
+    call()
+    times = [timeit.timeit(call, number=CALLS) / CALLS * 1e6 for _ in range(ROUNDS)]
+    print(f"{name:45} {min(times):7.2f} us least, {sorted(times)[ROUNDS // 2]:7.2f} us median")
 
 
 def main() -> int:
@@ -116,9 +169,10 @@ def main() -> int:
         "torch.relu_ of one element, for comparison": lambda: torch.relu_(one),
     }
     for name, call in cases.items():
-        call()
-        times = [timeit.timeit(call, number=CALLS) / CALLS * 1e6 for _ in range(ROUNDS)]
-        print(f"{name:45} {min(times):7.2f} us least, {sorted(times)[ROUNDS // 2]:7.2f} us median")
+        show(name, call)
+    plan_of_a_module()
+    if device != "cpu":
+        module_on_the_gpu()
     return 0 if device == "cpu" or real(graph, [a, b]) <= MOST_US else 1
 
 

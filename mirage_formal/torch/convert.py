@@ -72,6 +72,8 @@ class _Import:
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
         self._arguments = dict(captured.arguments)
+        self._ones: dict[str, Any] = {}
+        self._laid: dict[str, Any] = {}
 
     def run(self) -> Imported:
         """Import, again without each operator that turns out to fit no region."""
@@ -95,6 +97,8 @@ class _Import:
         for name in [name for name in views if name not in self._free]:
             self._left[name] = "its result is its operand, or nothing reads it"
         checked = [Note(name, "asserts what the import found to hold", lines(self._nodes[name])[0]) for name in checks]
+        read = {item.node for region in regions for item in region.inputs}
+        laid = {name: tensor for name, tensor in self._laid.items() if name in read}
         return Imported(
             module=self._captured.module,
             regions=regions,
@@ -102,8 +106,8 @@ class _Import:
             ahead=tuple(self._why(name) for name in self._order if name in self._left and name in state),
             views=tuple(name for name in views if name in self._free),
             notes=tuple(note for _, some in found for note in some) + tuple(checked),
-            arguments=self._arguments,
-            given=self._given,
+            arguments={**self._arguments, **dict.fromkeys(laid, "constant")},
+            given={**self._given, **laid},
             results=self._captured.results,
             writes=self._captured.writes,
         )
@@ -265,12 +269,23 @@ class _Import:
     def _binding(self, name: str, program: Program) -> Binding:
         source, declared = program.sources[name], program.inputs[name]
         assert program.layouts is not None
-        what = self._arguments.get(name)
+        what = "constant" if name in self._ones else self._arguments.get(name)
         if what is None:
             where, _ = lines(self._nodes[name])
             what = f"computed by torch: {called(self._nodes[name])}" + (f" at {where}" if where else "")
         layout = program.layouts[name]
-        return Binding(declared.label, what, name, source.shape, source.strides, layout, source.dtype, source.mask)
+        found = Binding(declared.label, what, name, source.shape, source.strides, layout, source.dtype, source.mask)
+        return self._bound(found) if name in self._ones else found
+
+    def _bound(self, item: Binding) -> Binding:
+        """A constant of the import's own, in the program's element type and layout, so that no call converts it."""
+        layout = item.layout
+        numbers = "_".join(map(str, (*layout.shape, *layout.strides, layout.offset)))
+        name = f"{item.node}_{item.dtype.value}_{numbers}"
+        tensor = self._laid.setdefault(name, item.read(self._ones[item.node]))
+        strides = tuple(tensor.stride())
+        own = Layout(layout.shape, strides, 0)
+        return Binding(item.name, "constant", name, layout.shape, strides, own, item.dtype, mask=False)
 
     def _names(self) -> dict[str, str]:
         """Names of inputs: of parameters and buffers their own, of others those of their nodes."""
@@ -351,10 +366,9 @@ class _Import:
     def _triangle(self, rows: int, columns: int, diagonal: int, *, lower: bool) -> Value:
         """Ones below or above a diagonal of a matrix, and on it, as a constant."""
         name = f"{'lower' if lower else 'upper'}_{rows}_{columns}_{diagonal}".replace("-", "m")
-        if name not in self._given:
+        if name not in self._ones:
             ones = torch.ones(rows, columns, dtype=torch.bool)
-            self._given[name] = ones.tril(diagonal) if lower else ones.triu(diagonal)
-            self._arguments[name] = "constant"
+            self._ones[name] = ones.tril(diagonal) if lower else ones.triu(diagonal)
         source = Source(name, (rows, columns), (columns, 1), self._main, mask=True)
         return Value(source, views.dense((rows, columns)))
 

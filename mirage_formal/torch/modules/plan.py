@@ -16,6 +16,16 @@ from mirage_formal.torch.modules.rewrite import written_to
 from mirage_formal.torch.modules.trace import Traced
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_aten = torch.ops.aten
+#: Views, and the methods of tensors that are the same and take about half as long.
+_METHODS: Final = {
+    _aten.permute.default: "permute",
+    _aten.view.default: "view",
+    _aten.select.int: "select",
+    _aten.unsqueeze.default: "unsqueeze",
+    _aten.expand.default: "expand",
+    _aten.contiguous.default: "contiguous",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,8 @@ class Plan:
         names: dict[str, Any] = {name: _meant(value) for name, value in self.names.items()}
         exec(self.source, names)
         self._function = names["forward"]
+        self._flat = self.spec == pytree.tree_flatten(((None,) * len(self.leaves), {}))[1]
+        self._single = self.out == pytree.tree_flatten(None)[1]
         self._home = self._anywhere()
         self._moved: dict[Any, tuple[Any, ...]] = {}
 
@@ -181,9 +193,17 @@ class Plan:
         Returns:
             Why the import does not hold for the call, or nothing; and the tensors.
         """
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self.spec:
-            return "arguments of another structure", []
+        if (
+            self._flat
+            and not kwargs
+            and len(args) == len(self.leaves)
+            and all([isinstance(x, torch.Tensor) for x in args])
+        ):
+            leaves = list(args)
+        else:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != self.spec:
+                return "arguments of another structure", []
         if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             return "automatic casts", []
         tensors: list[Any] = []
@@ -250,7 +270,8 @@ class Plan:
         Args:
             tensors: From ``inputs``.
         """
-        return pytree.tree_unflatten(self._function(*tensors), self.out)
+        found = self._function(*tensors)
+        return found[0] if self._single else pytree.tree_unflatten(found, self.out)
 
 
 def make_plan(
@@ -296,6 +317,7 @@ def make_plan(
     first = {"state": 0, "leaf": len(state), "constant": len(state) + len(leaves)}
     feed = {name: first[kind] + number for name, (kind, number) in places.items()}
     written = tuple(feed[name] for name in written_to(imported))
+    _by_methods(graph)
     code = graph.python_code("self")
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
     names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
@@ -328,6 +350,14 @@ class _State:
             if path not in self._found and id(tensor) in self._first:
                 self.add(path)
         return tuple(self._found.values())
+
+
+def _by_methods(graph: Graph) -> None:
+    """Views by methods of their tensors."""
+    for node in list(graph.nodes):
+        method = _METHODS.get(node.target) if node.op == "call_function" and not node.kwargs else None
+        if method is not None:
+            node.op, node.target = "call_method", method
 
 
 def hooked(module: Any) -> bool:
