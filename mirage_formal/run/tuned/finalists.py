@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Job, timed
-from mirage_formal.run.tuned.choose import Composed, lighter, whole_key
+from mirage_formal.run.tuned.choose import Composed, lighter, moves_factors, whole_key
 from mirage_formal.run.tuned.known import code
 from mirage_formal.run.tuned.overlap import followed, overlapped, singly
 from mirage_formal.run.tuned.plans import Origin, Place, Timed, TuningPlan
@@ -187,17 +188,23 @@ class Finalists:
         """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline.
 
         Then with kernels that leave room for each other, and all of them early; if that is faster, which of them are
-        early is asked once more.
+        early is asked once more. Likewise of the fastest one that moves factors behind products, if that is another: it
+        rounds less, and is what is left to somebody to whom the fastest one rounds too much.
 
         Args:
             times: Microseconds of kernels by key.
             deadline: Value of time.monotonic() at which to stop.
         """
-        fastest = min(self.rows.values(), key=lambda row: (row.us is None, row.us or 0.0))
-        if fastest.us is None:
-            return
-        one = self._chosen[fastest.name]
-        operators = followed(self.built[fastest.name].executable)
+        order = sorted((row.us, name) for name, row in self.rows.items() if row.us is not None)
+        names = [name for _, name in order]
+        exact = (name for name in names if moves_factors(self.facts.plan.candidates[self._chosen[name].candidate]))
+        for name in dict.fromkeys([*names[:1], *islice(exact, 1)]):
+            self._overlap(name, times, deadline)
+
+    def _overlap(self, name: str, times: Mapping[str, float], deadline: float) -> None:
+        """See ``overlap``: of one of them."""
+        one = self._chosen[name]
+        operators = followed(self.built[name].executable)
 
         def taken(other: Composed) -> bool:
             return time.monotonic() < deadline and self.instead(other)

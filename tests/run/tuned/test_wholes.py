@@ -14,6 +14,7 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.records import MeasureRecord, PlanRecord
 from mirage_formal.run.built.save import move_built
+from mirage_formal.run.tuned import finalists
 from mirage_formal.run.tuned.bench import Limits
 from mirage_formal.run.tuned.choose import Composed, whole_key
 from mirage_formal.run.tuned.plans import Place
@@ -93,6 +94,26 @@ def test_times_of_wholes_choose_the_same_elsewhere(run: Path, made: Path, tmp_pa
     alone = tuned(tmp_path / "without", without, "Test", FEW)
     assert {row.us for row in alone.rows} == {None}, "no whole is known"
     assert not any(any(flags(tmp_path / "without" / "kernels" / name)) for name in alone.built)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more_exact", [False, True])
+def test_what_rounds_less_overlaps_as_well(
+    run: Path, made: Path, tmp_path: Path, more_exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest of all and the fastest that moves factors; no other one."""
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(made, tmp_path / "place")
+    names = [one.name for one in plan_in(made).candidates]
+    before = Wholes(early_ones)
+    shutil.copytree(tmp_path / "run", tmp_path / "before")
+    shutil.copytree(tmp_path / "place", tmp_path / "place-before")
+    first, second, *_ = tuned(tmp_path / "before", Place(tmp_path / "place-before"), before, Limits(KERNELS, 3)).rows
+    assert first.name in names
+    monkeypatch.setattr(finalists, "moves_factors", lambda one: more_exact and one.name == second.name)
+    found = tuned(tmp_path / "run", Place(tmp_path / "place"), Wholes(early_ones), Limits(KERNELS, 3))
+    early = {row.name for row in found.rows if any(flags(tmp_path / "run" / "kernels" / row.name))}
+    assert early == ({first.name, second.name} if more_exact else {first.name})
 
 
 class Roomy(Table):
