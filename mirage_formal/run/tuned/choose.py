@@ -28,6 +28,10 @@ _FACTORS: Final = 1.1
 #: Finalists that have their longest kernel in common, and how far behind the fastest one others may be to be preferred.
 _ALIKE: Final = 2
 _FAR: Final = 1.25
+#: How much longer than a candidate's kernel one of other threads may take alone to be tried beside its other kernels,
+_BESIDE: Final = 1.1
+#: and how many such are tried.
+_MOST_BESIDE: Final = 8
 #: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
 _LIGHTER: Final = 1.15
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
@@ -203,6 +207,33 @@ def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict
     return found
 
 
+def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
+    """Schedules of a candidate's kernels that may be faster beside its other kernels, though not alone.
+
+    Of each kernel the fastest schedule with each other number of threads, if it alone takes little longer: how many
+    threads wait beside those that work differs with it, and what they leave. Positions among the candidate's kernels,
+    and of schedules; those that cost least come first, and there are so many at most.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+        one: The candidate.
+    """
+    found: list[tuple[float, int, int]] = []
+    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
+        variants = plan.pieces[piece].variants
+        own, least = variants[chosen].schedule, dict[int, tuple[float, int, int]]()
+        for at, other in enumerate(variants):
+            if own is None or other.schedule is None or other.key not in times or other.schedule.threads == own.threads:
+                continue
+            loss = times[other.key] / times[variants[chosen].key]
+            known = least.get(other.schedule.threads)
+            if loss <= _BESIDE and (known is None or loss < known[0]):
+                least[other.schedule.threads] = (loss, place, at)
+        found += least.values()
+    return [(place, at) for _, place, at in sorted(found)[:_MOST_BESIDE]]
+
+
 def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
     """Forms that are put together: of each operator of a candidate what is the fastest of it in all of its forms.
 
@@ -371,6 +402,7 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
 __all__ = [
     "Composed",
     "batches",
+    "beside",
     "close",
     "composed",
     "in_order",

@@ -19,7 +19,7 @@ from mirage_formal.device.sealed import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.tuned.bench import Bench, Row
 from mirage_formal.run.tuned.child import Job, timed
-from mirage_formal.run.tuned.choose import Composed, lighter, moves_factors, whole_key
+from mirage_formal.run.tuned.choose import Composed, beside, lighter, moves_factors, whole_key
 from mirage_formal.run.tuned.known import code
 from mirage_formal.run.tuned.overlap import followed, overlapped, singly
 from mirage_formal.run.tuned.plans import Origin, Place, Timed, TuningPlan
@@ -187,8 +187,9 @@ class Finalists:
     def overlap(self, times: Mapping[str, float], deadline: float) -> None:
         """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline.
 
-        Then with kernels that leave room for each other, and all of them early; if that is faster, which of them are
-        early is asked once more. Likewise of the fastest one that moves factors behind products, if that is another: it
+        Then with kernels that leave room for each other, and all of them early; then with kernels that have other
+        numbers of threads and are little slower alone, one after the other. If that is faster, which of them are early
+        is asked once more. Likewise of the fastest one that moves factors behind products, if that is another: it
         rounds less, and is what is left to somebody to whom the fastest one rounds too much.
 
         Args:
@@ -212,18 +213,25 @@ class Finalists:
         overlapped(operators, lambda early: taken(replace(one, early=early)))
         if not operators:
             return
-        light = lighter(self.facts.plan, times, one)
+        light, plan = lighter(self.facts.plan, times, one), self.facts.plan
+
+        def changed(one: Composed, other: Mapping[int, int]) -> Composed:
+            variants = tuple(other.get(at, variant) for at, variant in enumerate(one.variants))
+            pieces = plan.candidates[one.candidate].pieces
+            us = sum(times[plan.key(at)] for at in zip(pieces, variants, strict=True))
+            return replace(one, variants=variants, us=us)
 
         def roomy(places: frozenset[int]) -> Composed:
-            variants = tuple(light[at] if at in places else variant for at, variant in enumerate(one.variants))
-            pieces = self.facts.plan.candidates[one.candidate].pieces
-            us = sum(times[self.facts.plan.key(at)] for at in zip(pieces, variants, strict=True))
-            return replace(one, variants=variants, us=us)
+            return changed(one, {at: light[at] for at in places})
 
         every = frozenset(operators)
         best = overlapped(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
         if best:
             singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
+        others = beside(plan, times, self._chosen[name])
+        if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
+            now = self._chosen[name]
+            singly(operators, now.early, lambda early: taken(replace(now, early=early)))
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name

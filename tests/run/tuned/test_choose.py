@@ -10,6 +10,7 @@ from mirage_formal.run.built.values import MIXED
 from mirage_formal.run.tuned.choose import (
     Composed,
     batches,
+    beside,
     close,
     composed,
     in_order,
@@ -215,6 +216,28 @@ def test_what_leaves_room_is_the_fastest_with_fewer_bytes_in_flight_and_no_more_
     assert found(2, a3=11.2, a4=11.2) == {0: 3}
     del times["a3"]
     assert found(0) == {0: 4}
+
+
+def test_schedules_of_other_threads_that_are_little_slower_alone() -> None:
+    """The fastest of each other number of threads, at most a tenth behind; the least loss first."""
+
+    def schedule(threads: int) -> ScheduleRecord:
+        return ScheduleRecord(threads=threads, stages=2, registers=True, resident=True, warps=(), cut=1, tile=0)
+
+    def piece(name: str, *threads: int) -> PiecePlan:
+        ways = tuple(Variant(f"{name}{n}", schedule(count)) for n, count in enumerate(threads))
+        return PiecePlan(msgspec.Raw(b"{}"), 0, (), ways)
+
+    pieces = (
+        piece("a", 128, 256, 256, 64, 512, 128),
+        piece("b", 512, 128),
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("c", None),)),
+    )
+    plan = TuningPlan("run", "sm_80", (CandidatePlan("one", "", 10.0, (0, 1, 2), (0, 1, 2)),), pieces)
+    times = {"a0": 10.0, "a1": 10.9, "a2": 10.5, "a3": 11.1, "a5": 10.1, "b0": 4.0, "b1": 4.1, "c": 1.0}
+    assert beside(plan, times, Composed(0, (0, 0, 0), 15.0)) == [(1, 1), (0, 2)]
+    assert beside(plan, times | {"a4": 9.0}, Composed(0, (2, 1, 0), 15.0)) == [(0, 4), (0, 0), (1, 0), (0, 3)]
+    assert beside(plan, times | {"b1": 4.41}, Composed(0, (3, 0, 0), 15.0)) == [(0, 0), (0, 2)]
 
 
 def of_two_operators(**times: float) -> tuple[TuningPlan, dict[str, float]]:

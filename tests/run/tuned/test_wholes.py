@@ -157,6 +157,35 @@ def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path,
     assert (other / "plan.json").read_bytes() == (kernels / "plan.json").read_bytes()
 
 
+class Beside(Roomy):
+    """A GPU on which two launches are the faster the fewer threads the first one has, whatever it takes alone."""
+
+    def whole(self, directory: Path) -> float:
+        kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
+        return 9.0 - 3.0 * (len(kernels) == 2) + 0.001 * kernels[0].threads
+
+
+@pytest.mark.slow
+def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_path: Path) -> None:
+    """Schedules that are slower alone, one kernel after the other; elsewhere the same, from the times alone."""
+    for name in ("here", "there"):
+        shutil.copytree(run, tmp_path / name)
+        shutil.copytree(made, tmp_path / f"place-{name}")
+        deep = next(one for one in plan_in(made).candidates if len(one.pieces) == 2 and not one.form)
+        shorter(Place(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
+    here, there = (Place(tmp_path / f"place-{name}") for name in ("here", "there"))
+    found = tuned(tmp_path / "here", here, Beside(), Limits(60, 2))
+    best = found.rows[0]
+    plans = [tmp_path / name / "kernels" / best.name / "plan.json" for name in ("here", "there")]
+    first = msgspec.json.decode(plans[0].read_bytes(), type=PlanRecord).kernels[0]
+    timed = {variant.schedule.threads for variant in plan_in(here.root).pieces[0].variants if variant.schedule}
+    assert first.threads == min(timed) < max(timed)
+    shutil.copy(here.times_path("Test"), there.times_path("Test"))
+    again = tuned(tmp_path / "there", there, "Test", Limits(60, 2))
+    assert answers(again) == answers(found)
+    assert plans[1].read_bytes() == plans[0].read_bytes()
+
+
 @pytest.mark.slow
 def test_what_is_known_to_be_slower_is_not_built_again(run: Path, made: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
