@@ -281,7 +281,7 @@ class _Import:
         """A constant of the import's own, in the program's element type and layout, so that no call converts it."""
         layout = item.layout
         numbers = "_".join(map(str, (*layout.shape, *layout.strides, layout.offset)))
-        name = f"{item.node}_{item.dtype.value}_{numbers}"
+        name = self._free_name(f"{item.node}_{item.dtype.value}_{numbers}")
         tensor = self._laid.setdefault(name, item.read(self._ones[item.node]))
         strides = tuple(tensor.stride())
         own = Layout(layout.shape, strides, 0)
@@ -363,9 +363,15 @@ class _Import:
         source = Source(name, shape, strides, TYPES.get(kind, self._main), kind == MASK)
         return Value(source, views.strided(shape, strides))
 
+    def _free_name(self, name: str) -> str:
+        """The name of a constant of the import's own: one that no node of the torch graph has."""
+        while name in self._nodes:
+            name += "_"
+        return name
+
     def _triangle(self, rows: int, columns: int, diagonal: int, *, lower: bool) -> Value:
         """Ones below or above a diagonal of a matrix, and on it, as a constant."""
-        name = f"{'lower' if lower else 'upper'}_{rows}_{columns}_{diagonal}".replace("-", "m")
+        name = self._free_name(f"{'lower' if lower else 'upper'}_{rows}_{columns}_{diagonal}".replace("-", "m"))
         if name not in self._ones:
             ones = torch.ones(rows, columns, dtype=torch.bool)
             self._ones[name] = ones.tril(diagonal) if lower else ones.triu(diagonal)

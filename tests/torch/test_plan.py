@@ -71,6 +71,21 @@ def test_constants_of_the_import_are_what_programs_read() -> None:
     assert {item.node for item in read} == {n for n, what in imported.arguments.items() if what == "constant"}
 
 
+class Named(torch.nn.Module):  # type: ignore[misc]
+    """A module whose argument has the name that a constant would have."""
+
+    def forward(self, lower_4_4_0: Any, x: Any) -> Any:
+        """The lower triangle of one tensor times the other one."""
+        return torch.tril(x) @ lower_4_4_0
+
+
+def test_an_argument_with_the_name_of_such_a_constant() -> None:
+    imported = mf.from_torch(Named(), (torch.randn(4, 4), torch.randn(4, 4)))
+    kinds = {item.node: item.what for region in imported.regions for item in region.inputs}
+    assert kinds["lower_4_4_0"] == "argument 1"
+    assert sorted(kinds.values()) == ["argument 1", "argument 2", "constant"]
+
+
 class Sum(torch.nn.Module):  # type: ignore[misc]
     """A module that takes tensors in whatever structure."""
 
