@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -88,19 +88,12 @@ def real(graph: mf.Graph, tensors: list[torch.Tensor]) -> float:
 
 
 def _real(result: Any, tensors: list[torch.Tensor]) -> float:
-    from mirage_formal.device.measure import host_overhead
     from mirage_formal.torch.modules.operators import torch_operator
 
     operator, optimized = torch_operator(result), result.optimized
     operator(*tensors)
-    # In turns, because clocks of the host change.
-    times: dict[str, list[float]] = {"direct": [], "torch.library": []}
-    for _ in range(7):
-        times["direct"].append(host_overhead(lambda: optimized(*tensors), torch.cuda.synchronize))
-        times["torch.library"].append(host_overhead(lambda: operator(*tensors), torch.cuda.synchronize))
-    for name, found in times.items():
-        what = f"a candidate of {len(result.graph.ops)} kernels, {name}"
-        print(f"{what:45} {min(found):7.2f} us least, {median(found):7.2f} us median")
+    calls = {"direct": lambda: optimized(*tensors), "torch.library": lambda: operator(*tensors)}
+    times = in_turns(f"a candidate of {len(result.graph.ops)} kernels", calls)
     adds = median(b - a for a, b in zip(times["direct"], times["torch.library"], strict=True))
     print(f"{'torch.library adds, median of pairs':45} {adds:7.2f} us")
     return adds
@@ -119,25 +112,36 @@ def plan_of_a_module() -> None:
 
 def module_on_the_gpu() -> None:
     """Print host times of a block of attention, as it is and optimized, in turns."""
-    from mirage_formal.device.measure import host_overhead
-
     with TemporaryDirectory() as place, torch.no_grad():
         x = torch.randn(1, 64, 4096, dtype=torch.float16, device="cuda")
         eager = Attention(4096, 32, 8).to("cuda", torch.float16).eval()
         module = mf.optimize(eager, (x,), measure=0, time_limit=120, out=Path(place) / "run")
-        times: dict[str, list[float]] = {"eager": [], "optimized": []}
-        for _ in range(ROUNDS):
-            times["eager"].append(host_overhead(lambda: eager(x), torch.cuda.synchronize, 40))
-            times["optimized"].append(host_overhead(lambda: module(x), torch.cuda.synchronize, 40))
+        # Few calls at a time: a full queue of launches would wait for the GPU.
+        in_turns("a block of attention", {"eager": lambda: eager(x), "optimized": lambda: module(x)}, count=40)
+
+
+def in_turns(what: str, calls: Mapping[str, Callable[[], Any]], count: int = 200) -> dict[str, list[float]]:
+    """Host times of calls on a GPU, printed; in turns, because clocks of the host change."""
+    from mirage_formal.device.measure import host_overhead
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            times[name].append(host_overhead(call, torch.cuda.synchronize, count))
     for name, found in times.items():
-        print(f"{'a block of attention, ' + name:45} {min(found):7.2f} us least, {median(found):7.2f} us median")
+        told(f"{what}, {name}", found)
+    return times
 
 
 def show(name: str, call: Callable[[], Any]) -> None:
     """Print what a call takes."""
     call()
-    times = [timeit.timeit(call, number=CALLS) / CALLS * 1e6 for _ in range(ROUNDS)]
-    print(f"{name:45} {min(times):7.2f} us least, {sorted(times)[ROUNDS // 2]:7.2f} us median")
+    told(name, [timeit.timeit(call, number=CALLS) / CALLS * 1e6 for _ in range(ROUNDS)])
+
+
+def told(name: str, times: Sequence[float]) -> None:
+    """Print times."""
+    print(f"{name:45} {min(times):7.2f} us least, {median(times):7.2f} us median")
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -282,10 +282,11 @@ class _Import:
         layout = item.layout
         numbers = "_".join(map(str, (*layout.shape, *layout.strides, layout.offset)))
         name = self._free_name(f"{item.node}_{item.dtype.value}_{numbers}")
-        tensor = self._laid.setdefault(name, item.read(self._ones[item.node]))
-        strides = tuple(tensor.stride())
+        if name not in self._laid:
+            self._laid[name] = item.read(self._ones[item.node])
+        strides = tuple(self._laid[name].stride())
         own = Layout(layout.shape, strides, 0)
-        return Binding(item.name, "constant", name, layout.shape, strides, own, item.dtype, mask=False)
+        return replace(item, node=name, shape=layout.shape, strides=strides, layout=own, mask=False)
 
     def _names(self) -> dict[str, str]:
         """Names of inputs: of parameters and buffers their own, of others those of their nodes."""

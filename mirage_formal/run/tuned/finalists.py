@@ -215,11 +215,11 @@ class Finalists:
             return
         light, plan = lighter(self.facts.plan, times, one), self.facts.plan
 
-        def changed(one: Composed, other: Mapping[int, int]) -> Composed:
-            variants = tuple(other.get(at, variant) for at, variant in enumerate(one.variants))
-            pieces = plan.candidates[one.candidate].pieces
+        def changed(before: Composed, other: Mapping[int, int]) -> Composed:
+            variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
+            pieces = plan.candidates[before.candidate].pieces
             us = sum(times[plan.key(at)] for at in zip(pieces, variants, strict=True))
-            return replace(one, variants=variants, us=us)
+            return replace(before, variants=variants, us=us)
 
         def roomy(places: frozenset[int]) -> Composed:
             return changed(one, {at: light[at] for at in places})
