@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.combined import late
 from mirage_formal.torch.modules.faster import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
 from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
@@ -31,9 +33,10 @@ _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
 #: Modes in which Inductor takes whatever is fastest start so; then so do our results, see ``run.request.Options``.
 _FASTEST: Final = "max-autotune"
+_COMBINED: Final = "combo_kernels"
 #: How Inductor compiles what is left around operators: as its mode says, or with kernels that do not need one another
-#: in one launch, for what is left is small. Which is better is measured.
-_WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {"combo_kernels": True})
+#: in one launch, each as late as it can be, for what is left is small. Which is better is measured.
+_WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
 #: Of extents that Dynamo does not know, if none are given.
 _BUCKETS: Final = (1, 4096, 128)
 
@@ -109,7 +112,8 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
         raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
 
     def compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
+        with late() if patches.get(_COMBINED) else nullcontext():
+            compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
         return compiled
 
     return compile

@@ -1,0 +1,93 @@
+"""What Inductor puts in one launch: nodes by levels that are counted from the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
+
+from mirage_formal.torch.modules.combined import late, latest  # noqa: E402
+
+
+@st.composite
+def _graphs(draw: st.DrawFn) -> list[set[int]]:
+    """For each node the earlier ones that it needs."""
+    count = draw(st.integers(1, 12))
+    return [draw(st.sets(st.integers(0, n - 1), max_size=3)) if n else set() for n in range(count)]
+
+
+@given(_graphs())
+def test_every_node_is_before_those_that_need_it_and_no_earlier_than_that(needs: list[set[int]]) -> None:
+    early: list[int] = []
+    for needed in needs:
+        early.append(max((early[n] + 1 for n in needed), default=0))
+    levels = [[n for n, at in enumerate(early) if at == level] for level in range(max(early) + 1)]
+    found = latest(levels, lambda node: needs[node])
+    place = {node: level for level, nodes in enumerate(found) for node in nodes}
+    assert sorted(node for nodes in found for node in nodes) == list(range(len(needs)))
+    assert len(found) == len(levels)
+    for node in range(len(needs)):
+        users = [place[n] for n, needed in enumerate(needs) if node in needed]
+        assert place[node] == min(users, default=len(levels)) - 1
+
+
+def test_a_conversion_is_where_something_is_written_for_the_same_operator() -> None:
+    """By Inductor's own scheduler, on the CPU; there it makes no kernels of what it groups."""
+    from torch._inductor import compile_fx, config, scheduler
+
+    combo = scheduler.ForeachKernelSchedulerNode
+    seen: list[list[set[str]]] = []
+
+    def grouped(schedule: Any) -> list[Any]:
+        seen.append([{name for node in level for name in node.get_buffer_names()} for level in order(schedule)])
+        return []
+
+    def order(schedule: Any) -> Any:
+        return schedule._topological_sort_nodes()
+
+    class Step(torch.nn.Module):  # type: ignore[misc,name-defined]
+        """A product, which is written, behind it one that reads what was written and a mask."""
+
+        def forward(self, x: Any, weight: Any, cache: Any, place: Any, mask: Any) -> Any:
+            return (torch.mm(cache.index_copy_(0, place, torch.mm(x, weight)), mask.to(x.dtype)),)
+
+    inputs = [torch.randn(1, 64), torch.randn(64, 64), torch.zeros(8, 64), torch.tensor([3]), torch.ones(64, 64) > 0]
+    bounds = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
+    patches = {"combo_kernels": True, "fx_graph_cache": False, **{n: None for n in bounds if hasattr(config, n)}}
+    own = combo.group_algorithm_for_combo_kernels
+    combo.set_group_algorithm_for_combo_kernels(grouped)
+    try:
+        with torch.no_grad():
+            found = []
+            for context in (False, True):
+                torch._dynamo.reset()
+                graph = torch.fx.symbolic_trace(Step())
+                with config.patch(patches):
+                    if context:
+                        with late():
+                            found.append(compile_fx.compile_fx(graph, inputs)(*inputs))
+                    else:
+                        found.append(compile_fx.compile_fx(graph, inputs)(*inputs))
+                assert combo.group_algorithm_for_combo_kernels is grouped
+    finally:
+        combo.set_group_algorithm_for_combo_kernels(own)
+    torch.testing.assert_close(found[0], found[1])
+    first, second = seen
+    assert set.union(*first) == set.union(*second)
+    assert len(first) == len(second)
+    assert [len(level) for level in second] == [1, 2, 1]
+    assert [len(level) for level in first] == [2, 1, 1]
+
+
+def test_nothing_is_changed_where_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config, scheduler
+
+    own = scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
+    if not hasattr(config, "combo_kernel_peak_memory_pct_threshold"):
+        pytest.skip("this version of torch does not know of it")
+    with config.patch({"combo_kernel_peak_memory_pct_threshold": 0.05}), late():
+        assert scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels is own
