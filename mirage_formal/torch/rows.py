@@ -412,8 +412,15 @@ _REFUSED: Final = (
     _not("argmax.default", "torch.argmax(a, 1)", _NO_INDEX),
     _not("topk.default", "torch.topk(a, 2)[0]", _NO_INDEX),
     _not("arange.default", "a + torch.arange(6)", _NO_INDEX),
-    _not("eq.Scalar", "torch.where(a == 0, a, b)", _NO_COMPARISON),
-    _not("gt.Scalar", "torch.where(a > 0, a, b)", _NO_COMPARISON),
+    _not("index_copy.default", "torch.index_copy(a, 0, torch.tensor([1]), b[:1])", _NO_INDEX),
+    _not("index_put.default", "torch.index_put(a, (torch.tensor([1]),), b[1])", _NO_INDEX),
+    _not("index_select.default", "torch.index_select(a, 1, torch.tensor([0, 2]))", _NO_INDEX),
+    _not("sort.default", "torch.sort(a, 1)[0]", "programs do not put elements in order"),
+    *(
+        _not(f"{name}.{kind}", f"torch.where(torch.{name}(a, {given}), a, b)", _NO_COMPARISON)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for kind, given in (("Scalar", "0"), ("Tensor", "b"))
+    ),
     _not("floor.default", "torch.floor(a)", "programs have no rounding to whole numbers"),
     _not("rand_like.default", "a * torch.rand_like(a)", "programs have no random numbers"),
 )
