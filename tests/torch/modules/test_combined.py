@@ -49,7 +49,7 @@ def test_a_conversion_is_where_something_is_written_for_the_same_operator() -> N
     def order(schedule: Any) -> Any:
         return schedule._topological_sort_nodes()
 
-    class Step(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Step(torch.nn.Module):  # type: ignore[misc]
         """A product, which is written, behind it one that reads what was written and a mask."""
 
         def forward(self, x: Any, weight: Any, cache: Any, place: Any, mask: Any) -> Any:
