@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirage_formal.kernels.forms.rewrite import Factors
-from mirage_formal.records import sha256
+from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.built.values import MIXED
 from mirage_formal.run.tuned.plans import At, CandidatePlan, TuningPlan
 
@@ -188,21 +188,14 @@ def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict
         one: The candidate.
     """
     found: dict[int, int] = {}
-    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
-        variants = plan.pieces[piece].variants
-        own = variants[chosen].schedule
-        if own is None or own.tile:
-            continue
+    for place, own, alone, others in _schedules(plan, times, one):
         less = [
-            (times[other.key], at)
-            for at, other in enumerate(variants)
-            if other.key in times
-            and (given := other.schedule) is not None
-            and given.stages * own.cut < own.stages * given.cut
-            and given.threads <= own.threads
+            (us, at)
+            for us, at, given in others
+            if given.stages * own.cut < own.stages * given.cut and given.threads <= own.threads
         ]
         us, at = min(less, default=(float("inf"), -1))
-        if us <= _LIGHTER * times[variants[chosen].key]:
+        if not own.tile and us <= _LIGHTER * alone:
             found[place] = at
     return found
 
@@ -220,18 +213,28 @@ def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[
         one: The candidate.
     """
     found: list[tuple[float, int, int]] = []
-    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
-        variants = plan.pieces[piece].variants
-        own, least = variants[chosen].schedule, dict[int, tuple[float, int, int]]()
-        for at, other in enumerate(variants):
-            if own is None or other.schedule is None or other.key not in times or other.schedule.threads == own.threads:
-                continue
-            loss = times[other.key] / times[variants[chosen].key]
-            known = least.get(other.schedule.threads)
-            if loss <= _BESIDE and (known is None or loss < known[0]):
-                least[other.schedule.threads] = (loss, place, at)
+    for place, own, alone, others in _schedules(plan, times, one):
+        least: dict[int, tuple[float, int, int]] = {}
+        for loss, at, threads in sorted((us / alone, at, given.threads) for us, at, given in others):
+            if threads != own.threads and loss <= _BESIDE:
+                least.setdefault(threads, (loss, place, at))
         found += least.values()
     return [(place, at) for _, place, at in sorted(found)[:_MOST_BESIDE]]
+
+
+def _schedules(
+    plan: TuningPlan, times: Mapping[str, float], one: Composed
+) -> Iterator[tuple[int, ScheduleRecord, float, list[tuple[float, int, ScheduleRecord]]]]:
+    """Kernels of a candidate that have a schedule, and which others were timed.
+
+    Of each its place, its schedule, what it takes alone, and the time, position and schedule of all that have a time.
+    """
+    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
+        variants = plan.pieces[piece].variants
+        if (own := variants[chosen].schedule) is not None:
+            known = ((times[item.key], at, item.schedule) for at, item in enumerate(variants) if item.key in times)
+            others = [(us, at, given) for us, at, given in known if given is not None]
+            yield place, own, times[variants[chosen].key], others
 
 
 def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:

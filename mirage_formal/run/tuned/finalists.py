@@ -213,7 +213,8 @@ class Finalists:
         overlapped(operators, lambda early: taken(replace(one, early=early)))
         if not operators:
             return
-        light, plan = lighter(self.facts.plan, times, one), self.facts.plan
+        plan = self.facts.plan
+        light = lighter(plan, times, one)
 
         def changed(before: Composed, other: Mapping[int, int]) -> Composed:
             variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
@@ -229,6 +230,7 @@ class Finalists:
         if best:
             singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
         others = beside(plan, times, self._chosen[name])
+        # All of them are tried, each instead of a kernel of what was taken before it.
         if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
             now = self._chosen[name]
             singly(operators, now.early, lambda early: taken(replace(now, early=early)))
