@@ -14,14 +14,14 @@ from typing import Any, Final, TypeVar
 
 _Node = TypeVar("_Node")
 #: Options of Inductor's by which newer ones bound the memory that combo kernels take; they group without levels then.
-_BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
+BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
 
 
 def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[_Node]]) -> list[list[_Node]]:
     """The same nodes, each on the last level on which it can be.
 
-    Sound: a node is on an earlier level than all that need it, so nodes of one level do not need one another, and
-    neither do levels an earlier one: kernels made of nodes of one level each can be put in order.
+    Sound: a node is on an earlier level than all that need it. So nodes of one level do not need one another, no level
+    needs a later one, and kernels that are each made of nodes of one level can be put in order.
 
     Args:
         levels: All nodes; a node is on a later level than those that it needs.
@@ -48,15 +48,15 @@ def late() -> Iterator[None]:
 
     combo: Any = getattr(scheduler, "ForeachKernelSchedulerNode", None)
     own: Any = getattr(combo, "group_algorithm_for_combo_kernels", None)
-    known = own is not None and hasattr(combo, "set_group_algorithm_for_combo_kernels")
-    if not known or any(getattr(config, name, None) is not None for name in _BOUNDED):
+    take: Any = getattr(combo, "set_group_algorithm_for_combo_kernels", None)
+    if own is None or take is None or any(getattr(config, name, None) is not None for name in BOUNDED):
         yield
         return
-    combo.set_group_algorithm_for_combo_kernels(lambda scheduled: own(_Late(scheduled)))
+    take(lambda scheduled: own(_Late(scheduled)))
     try:
         yield
     finally:
-        combo.set_group_algorithm_for_combo_kernels(own)
+        take(own)
 
 
 class _Late:
@@ -72,4 +72,4 @@ class _Late:
         return latest(self._scheduler._topological_sort_nodes(), self._scheduler._get_unmet_dep_nodes)
 
 
-__all__ = ["late", "latest"]
+__all__ = ["BOUNDED", "late", "latest"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.modules.combined import late, latest  # noqa: E402
+from mirage_formal.torch.modules import backend  # noqa: E402
+from mirage_formal.torch.modules.combined import BOUNDED, late, latest  # noqa: E402
 
 
 @st.composite
@@ -35,7 +38,25 @@ def test_every_node_is_before_those_that_need_it_and_no_earlier_than_that(needs:
         assert place[node] == min(users, default=len(levels)) - 1
 
 
-def test_a_conversion_is_where_something_is_written_for_the_same_operator() -> None:
+@pytest.fixture
+def unbounded() -> Iterator[None]:
+    """Inductor groups by levels, as versions do that know no bound for the memory that combo kernels take."""
+    from torch._inductor import config
+
+    with config.patch({name: None for name in BOUNDED if hasattr(config, name)}):
+        yield
+
+
+class Step(torch.nn.Module):  # type: ignore[misc]
+    """A product, which is written, behind it one that reads what was written and a mask."""
+
+    def forward(self, x: Any, weight: Any, cache: Any, place: Any, mask: Any) -> Any:
+        """The second product."""
+        return (torch.mm(cache.index_copy_(0, place, torch.mm(x, weight)), mask.to(x.dtype)),)
+
+
+@pytest.mark.usefixtures("unbounded")
+def test_a_conversion_is_where_something_is_written_for_the_same_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """By Inductor's own scheduler, on the CPU; there it makes no kernels of what it groups."""
     from torch._inductor import compile_fx, config, scheduler
 
@@ -43,38 +64,18 @@ def test_a_conversion_is_where_something_is_written_for_the_same_operator() -> N
     seen: list[list[set[str]]] = []
 
     def grouped(schedule: Any) -> list[Any]:
-        seen.append([{name for node in level for name in node.get_buffer_names()} for level in order(schedule)])
+        levels = schedule._topological_sort_nodes()
+        seen.append([{name for node in level for name in node.get_buffer_names()} for level in levels])
         return []
 
-    def order(schedule: Any) -> Any:
-        return schedule._topological_sort_nodes()
-
-    class Step(torch.nn.Module):  # type: ignore[misc]
-        """A product, which is written, behind it one that reads what was written and a mask."""
-
-        def forward(self, x: Any, weight: Any, cache: Any, place: Any, mask: Any) -> Any:
-            return (torch.mm(cache.index_copy_(0, place, torch.mm(x, weight)), mask.to(x.dtype)),)
-
+    monkeypatch.setattr(combo, "group_algorithm_for_combo_kernels", grouped)
     inputs = [torch.randn(1, 64), torch.randn(64, 64), torch.zeros(8, 64), torch.tensor([3]), torch.ones(64, 64) > 0]
-    bounds = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
-    patches = {"combo_kernels": True, "fx_graph_cache": False, **{n: None for n in bounds if hasattr(config, n)}}
-    own = combo.group_algorithm_for_combo_kernels
-    combo.set_group_algorithm_for_combo_kernels(grouped)
-    try:
-        with torch.no_grad():
-            found = []
-            for context in (False, True):
-                torch._dynamo.reset()
-                graph = torch.fx.symbolic_trace(Step())
-                with config.patch(patches):
-                    if context:
-                        with late():
-                            found.append(compile_fx.compile_fx(graph, inputs)(*inputs))
-                    else:
-                        found.append(compile_fx.compile_fx(graph, inputs)(*inputs))
-                assert combo.group_algorithm_for_combo_kernels is grouped
-    finally:
-        combo.set_group_algorithm_for_combo_kernels(own)
+    found = []
+    for way in (nullcontext, late):
+        torch._dynamo.reset()
+        with torch.no_grad(), config.patch({"combo_kernels": True, "fx_graph_cache": False}), way():
+            found.append(compile_fx.compile_fx(torch.fx.symbolic_trace(Step()), inputs)(*inputs))
+        assert combo.group_algorithm_for_combo_kernels is grouped
     torch.testing.assert_close(found[0], found[1])
     first, second = seen
     assert set.union(*first) == set.union(*second)
@@ -83,11 +84,29 @@ def test_a_conversion_is_where_something_is_written_for_the_same_operator() -> N
     assert [len(level) for level in first] == [2, 1, 1]
 
 
-def test_nothing_is_changed_where_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unbounded")
+def test_the_backend_groups_so_where_it_asks_for_combo_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compile_fx, scheduler
+
+    combo = scheduler.ForeachKernelSchedulerNode
+    own, seen = combo.group_algorithm_for_combo_kernels, []
+
+    def seeing(module: Any, inputs: Any, config_patches: Any) -> Any:
+        seen.append((config_patches is not None, combo.group_algorithm_for_combo_kernels is own))
+        return module
+
+    monkeypatch.setattr(compile_fx, "compile_fx", seeing)
+    for way in backend._ways(None):
+        way(torch.fx.symbolic_trace(Step()), [])
+    assert seen == [(False, True), (True, False)]
+    assert combo.group_algorithm_for_combo_kernels is own
+
+
+def test_nothing_is_changed_where_memory_is_bounded() -> None:
     from torch._inductor import config, scheduler
 
     own = scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
-    if not hasattr(config, "combo_kernel_peak_memory_pct_threshold"):
+    if not hasattr(config, BOUNDED[0]):
         pytest.skip("this version of torch does not know of it")
-    with config.patch({"combo_kernel_peak_memory_pct_threshold": 0.05}), late():
+    with config.patch({BOUNDED[0]: 0.05}), late():
         assert scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels is own
