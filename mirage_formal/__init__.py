@@ -65,6 +65,7 @@ __version__ = "0.1.0"
 float16 = DType.FLOAT16
 bfloat16 = DType.BFLOAT16
 float32 = DType.FLOAT32
+bool_ = DType.BOOL
 
 __all__ = [
     "BlockBuilder",

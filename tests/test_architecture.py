@@ -128,12 +128,6 @@ def test_the_bridge_to_torch_loads_it_with_its_first_call() -> None:
         assert loaded_by(f"import {module}") & {"torch", "numpy"} == set()
 
 
-@pytest.mark.parametrize("root", [PACKAGE, REPOSITORY / "tests", REPOSITORY / "examples"], ids=lambda path: path.name)
-def test_files_are_short(root: Path) -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in sources(root)}
-    assert {str(path): length for path, length in lengths.items() if length > 450} == {}
-
-
 def test_public_things_have_docstrings() -> None:
     missing = []
     for path in sources():

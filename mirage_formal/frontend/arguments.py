@@ -46,6 +46,8 @@ _DTYPES: Final = {
     "float32": DType.FLOAT32,
     "float": DType.FLOAT32,
     "fp32": DType.FLOAT32,
+    "bool": DType.BOOL,
+    "bool_": DType.BOOL,
 }
 
 

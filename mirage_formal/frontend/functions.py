@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, exact, fail, is_number
 from mirage_formal.frontend.handles import Handle
-from mirage_formal.frontend.operators import Operators
+from mirage_formal.frontend.masks import Masks
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType
 
 H = TypeVar("H", bound=Handle)
 
@@ -23,7 +24,7 @@ _GELU_SLOPE: Final = Fraction("0.7978845608028654")
 _GELU_CUBE: Final = Fraction("0.044715")
 
 
-class Functions(Operators[H]):
+class Functions(Masks[H]):
     """Elementwise functions beyond the arithmetic of ``Operators``."""
 
     def tanh(self, A: H) -> H:
@@ -298,9 +299,9 @@ class Functions(Operators[H]):
         return a if max is None else self.minimum(a, max)
 
     def where(self, mask: H, A: H | Number, B: H | Number) -> H:
-        """A where a mask is 1 and B where it is 0: y = mask A + (1 - mask) B.
+        """A where a mask is 1 and B where it is 0; see ``select``.
 
-        The mask is a tensor of zeros and ones; the formula is what is meant for any other values.
+        A mask of numbers instead of booleans is a factor: y = mask A + (1 - mask) B, for any values of the mask.
 
         Args:
             mask: The mask; it broadcasts with A and B.
@@ -308,7 +309,7 @@ class Functions(Operators[H]):
             B: A tensor or an exact number.
 
         Returns:
-            A tensor of the broadcast shape, of the mask's element type.
+            A tensor of the broadcast shape, of the element type of A and B.
 
         Raises:
             GraphError: An operand is no tensor of this graph.
@@ -316,6 +317,8 @@ class Functions(Operators[H]):
             UnsupportedError: A number is not finite.
         """
         m = self._own("where", mask)
+        if m.dtype is DType.BOOL:
+            return self.select(m, A, B)
         if is_number(A) and is_number(B):
             # Over the rationals the difference is exact, so there is nothing to lose in it.
             low, difference = exact("where", B), exact("where", A) - exact("where", B)

@@ -158,6 +158,54 @@ class Tensor(Handle):
         """See ``Graph.where``; this tensor is the mask."""
         return self._call("where", A, B)
 
+    def eq(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.eq``."""
+        return self._call("eq", B)
+
+    def ne(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.ne``."""
+        return self._call("ne", B)
+
+    def lt(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.lt``."""
+        return self._call("lt", B)
+
+    def le(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.le``."""
+        return self._call("le", B)
+
+    def gt(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.gt``."""
+        return self._call("gt", B)
+
+    def ge(self, B: Tensor | Number) -> Tensor:
+        """See ``Graph.ge``."""
+        return self._call("ge", B)
+
+    def logical_and(self, B: Tensor) -> Tensor:
+        """See ``Graph.logical_and``."""
+        return self._call("logical_and", B)
+
+    def logical_or(self, B: Tensor) -> Tensor:
+        """See ``Graph.logical_or``."""
+        return self._call("logical_or", B)
+
+    def logical_not(self) -> Tensor:
+        """See ``Graph.logical_not``."""
+        return self._call("logical_not")
+
+    def select(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
+        """See ``Graph.select``; this tensor is the mask."""
+        return self._call("select", A, B)
+
+    def div_no_nan(self, B: Tensor) -> Tensor:
+        """See ``Graph.div_no_nan``."""
+        return self._call("div_no_nan", B)
+
+    def round_to(self, dtype: object) -> Tensor:
+        """See ``Graph.round_to``."""
+        return self._call("round_to", dtype)
+
     def sum(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
         """See ``Graph.sum``."""
         return self._call("sum", dim, keepdim)

@@ -65,6 +65,16 @@ class OpKind(StrEnum):
     MINIMUM = "minimum"
     SLICE = "slice"
     PAD = "pad"
+    SELECT = "select"
+    EQ = "eq"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    LOGICAL_NOT = "logical_not"
+    DIV_NO_NAN = "div_no_nan"
+    ROUND_FLOAT16 = "round_float16"
+    ROUND_BFLOAT16 = "round_bfloat16"
 
 
 class Level(Enum):
@@ -98,6 +108,10 @@ class Family(Enum):
     FUNCTION = "function"
     #: Of two elements, with broadcasting.
     ARITHMETIC = "arithmetic"
+    #: Of two elements, or of one element and a number; the result is a mask.
+    COMPARISON = "comparison"
+    #: Of an element of a mask and one or two others, with broadcasting.
+    SELECTION = "selection"
     #: Along a dimension that becomes shorter.
     REDUCTION = "reduction"
     #: Along a dimension that stays as it is.
@@ -117,7 +131,7 @@ class Attrs:
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
-    shift: exact summand. start, stop: a slice's first element and the one behind its last. before, after: how many
+    shift: exact summand. value: the number that stands for the last operand of a comparison or a selection. start, stop: a slice's first element and the one behind its last. before, after: how many
     zeros a pad puts on either side.
     """
 
@@ -133,6 +147,7 @@ class Attrs:
     stop: int | None = None
     before: int | None = None
     after: int | None = None
+    value: Fraction | None = None
 
     def __repr__(self) -> str:
         return _text(self)
@@ -200,12 +215,16 @@ class OpSpec:
     @property
     def elementwise(self) -> bool:
         """Whether each output element depends only on the operand elements at the same (broadcast) index."""
-        return self.family in (Family.FUNCTION, Family.ARITHMETIC)
+        return self.family in ELEMENTWISE
 
     @property
     def reads_dimx(self) -> bool:
         """Whether its meaning depends on the block graph's reduction_dimx."""
         return self.shape is _to_dimx
+
+
+#: Families whose result at an index depends on the operands at that (broadcast) index only.
+ELEMENTWISE: Final = frozenset({Family.FUNCTION, Family.ARITHMETIC, Family.COMPARISON, Family.SELECTION})
 
 
 def _same(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
@@ -216,6 +235,16 @@ def _binary(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -
     out = broadcast(shapes[0], shapes[1])
     if out is None:
         return f"expected equal ranks with dims equal or 1, got {list(shapes[0])} and {list(shapes[1])}"
+    return (out,)
+
+
+def _broadcast(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+    out = shapes[0]
+    for other in shapes[1:]:
+        found = _binary(attrs, (out, other), ctx)
+        if isinstance(found, str):
+            return found
+        (out,) = found
     return (out,)
 
 
@@ -377,6 +406,13 @@ def _pair(kind: OpKind, lax: Lax, *, commutative: bool) -> OpSpec:
     return OpSpec(kind, 2, 2, Family.ARITHMETIC, _ALL, _binary, lax, commutative=commutative)
 
 
+def _comparison(kind: OpKind, *, commutative: bool = False) -> OpSpec:
+    optional = frozenset({"value"})
+    return OpSpec(
+        kind, 1, 2, Family.COMPARISON, _ALL, _broadcast, Lax.OPAQUE, optional=optional, commutative=commutative
+    )
+
+
 def _accum(kind: OpKind, rule: ShapeRule, lax: Lax, arity: int = 1, required: frozenset[str] = frozenset()) -> OpSpec:
     return OpSpec(kind, arity, arity, Family.ACCUMULATOR, _B, rule, lax, required=required)
 
@@ -427,6 +463,16 @@ _ROWS: Final = (
     _pair(OpKind.MINIMUM, Lax.OPAQUE, commutative=True),
     OpSpec(OpKind.SLICE, 1, 1, Family.MOVE, _K, _slice, Lax.LINEAR, required=frozenset({"dim", "start", "stop"})),
     OpSpec(OpKind.PAD, 1, 1, Family.MOVE, _K, _pad, Lax.LINEAR, required=frozenset({"dim", "before", "after"})),
+    OpSpec(OpKind.SELECT, 2, 3, Family.SELECTION, _ALL, _broadcast, Lax.LINEAR, optional=frozenset({"value"})),
+    _comparison(OpKind.EQ, commutative=True),
+    _comparison(OpKind.LT),
+    _comparison(OpKind.LE),
+    _comparison(OpKind.GT),
+    _comparison(OpKind.GE),
+    _unary(OpKind.LOGICAL_NOT, Lax.LINEAR),
+    _pair(OpKind.DIV_NO_NAN, Lax.OPAQUE, commutative=False),
+    _unary(OpKind.ROUND_FLOAT16, Lax.OPAQUE),
+    _unary(OpKind.ROUND_BFLOAT16, Lax.OPAQUE),
 )
 
 SPECS: Final[dict[OpKind, OpSpec]] = {row.kind: row for row in _ROWS}
@@ -437,13 +483,27 @@ def _kinds(family: Family) -> frozenset[OpKind]:
 
 
 #: Functions of one element without attributes.
-FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST}
+FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST, OpKind.LOGICAL_NOT}
 ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
 MOVES: Final = _kinds(Family.MOVE)
+COMPARISONS: Final = _kinds(Family.COMPARISON)
+#: Roundings to the element type that they name, of values that are stored wider.
+ROUNDINGS: Final = frozenset({OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16})
+#: What masks may be operands of besides selections: conjunction (mul), disjunction (maximum, max) and moves.
+TAKES_MASKS: Final = MOVES | {
+    OpKind.MUL,
+    OpKind.MAXIMUM,
+    OpKind.MAX,
+    OpKind.EQ,
+    OpKind.LOGICAL_NOT,
+    OpKind.CAST,
+    OpKind.ACCUM_CONCAT,
+    OpKind.ACCUM_MAX,
+}
 #: Pictured in finite fields as random functions.
 OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
 #: Those of them that are 0 at 0, there as over the reals.
-ZERO_AT_ZERO: Final = OPAQUE - {OpKind.SIGMOID, OpKind.LOG}
+ZERO_AT_ZERO: Final = OPAQUE - COMPARISONS - {OpKind.SIGMOID, OpKind.LOG}
 
 #: Operators whose result takes the place of an operand, so they need no shared memory of their own in the search-time
 #: estimate (the reference system counts them the same way).

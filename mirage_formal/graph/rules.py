@@ -13,7 +13,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import InputIterator, OutputSaver
-from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, Level, OpKind
+from mirage_formal.graph.ops import SPECS, TAKES_MASKS, Attrs, BlockContext, Family, Level, OpKind
 from mirage_formal.graph.types import (
     MAX_ELEMENTS,
     MAX_EXTENT,
@@ -56,15 +56,31 @@ def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str
             return f"expected no attribute {name}, got {getattr(attrs, name)}"
         if not present and name in spec.required:
             return f"expected an attribute {name}, got none"
+    if (attrs.value is not None) != (arity < spec.max_arity) and "value" in spec.optional:
+        return f"expected {spec.max_arity} operands, or a value in place of the last, got {arity} operands"
     if attrs.eps is not None and attrs.eps <= 0:
         return f"expected a positive eps, got {attrs.eps}"
     return None
 
 
-def _one_dtype(dtypes: tuple[DType, ...]) -> str | None:
+def _result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType | str:
+    """Return the element type of an operator's results."""
+    spec = SPECS[kind]
+    if spec.family is Family.SELECTION:
+        if dtypes[0].floating:
+            return f"expected a mask of booleans as first operand, got {dtypes[0].value}"
+        dtypes = dtypes[1:]
     if any(dtype is not dtypes[0] for dtype in dtypes):
         return f"expected operands of one element type, got {', '.join(d.value for d in dtypes)}"
-    return None
+    if spec.family is Family.SELECTION and dtypes[0].floating:
+        return dtypes[0]
+    if not dtypes[0].floating and kind not in TAKES_MASKS:
+        return "expected floating-point operands, got a mask of booleans; cast it first"
+    if kind is OpKind.LOGICAL_NOT and dtypes[0].floating:
+        return f"expected a mask of booleans, got {dtypes[0].value}"
+    if kind is OpKind.CAST and attrs.dtype is DType.BOOL and dtypes[0].floating:
+        return "expected a floating-point element type, got bool; compare with 0 to make a mask"
+    return DType.BOOL if spec.family is Family.COMPARISON else attrs.dtype or dtypes[0]
 
 
 def _shapes(
@@ -81,13 +97,14 @@ def _shapes(
 
 def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...] | str:
     """Types of the results of a predefined kernel operator."""
-    fault = signature_fault(kind, attrs, len(operands), Level.KERNEL) or _one_dtype(tuple(t.dtype for t in operands))
-    if fault is not None:
+    if (fault := signature_fault(kind, attrs, len(operands), Level.KERNEL)) is not None:
         return fault
+    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    if not isinstance(dtype, DType):
+        return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
     if isinstance(shapes, str):
         return shapes
-    dtype = attrs.dtype or operands[0].dtype
     return tuple(DTensor(shape, dtype) for shape in shapes)
 
 
@@ -109,30 +126,32 @@ def shared_results(
     kind: OpKind, attrs: Attrs, operands: tuple[STensor, ...], context: BlockContext
 ) -> tuple[STensor, ...] | str:
     """Types of the results of a predefined block operator or accumulator."""
-    fault = (
-        signature_fault(kind, attrs, len(operands), Level.BLOCK)
-        or _one_dtype(tuple(t.dtype for t in operands))
-        or stage_fault(kind, tuple(t.after_loop for t in operands))
+    fault = signature_fault(kind, attrs, len(operands), Level.BLOCK) or stage_fault(
+        kind, tuple(t.after_loop for t in operands)
     )
     if fault is not None:
         return fault
+    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    if not isinstance(dtype, DType):
+        return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), context)
     if isinstance(shapes, str):
         return shapes
-    dtype = attrs.dtype or operands[0].dtype
     after = SPECS[kind].accumulator or operands[0].after_loop
     return tuple(STensor(shape, dtype, after) for shape in shapes)
 
 
 def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -> RTensor | str:
     """Type of the result of a thread operator."""
-    fault = signature_fault(kind, attrs, len(operands), Level.THREAD) or _one_dtype(tuple(t.dtype for t in operands))
-    if fault is not None:
+    if (fault := signature_fault(kind, attrs, len(operands), Level.THREAD)) is not None:
         return fault
+    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    if not isinstance(dtype, DType):
+        return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
     if isinstance(shapes, str):
         return shapes
-    return RTensor(shapes[0], attrs.dtype or operands[0].dtype)
+    return RTensor(shapes[0], dtype)
 
 
 def iterator_type(grid: Dim3, forloop_range: int, iterator: InputIterator, tensor: DTensor) -> STensor | str:

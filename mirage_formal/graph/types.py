@@ -27,11 +27,17 @@ class DType(StrEnum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
+    BOOL = "bool"
 
     @property
     def bytes(self) -> int:
         """Size of one element in bytes."""
-        return 4 if self is DType.FLOAT32 else 2
+        return {DType.FLOAT32: 4, DType.BOOL: 1}.get(self, 2)
+
+    @property
+    def floating(self) -> bool:
+        """Whether elements are floating-point numbers; those of a mask are 0 and 1."""
+        return self is not DType.BOOL
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class OpRecord(Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field
     stop: Bound | None = None
     before: Bound | None = None
     after: Bound | None = None
+    value: Ratio | None = None
 
 
 class ThreadGraphRecord(Struct, forbid_unknown_fields=True):
@@ -213,6 +214,7 @@ def _op_record(op: Op) -> OpRecord:
         stop=a.stop,
         before=a.before,
         after=a.after,
+        value=None if a.value is None else ratio_text(a.value),
     )
 
 
@@ -271,6 +273,7 @@ def _op(record: OpRecord, path: str) -> Op:
         stop=record.stop,
         before=record.before,
         after=record.after,
+        value=_ratio(record.value, f"{path}.value"),
     )
     return Op(record.kind, record.operands, NO_ATTRS if attrs == NO_ATTRS else attrs)
 

@@ -27,6 +27,8 @@ class BatchedDomain(FloatDomain):
 
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
         """See ``Domain.scale``."""
+        if not factor:
+            return np.zeros_like(a)
         if max(abs(factor.numerator), factor.denominator) > _EXACT:
             return a * float(factor)
         return a * factor.numerator / factor.denominator

@@ -33,13 +33,17 @@ class Domain(Protocol[T]):
         """One of ``FUNCTIONS``; SILU and ABS only if kept."""
 
     def binary(self, kind: OpKind, a: T, b: T) -> T:
-        """One of ``ARITHMETIC`` on broadcastable operands."""
+        """One of ``ARITHMETIC``, SELECT, EQ, LT or LE on broadcastable operands.
+
+        SELECT of a mask and a value is the value where the mask is 1, and 0 where it is 0, whatever the value is there.
+        A comparison gives 1 where it holds and 0 elsewhere.
+        """
 
     def matmul(self, a: T, b: T, inner: int) -> T:
         """Product over the last two axes, contracting ``inner`` elements; the axes before them broadcast."""
 
     def scale(self, a: T, factor: Fraction) -> T:
-        """Product with an exact constant."""
+        """Product with an exact constant; with 0 it is 0, whatever ``a`` is."""
 
     def offset(self, a: T, constant: Fraction) -> T:
         """Sum with an exact constant (eps under a root, the 1 of silu)."""

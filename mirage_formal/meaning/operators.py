@@ -13,7 +13,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Generic
 
-from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.domain import LEADING, LOOP_AXIS, Domain, T
 
@@ -126,6 +126,40 @@ def _matmul(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[
     lead = tuple(max(x, y) for x, y in zip(a.lead, b.lead, strict=True))
     value = w.domain.matmul(a.value, b.value, a.shape[-1])
     return (Value(value, lead, (*a.shape[:-1], b.shape[-1])),)
+
+
+def _constant_like(w: Level[T], x: Value[T], constant: Fraction) -> Value[T]:
+    return w.offset(w.scale(x, Fraction(0)), constant)
+
+
+def _not(w: Level[T], m: Value[T]) -> Value[T]:
+    return w.offset(w.scale(m, Fraction(-1)), Fraction(1))
+
+
+def _comparison(kind: OpKind) -> _Rule[Any]:
+    """A comparison of two elements, or of one and a number; a > b is b < a."""
+    turned = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
+
+    def rule(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+        a = xs[0]
+        b = xs[1] if attrs.value is None else _constant_like(w, a, attrs.value)
+        return (w.binary(turned[kind], b, a) if kind in turned else w.binary(kind, a, b),)
+
+    return rule
+
+
+def _select(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    """Where the mask holds the first value, elsewhere the second: each of the two, or 0, and their sum."""
+    mask, a = xs[:2]
+    b = xs[2] if attrs.value is None else _constant_like(w, mask, attrs.value)
+    found = w.binary(OpKind.SELECT, mask, a)
+    if attrs.value == 0:
+        return (found,)
+    return (w.binary(OpKind.ADD, found, w.binary(OpKind.SELECT, _not(w, mask), b)),)
+
+
+def _logical_not(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
+    return (_not(w, xs[0]),)
 
 
 def _silu(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -330,7 +364,10 @@ def _accum_rescaled_sum_last(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]
 def _table() -> Mapping[OpKind, _Rule[Any]]:
     table: dict[OpKind, _Rule[Any]] = {kind: _unary(kind) for kind in FUNCTIONS}
     table |= {kind: _binary(kind) for kind in ARITHMETIC}
+    table |= {kind: _comparison(kind) for kind in COMPARISONS}
     table |= {
+        OpKind.SELECT: _select,
+        OpKind.LOGICAL_NOT: _logical_not,
         OpKind.ABS: _abs,
         OpKind.SHIFT: _shift,
         OpKind.SLICE: _slice,

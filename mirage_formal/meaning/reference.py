@@ -26,7 +26,7 @@ class FloatDomain(Untiled[Floats]):
 
     keeps: Final = KEEPABLE
 
-    def unary(self, kind: OpKind, a: Floats) -> Floats:
+    def unary(self, kind: OpKind, a: Floats) -> Floats:  # noqa: C901 (one row per operator)
         """See ``Domain.unary``."""
         match kind:
             case OpKind.EXP:
@@ -53,10 +53,14 @@ class FloatDomain(Untiled[Floats]):
                 return np.abs(a)
             case OpKind.RECIPROCAL:
                 return 1.0 / a
+            case OpKind.ROUND_FLOAT16:
+                return np.asarray(a.astype(np.float16).astype(a.dtype))
+            case OpKind.ROUND_BFLOAT16:
+                return rounded_to_bfloat16(a)
             case _:
                 raise AssertionError(kind)
 
-    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
+    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:  # noqa: C901 (one row per operator)
         """See ``Domain.binary``."""
         match kind:
             case OpKind.ADD:
@@ -71,6 +75,16 @@ class FloatDomain(Untiled[Floats]):
                 return np.maximum(a, b)
             case OpKind.MINIMUM:
                 return np.minimum(a, b)
+            case OpKind.SELECT:
+                return np.where(a != 0, b, 0.0)
+            case OpKind.EQ:
+                return (a == b).astype(np.float64)
+            case OpKind.LT:
+                return (a < b).astype(np.float64)
+            case OpKind.LE:
+                return (a <= b).astype(np.float64)
+            case OpKind.DIV_NO_NAN:
+                return np.where(b == 0, 0.0, a / np.where(b == 0, 1.0, b))
             case _:
                 raise AssertionError(kind)
 
@@ -80,7 +94,7 @@ class FloatDomain(Untiled[Floats]):
 
     def scale(self, a: Floats, factor: Fraction) -> Floats:
         """See ``Domain.scale``."""
-        return a * float(factor)
+        return a * float(factor) if factor else np.zeros_like(a)
 
     def offset(self, a: Floats, constant: Fraction) -> Floats:
         """See ``Domain.offset``."""
@@ -133,6 +147,20 @@ def _sigmoid(a: Floats) -> Floats:
     # exp(-|a|) never overflows.
     small = np.exp(-np.abs(a))
     return np.where(a >= 0, 1.0, small) / (1.0 + small)
+
+
+def rounded_to_bfloat16(a: NDArray[Any]) -> NDArray[Any]:
+    """Return each element rounded to the nearest bfloat16, ties to even, in the type that it has.
+
+    A bfloat16 has 8 significant bits and the exponents of float32, so the spacing of its numbers follows from the
+    exponent of the element, with the spacing of denormal numbers, 2^-133, as its least value.
+    """
+    _, exponent = np.frexp(a)
+    step = np.ldexp(np.ones_like(a), np.maximum(exponent - 8, -133))
+    rounded = np.rint(a / step) * step
+    largest = float(2**128 - 2**120)
+    found = np.where(np.abs(rounded) > largest, np.copysign(np.inf, a), rounded)
+    return np.where(np.isfinite(a), found, a)
 
 
 def _erf(a: Floats) -> Floats:

@@ -101,6 +101,8 @@ def _attributes(attrs: Attrs) -> Iterator[str]:
     for name in ("start", "stop", "before", "after"):
         if (value := getattr(attrs, name)) is not None:
             yield f" {name}={value}"
+    if attrs.value is not None:
+        yield f" value={ratio_text(attrs.value)}"
 
 
 def _call(name: str, operands: tuple[int, ...], number: int, results: int, letters: str) -> str:
@@ -349,7 +351,7 @@ class _Reader:
         text = s.attributes[key]
         if text.startswith("["):
             return [self._scalar(part) for part in text[1:-1].split(",")] if text != "[]" else []
-        return text if key in ("factor", "eps", "dtype", "shift") else self._scalar(text)
+        return text if key in ("factor", "eps", "dtype", "shift", "value") else self._scalar(text)
 
     def _scalar(self, text: str) -> int | None:
         if text == "-":
