@@ -13,7 +13,7 @@ from typing import Final
 
 from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.graph import KernelGraph, Op, operators
-from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.logic.terms import Expr, var
 from mirage_formal.meaning.domain import LOOP_AXIS
@@ -73,9 +73,14 @@ class Tensors:
         return self.tensor(source.term, (), tuple(whole))
 
 
-#: Functions of one element, extremes and the layer norm; a search tries those that the program applies. (A square is a
-#: product.)
-_TRIED: Final = FUNCTIONS - {OpKind.SQUARE} | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM}
+#: Functions of one element, extremes, operators of masks and the layer norm; a search tries those that the program
+#: applies. (A square is a product.)
+_TRIED: Final = (
+    (FUNCTIONS - {OpKind.SQUARE})
+    | COMPARISONS
+    | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM}
+    | {OpKind.SELECT, OpKind.LOGICAL_NOT, OpKind.CAST, OpKind.DIV_NO_NAN}
+)
 _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 
