@@ -69,7 +69,10 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
         return
     for graph in (program, candidate):
         _bounded(graph)
-    _expect("inputs that are masks", *([_is_mask(graph, i) for i in range(len(graph.inputs))] for graph in (program, candidate)))
+    _expect(
+        "inputs that are masks",
+        *([_is_mask(graph, i) for i in range(len(graph.inputs))] for graph in (program, candidate)),
+    )
     matter = [_operators(graph) for graph in (program, candidate)]
     widest = max((SPECS[op.kind].lax for ops in matter for op in ops), key=list(Lax).index, default=Lax.LINEAR)
     _expect("lax", widest.value, record.lax)

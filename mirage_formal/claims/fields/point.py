@@ -78,7 +78,9 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
         frozenset(
             (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, Load) for part in parts
         ),
-        frozenset(key_of(step.kind) for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE),
+        frozenset(
+            key_of(step.kind) for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE
+        ),
         tuple(tape.steps[number].shape for number in tape.outputs),
     )
 
