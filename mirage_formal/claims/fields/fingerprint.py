@@ -5,7 +5,7 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from mirage_formal.claims.fields.primes import confirm, field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import SPECS, Lax
+from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from mirage_formal.meaning.tape import Binary, Matmul, NotLax, Part, Tape, Unary
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
@@ -112,7 +113,7 @@ class FingerprintSession:
         self.settings = settings
         self.pair = field_pair(settings.prime_bits)
         self._lax = lax_program(program)
-        self._shapes = tuple(source.tensor.shape for source in program.inputs)
+        self._inputs = tuple(source.tensor for source in program.inputs)
         self._rounds: dict[int, _Settled | Unknown] = {}
 
     def check(self, candidate: KernelGraph) -> FingerprintResult:
@@ -125,11 +126,9 @@ class FingerprintSession:
         Raises:
             GraphError: The candidate is not well-formed, or its inputs or outputs have other shapes than the program's.
         """
-        if tuple(source.tensor.shape for source in candidate.inputs) != self._shapes:
-            raise GraphError(
-                f"expected inputs of shapes {[list(shape) for shape in self._shapes]}, "
-                f"got {[list(source.tensor.shape) for source in candidate.inputs]}"
-            )
+        given = tuple(source.tensor for source in candidate.inputs)
+        if (wanted := _told(self._inputs)) != (got := _told(given)):
+            raise GraphError(f"expected inputs of shapes {wanted}, got {got}")
         other = lax_program(candidate)
         for side, name in ((self._lax, "program"), (other, "candidate")):
             if isinstance(side, NotLax):
@@ -168,7 +167,7 @@ class FingerprintSession:
         if number not in self._rounds:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
-            point = Point(settings.seed, settings.attempts, number, place, self._shapes)
+            point = Point(settings.seed, settings.attempts, number, place, self._inputs)
             outputs = settle(point, [program])
             self._rounds[number] = outputs if isinstance(outputs, Unknown) else _Settled(point, outputs[0])
         return self._rounds[number]
@@ -214,6 +213,11 @@ class FingerprintSession:
             draws=draws,
         )
         return FingerprintResult(verdict, record)
+
+
+def _told(inputs: Sequence[DTensor]) -> str:
+    """Return shapes and which of them are masks, as text; other element types do not matter."""
+    return ", ".join(f"{'' if tensor.dtype.floating else 'mask '}{list(tensor.shape)}" for tensor in inputs)
 
 
 def _first_difference(seed: int, expected: tuple[Words, ...], got: tuple[Words, ...]) -> Different | None:
