@@ -20,6 +20,9 @@ from mirage_formal.meaning.walk import evaluate
 
 Floats = NDArray[np.float64]
 
+#: The lowest number of float32, at which running maxima begin.
+LOWEST: Final = -float(2**128 - 2**104)
+
 
 class FloatDomain(Untiled[Floats]):
     """Arrays of float64; silu and softmax are computed without overflow."""
@@ -60,7 +63,7 @@ class FloatDomain(Untiled[Floats]):
             case _:
                 raise AssertionError(kind)
 
-    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:  # noqa: C901 (one row per operator)
+    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
         """See ``Domain.binary``."""
         match kind:
             case OpKind.ADD:
@@ -78,11 +81,11 @@ class FloatDomain(Untiled[Floats]):
             case OpKind.SELECT:
                 return np.where(a != 0, b, 0.0)
             case OpKind.EQ:
-                return (a == b).astype(np.float64)
+                return np.asarray(a == b, a.dtype)
             case OpKind.LT:
-                return (a < b).astype(np.float64)
+                return np.asarray(a < b, a.dtype)
             case OpKind.LE:
-                return (a <= b).astype(np.float64)
+                return np.asarray(a <= b, a.dtype)
             case OpKind.DIV_NO_NAN:
                 return np.where(b == 0, 0.0, a / np.where(b == 0, 1.0, b))
             case _:
@@ -168,7 +171,7 @@ def _erf(a: Floats) -> Floats:
 
 
 def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:
-    largest = np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS)
+    largest = np.maximum(np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS), LOWEST)
     factor = np.zeros_like(largest)
     later = (slice(None),) * LOOP_AXIS + (slice(1, None),)
     earlier = (slice(None),) * LOOP_AXIS + (slice(None, -1),)
