@@ -136,7 +136,7 @@ def test_a_fresh_result_is_the_same_and_has_nothing_to_do_with_the_cache(cache: 
     assert not cache.exists()
     assert compile(source, "sm_80") == first
     (entry,) = cache.iterdir()
-    compiler._save(entry, replace(first, cubin=b"another"))
+    compiler._save(entry, entry.stem, replace(first, cubin=b"another"))
     assert compile(source, "sm_80").cubin == b"another"
     assert compile(source, "sm_80", fresh=True) == first
 

@@ -15,6 +15,7 @@ none.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import re
@@ -328,11 +329,10 @@ class Place:
 
 def _line(text: bytes) -> Timed | TimesOf | None:
     """A line of times; None if it was cut off."""
-    for kind in (Timed, TimesOf):
-        try:
-            return msgspec.json.decode(text, type=kind)
-        except msgspec.DecodeError:
-            continue
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=Timed)
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=TimesOf)
     return None
 
 
