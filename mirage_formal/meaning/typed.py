@@ -48,11 +48,11 @@ class SingleDomain(FloatDomain):
 
     def scale(self, a: Array, factor: Fraction) -> Array:
         """See ``Domain.scale``."""
-        return a * _single(float(factor)) if factor else np.zeros_like(a)
+        return _single(a * _single(float(factor))) if factor else np.zeros(a.shape, np.float32)
 
     def offset(self, a: Array, constant: Fraction) -> Array:
         """See ``Domain.offset``."""
-        return a + _single(float(constant))
+        return _single(a + _single(float(constant)))
 
     def sum(self, a: Array, axis: int, extent: int, kept: int) -> Array:
         """See ``Domain.sum``."""
