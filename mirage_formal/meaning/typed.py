@@ -48,7 +48,7 @@ class SingleDomain(FloatDomain):
 
     def scale(self, a: Array, factor: Fraction) -> Array:
         """See ``Domain.scale``."""
-        return _single(a * _single(float(factor))) if factor else np.zeros(a.shape, np.float32)
+        return _single(a * _single(float(factor)) if factor else np.zeros(a.shape))
 
     def offset(self, a: Array, constant: Fraction) -> Array:
         """See ``Domain.offset``."""

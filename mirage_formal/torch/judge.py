@@ -195,7 +195,7 @@ class Piece:
         """Elements of all tensors of the program and of the nodes."""
         own = sum(prod(tensor.shape) for tensor in kernel_types(self.program))
         values = (x for node in self.order for x in torch.utils._pytree.tree_leaves(node.meta.get("val")))
-        return own + sum(prod(x.shape) for x in values if isinstance(x, torch.Tensor))
+        return own + sum(int(x.numel()) for x in values if isinstance(x, torch.Tensor))
 
     @property
     def products(self) -> int:
