@@ -90,6 +90,27 @@ class Judged:
     sets: dict[int, int] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
 
+    def said(self, number: int) -> str:
+        """Return with what a region was compared, for a report; empty if it was not looked at."""
+        if number in self.skipped and not self.sets.get(number):
+            return self.skipped[number]
+        count = self.sets.get(number, 0)
+        text = f"compared with PyTorch on {count} set{'s' if count != 1 else ''} of tensors" if count else ""
+        return f"{text} ({self.skipped[number]})" if number in self.skipped else text
+
+
+def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
+    """Return the tensors of a call by the placeholders of an import that stand for its arguments.
+
+    Args:
+        imported: The import.
+        leaves: The arguments, flattened; one that is no tensor has a placeholder as well.
+    """
+    names = [node.name for node in imported.module.graph.nodes if node.op == "placeholder"]
+    state = ("parameter", "buffer", "constant")
+    names = [name for name in names if imported.arguments.get(name, "argument").partition(" ")[0] not in state]
+    return {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, torch.Tensor)}
+
 
 def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS) -> Judged:
     """Compare every region of an import with torch.
@@ -130,7 +151,7 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
         return
     count = max(1, min(len(sets), _BUDGET // piece.work))
     if count < len(sets):
-        found.skipped[number] = f"compared with {count} of {len(sets)} drawn sets: {piece.size}"
+        found.skipped[number] = f"{count} of {len(sets)} drawn sets: {piece.size}"
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:7], "big")
         if number not in found.faults:
@@ -395,4 +416,4 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Collectio
     return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
 
 
-__all__ = ["GIVEN", "Fault", "Judged", "Piece", "cut_out", "judge", "located"]
+__all__ = ["GIVEN", "Fault", "Judged", "Piece", "arguments_of", "cut_out", "judge", "located"]

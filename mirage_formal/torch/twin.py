@@ -6,8 +6,8 @@ integers are those of the module's own types, so that a comparison that rounding
 With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
 an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
 bias is added, and the weights of attention before they are multiplied by values. How far results go tells what rounding
-may do to them, however it falls. What float32 cannot add up in any order, or cannot square, is NaN there: which of such
-sums are finite depends on the order in which a device adds.
+may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is NaN there, as which of
+such sums are finite depends on how a device adds; and so is a sum of a bias and a product that its type cannot hold.
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
         if rest is not None:
             product = node.target(**{**given, name: torch.zeros_like(rest)})
             found = found + (_moved(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
+            most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
+            found = torch.where(product.isfinite() & (product.abs() > most), torch.nan, found)
     if target == _ATTENTION:
         spread = node.target(**{**given, "value": given["value"].abs()})
         found = found + (_moved(spread, unit, 0.0, seed) - spread).nan_to_num(nan=0.0)
