@@ -13,6 +13,12 @@
 (declare-fun log (Expr) Expr)
 (declare-fun maximum (Expr) Expr)
 (declare-fun minimum (Expr) Expr)
+(declare-fun select (Expr) Expr)
+(declare-fun eq (Expr) Expr)
+(declare-fun lt (Expr) Expr)
+(declare-fun le (Expr) Expr)
+(declare-fun round_float16 (Expr) Expr)
+(declare-fun round_bfloat16 (Expr) Expr)
 (declare-fun subexpr (Expr Expr) Bool)
 
 (assert (! (forall ((x Expr)) (!
@@ -90,3 +96,27 @@
 (assert (! (forall ((x Expr)) (!
   (subexpr x (minimum x))
   :qid sub-minimum)) :named sub-minimum))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (select x))
+  :qid sub-select)) :named sub-select))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (eq x))
+  :qid sub-eq)) :named sub-eq))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (lt x))
+  :qid sub-lt)) :named sub-lt))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (le x))
+  :qid sub-le)) :named sub-le))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (round_float16 x))
+  :qid sub-round_float16)) :named sub-round_float16))
+
+(assert (! (forall ((x Expr)) (!
+  (subexpr x (round_bfloat16 x))
+  :qid sub-round_bfloat16)) :named sub-round_bfloat16))

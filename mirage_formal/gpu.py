@@ -16,11 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal import options
-from mirage_formal.device.runtime import arch_of, device_count
-from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.guard import guarded
-from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe, load
+from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
 from mirage_formal.run.built.recorded import record_numerics, record_time
@@ -103,6 +102,8 @@ def directories(root: Path, candidate: int | None = None) -> list[Path]:
 def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, library: bool = True) -> dict[str, Any]:
     """Run one candidate's kernels; what became of it, as plain values. A failure is a value too.
 
+    Sound: nothing is launched before ``stored_kernels`` has established it.
+
     Args:
         directory: The directory of kernels.
         measure: Time it, and write measure.json.
@@ -113,11 +114,11 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
     report: dict[str, Any] = {"directory": str(directory), "ok": False}
     try:
         from mirage_formal.device.runs import DeviceRuns  # needs NumPy
+        from mirage_formal.run.kept.kernels import stored_kernels
 
-        executable = load(directory)
-        report |= _described(executable)
-        if measure or numerics:
-            manifest_digest(directory)  # what is measured is what the manifest lists
+        stored = stored_kernels(directory, arch_of(current_device()))
+        executable = stored.executable
+        report |= _described(executable) | {"remarks": list(stored.remarks)}
         how = {} if library else {"library": False}
         runs = DeviceRuns(executable, **how)
         if numerics:
@@ -242,7 +243,7 @@ def line(report: dict[str, Any]) -> str:
         )
     if (found := report.get("measure")) is not None:
         parts.append(f"{found['us']:.2f} us ({found['low']:.2f}..{found['high']:.2f})")
-    return "  ".join(parts)
+    return "  ".join([*parts, *(f"({remark})" for remark in report["remarks"])])
 
 
 def _info(given: argparse.Namespace) -> int:

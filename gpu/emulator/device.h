@@ -35,9 +35,16 @@ static inline float div(float a, float b) { return a / b; }
 static inline float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 static inline float sqrt(float x) { return ::sqrtf(x); }
 static inline float square(float x) { return x * x; }
-static inline float max(float a, float b) { return ::fmaxf(a, b); }
-static inline float min(float a, float b) { return ::fminf(a, b); }
-static inline float relu(float x) { return ::fmaxf(x, 0.0f); }
+// max.NaN.f32 and min.NaN.f32: -0 is less than 0, and NaN has these bits.
+static inline float max(float a, float b) {
+  if (a != a || b != b) return float_of(0x7fffffffu);
+  return a == b ? (::signbit(a) ? b : a) : a > b ? a : b;
+}
+static inline float min(float a, float b) {
+  if (a != a || b != b) return float_of(0x7fffffffu);
+  return a == b ? (::signbit(a) ? a : b) : a < b ? a : b;
+}
+static inline float relu(float x) { return mf::max(x, 0.0f); }
 static inline float sigmoid(float x) { return 1.0f / (1.0f + mf::exp(-x)); }
 static inline float silu(float x) { return x / (1.0f + mf::exp(-x)); }
 static inline float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
@@ -48,6 +55,14 @@ static inline float abs(float x) { return ::fabsf(x); }
 static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float round_half(float x) { return to_float(from_float<half>(x)); }
 static inline float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
+static inline float div_no_nan(float a, float b) { return b == 0.0f ? 0.0f : mf::div(a, b); }
+static inline float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
+static inline float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
+static inline float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
+static inline float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
+static inline float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
+static inline float logical_not(float x) { return x == 0.0f ? 1.0f : 0.0f; }
+static inline float select(float mask, float a, float b) { return mask != 0.0f ? a : b; }
 
 template <int N>
 static inline void fill(Floats<N>& array, float value) {
@@ -190,7 +205,7 @@ static inline void shuffle_add(Floats<N>& array, int at, int mask, int line = __
 
 template <int N>
 static inline void shuffle_max(Floats<N>& array, int at, int mask, int line = __builtin_LINE()) {
-  shuffle(emu::kShuffleMax, array.span(at, 1, true, line), mask, line, [](float a, float b) { return ::fmaxf(a, b); });
+  shuffle(emu::kShuffleMax, array.span(at, 1, true, line), mask, line, [](float a, float b) { return mf::max(a, b); });
 }
 
 // PTX ISA, ldmatrix: lane l receives elements 2(l%4), 2(l%4)+1 of row l/4 of each matrix; with .trans, of its transpose.

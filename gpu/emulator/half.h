@@ -1,4 +1,5 @@
-// 16-bit floats and their conversions, bit for bit as the GPU's cvt: round to nearest even, NaN becomes 0x7fff.
+// Elements and their conversions. 16-bit floats are bit for bit as the GPU's cvt has them: rounded to nearest even, and NaN
+// becomes 0x7fff.
 #pragma once
 #include <string.h>
 
@@ -9,6 +10,9 @@ struct half {
 };
 struct bfloat {
   unsigned short bits;
+};
+struct mask {
+  unsigned char bits;
 };
 
 static inline unsigned bits_of(float x) {
@@ -34,6 +38,8 @@ static inline float to_float(half x) {
   const float subnormal = float_of((twice >> 17) | (126u << 23)) - 0.5f;
   return float_of((word & 0x80000000u) | bits_of(twice < (1u << 27) ? subnormal : normal));
 }
+
+static inline float to_float(mask x) { return x.bits != 0 ? 1.0f : 0.0f; }
 
 template <class T>
 static inline T from_float(float x);
@@ -61,6 +67,11 @@ inline bfloat from_float<bfloat>(float x) {
   const unsigned word = bits_of(x);
   if ((word & 0x7fffffffu) > 0x7f800000u) return bfloat{0x7fff};
   return bfloat{(unsigned short)((word + 0x7fffu + ((word >> 16) & 1u)) >> 16)};
+}
+
+template <>
+inline mask from_float<mask>(float x) {
+  return mask{(unsigned char)(x != 0.0f)};
 }
 
 }  // namespace mf

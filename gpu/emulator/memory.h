@@ -113,8 +113,8 @@ static inline void check_param(const Param& param, int index, int count, int lin
 // One thread, or a whole warp (kMany), reads `count` elements. No two elements share a cell.
 template <class T>
 static void note_read(const Shared<T>& buffer, int index, int count, int reader, int thread, int line) {
-  const int step = (int)sizeof(T) / 2;
-  Cell* cell = &machine.cells[buffer.at(index) / 2];
+  const int step = (int)sizeof(T) >> machine.launch.cell;
+  Cell* cell = &machine.cells[buffer.at(index) >> machine.launch.cell];
   for (int i = 0; i < count * step; ++i, ++cell) {
     const int element = index + i / step;
     if (cell->state == kInFlight) {
@@ -139,8 +139,8 @@ static void note_read(const Shared<T>& buffer, int index, int count, int reader,
 
 template <class T>
 static void note_write(const Shared<T>& buffer, int index, int count, CellState state, int line) {
-  const int thread = machine.current, step = (int)sizeof(T) / 2;
-  Cell* cell = &machine.cells[buffer.at(index) / 2];
+  const int thread = machine.current, step = (int)sizeof(T) >> machine.launch.cell;
+  Cell* cell = &machine.cells[buffer.at(index) >> machine.launch.cell];
   for (int i = 0; i < count * step; ++i, ++cell) {
     const int element = index + i / step;
     if (cell->state == kInFlight) {

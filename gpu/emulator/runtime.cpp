@@ -110,8 +110,8 @@ void finish_copies(int left) {
     const Copy& copy = thread.copies[thread.first_copy];
     if (copy.group >= thread.closed_groups - left) break;
     memcpy(&machine.shared[copy.offset], copy.bytes, copy.size);
-    Cell* const end = &machine.cells[(copy.offset + copy.size) / 2];
-    for (Cell* cell = &machine.cells[copy.offset / 2]; cell < end; ++cell) {
+    Cell* const end = &machine.cells[(copy.offset + copy.size) >> machine.launch.cell];
+    for (Cell* cell = &machine.cells[copy.offset >> machine.launch.cell]; cell < end; ++cell) {
       cell->state = kHolds;
       cell->writer = machine.current;
       cell->write_epoch = machine.epoch;
@@ -213,7 +213,7 @@ int run(const Launch& launch, void* const* data, Fault* fault) {
   fibers.assign(launch.threads, Fiber());
   machine.arrived.assign((launch.threads + 31) / 32, 0);
   machine.shared.assign(launch.shared_bytes, 0);
-  machine.cells.assign(launch.shared_bytes / 2 + 1, Cell());
+  machine.cells.assign((launch.shared_bytes >> launch.cell) + 1, Cell());
   std::vector<std::vector<unsigned>> writers(launch.param_count);
   for (int i = 0; i < launch.param_count; ++i) {
     Param& param = launch.params[i];

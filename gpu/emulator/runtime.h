@@ -63,6 +63,7 @@ struct Launch {
   int grid[3];
   int threads;
   int shared_bytes;
+  int cell;  // a cell is of 1 << cell bytes: of one where a buffer holds masks, else of two
 };
 
 // One asynchronous copy in flight: where its bytes will appear.
@@ -98,7 +99,7 @@ struct Thread {
   int closed_groups;
 };
 
-// Shadow of two bytes of shared memory. Epochs count barriers of the block.
+// Shadow of one or two bytes of shared memory, see Launch. Epochs count barriers of the block.
 struct Cell {
   unsigned write_epoch, read_epoch;
   unsigned short writer, reader, owner;

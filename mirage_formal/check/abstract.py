@@ -19,7 +19,7 @@ from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
-from mirage_formal.graph.ops import MOVES, Attrs, OpKind
+from mirage_formal.graph.ops import COMPARISONS, MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
@@ -34,21 +34,30 @@ _TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETH
 #: Elementwise functions about which no equation is known.
 _OPAQUE = (
     *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID),
-    *(OpKind.TANH, OpKind.ERF, OpKind.LOG),
+    *(OpKind.TANH, OpKind.ERF, OpKind.LOG, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16),
 )
 _FUNCTIONS: dict[OpKind, Callable[[Expr], Expr]] = {
     **{kind: partial(unary, kind.value) for kind in _OPAQUE},
     OpKind.SQUARE: lambda a: mul(a, a),
     OpKind.RECIPROCAL: lambda a: div(const(1), a),
     OpKind.ABS: lambda a: unary("sqrt", mul(a, a)),
+    OpKind.LOGICAL_NOT: lambda a: add(mul(const(-1), a), const(1)),
 }
 _BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
     OpKind.ADD: add,
     OpKind.SUB: lambda a, b: add(a, mul(const(-1), b)),
     OpKind.MUL: mul,
     OpKind.DIV: div,
+    OpKind.DIV_NO_NAN: div,
     OpKind.MAXIMUM: lambda a, b: unary("maximum", add(a, b)),
     OpKind.MINIMUM: lambda a, b: unary("minimum", add(a, b)),
+    OpKind.EQ: lambda a, b: unary("eq", add(a, b)),
+    OpKind.LT: lambda a, b: unary("lt", add(a, b)),
+    OpKind.LE: lambda a, b: unary("le", add(a, b)),
+    OpKind.GT: lambda a, b: unary("lt", add(b, a)),
+    OpKind.GE: lambda a, b: unary("le", add(b, a)),
+    # The first where the mask is 1, and 0 elsewhere.
+    OpKind.SELECT: lambda mask, a: unary("select", add(mask, a)),
 }
 
 
@@ -254,6 +263,10 @@ def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
     dim = last if attrs.dim is None else attrs.dim
     if kind in _FUNCTIONS:
         return _each(x[0], _FUNCTIONS[kind])
+    if kind is OpKind.SELECT:
+        return _selected(attrs, x, sizes)
+    if kind in COMPARISONS and attrs.value is not None:
+        return _pair(kind, x[0], _number(attrs.value, x[0]), shape)
     if kind in _BINARY:
         return _pair(kind, x[0], x[1], _broadcast(sizes))
     match kind:
@@ -276,6 +289,21 @@ def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
     if kind in MOVES or kind is OpKind.CAST:
         return _moved(kind, attrs, x, sizes, dim)
     return _accumulated(kind, x, dim, shape, loop, dimx)
+
+
+def _number(value: Fraction, like: Parts) -> Parts:
+    """A number in the place of an operand."""
+    return _each(like, lambda term: add(mul(const(0), term), const(value)))
+
+
+def _selected(attrs: Attrs, x: list[Parts], sizes: list[Shape]) -> Parts:
+    """One value where the mask is 1 and 0 elsewhere, plus the other where its negation is."""
+    first = _pair(OpKind.SELECT, x[0], x[1], _broadcast(sizes[:2]))
+    if attrs.value == 0:
+        return first
+    other, size = (x[2], sizes[2]) if attrs.value is None else (_number(attrs.value, x[0]), sizes[0])
+    rest = _pair(OpKind.SELECT, _each(x[0], _FUNCTIONS[OpKind.LOGICAL_NOT]), other, _broadcast([sizes[0], size]))
+    return _pair(OpKind.ADD, first, rest, _broadcast(sizes))
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], dim: int) -> Parts:

@@ -69,7 +69,7 @@ class _Claim:
 
 
 @directory()
-def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
+def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solvers: bool = True) -> EstablishedKernels:
     """Establish a directory of kernels, everything in it derived again.
 
     Sound: see ``check_kernels`` for what binds the directory to its candidate. An obligation counts as holding again
@@ -79,12 +79,15 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
     Args:
         root: The directory.
         recompile: Whether machine code is compiled again, where the compiler that made it is here.
+        arch: The only architecture whose machine code is compiled again; all, if left out.
+        solvers: Whether z3 and cvc5 are here to be asked. Without them the digit lemmas of a form are taken from the
+            proof kernel, which computes with integers, and a question is only compared, and counts as recorded.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
     """
     begin = perf_counter()
-    bound = check_kernels(root)
+    bound = check_kernels(root, solvers=solvers)
     recorded_programs = _recorded(root)
     made = _told(_generated(bound), recorded_programs)
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
@@ -93,8 +96,8 @@ def derive_kernels(root: Path, *, recompile: bool = True) -> EstablishedKernels:
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
     claims = _check_obligations(bound, [one.program for one in kernels])
-    again, recorded = _settle(root, claims)
-    machine = machine_code(bound, texts, recompile=recompile)
+    again, recorded = _settle(root, claims, solvers=solvers)
+    machine = machine_code(bound, texts, recompile=recompile, arch=arch)
     return replace(
         bound.about,
         again=dict(sorted(again.items())),
@@ -245,7 +248,7 @@ def _claim(program: Program, obligation: Obligation) -> _Claim:
     return _Claim(obligation, text, (program.name, *about, means, code))
 
 
-def _settle(root: Path, claims: Sequence[_Claim]) -> tuple[Counter[str], Counter[str]]:
+def _settle(root: Path, claims: Sequence[_Claim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:
     """How many obligations hold again, by means, and how many do not, by why.
 
     Sound: one that the analysis does not settle holds again only if both solvers refute its text; where a solver finds
@@ -255,8 +258,8 @@ def _settle(root: Path, claims: Sequence[_Claim]) -> tuple[Counter[str], Counter
     recorded: Counter[str] = Counter()
     for number, claim in enumerate(claims, 1):
         means: str | None = claim.means
-        why = ""
-        if claim.text:
+        why = "no solver is here"
+        if claim.text and solvers:
             with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
                 found = answers(parse(claim.text))
                 if "sat" in found.said.values():

@@ -68,8 +68,8 @@ class Compiled:
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     """Compile one kernel, as mirage_formal.kernels.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
 
-    The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; a damaged
-    entry is compiled again.
+    The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; an entry that
+    is damaged, or was written for another key, is compiled again.
 
     Args:
         source: CUDA C++.
@@ -89,12 +89,12 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     headers = _headers([source])
     key = _digest(source, *headers.values(), arch, nvrtc.version, *nvrtc.options)
     path = None if fresh else cache_dir("cubins") / f"{key}.cubin"
-    if path is not None and (found := _load(path)) is not None:
+    if path is not None and (found := _load(path, key)) is not None:
         return found
     cubin, log = nvrtc.compile(source, headers, arch)
     compiled = _measured(cubin, log, nvrtc.version)
     if path is not None:
-        _save(path, compiled)
+        _save(path, key, compiled)
     return compiled
 
 
@@ -135,9 +135,10 @@ def _digest(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def _save(path: Path, compiled: Compiled) -> None:
-    """An entry is a line of JSON, with the cubin's digest, and the cubin."""
+def _save(path: Path, key: str, compiled: Compiled) -> None:
+    """An entry is a line of JSON, with its key and the cubin's digest, and the cubin."""
     record = {
+        "key": key,
         "registers": compiled.registers,
         "spill_bytes": compiled.spill_bytes,
         "stack_bytes": compiled.stack_bytes,
@@ -149,12 +150,13 @@ def _save(path: Path, compiled: Compiled) -> None:
     replace_file(path, text.encode() + b"\n" + compiled.cubin)
 
 
-def _load(path: Path) -> Compiled | None:
+def _load(path: Path, key: str) -> Compiled | None:
+    """The entry of a key; None where there is none, or a damaged one, or that of another key."""
     try:
         head, _, cubin = path.read_bytes().partition(b"\n")
         record = strict_json.load(head, str(path))
-        digest = record.pop("sha256")
-        return Compiled(cubin=cubin, **record) if hashlib.sha256(cubin).hexdigest() == digest else None
+        bound = record.pop("key"), record.pop("sha256")
+        return Compiled(cubin=cubin, **record) if bound == (key, hashlib.sha256(cubin).hexdigest()) else None
     except (OSError, MirageError, KeyError, TypeError, AttributeError):
         return None
 

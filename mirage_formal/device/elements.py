@@ -1,16 +1,21 @@
-"""Floats as the raw elements of a tensor and back, for NumPy and CuPy arrays alike."""
+"""Floats as the raw elements of a tensor and back, for NumPy and CuPy arrays alike; those of a mask are 0 and 1."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mirage_formal.graph.types import DType
 
 Array = Any
 
+#: The unsigned integers that hold raw elements, by their bytes.
+RAW: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
+
 
 def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
     """Floats as raw elements; values that the type holds exactly stay what they are, others are rounded."""
+    if dtype is DType.BOOL:
+        return xp.ascontiguousarray(values != 0).view(xp.uint8)
     if dtype is DType.FLOAT16:
         return xp.ascontiguousarray(values.astype(xp.float16)).view(xp.uint16)
     single = xp.ascontiguousarray(values.astype(xp.float32)).view(xp.uint32)
@@ -22,6 +27,8 @@ def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
 
 def to_floats(bits: Array, dtype: DType, xp: Any) -> Array:
     """Raw elements as float64."""
+    if dtype is DType.BOOL:
+        return (bits != 0).astype(xp.float64)
     if dtype is DType.FLOAT16:
         return bits.view(xp.float16).astype(xp.float64)
     if dtype is DType.FLOAT32:

@@ -143,7 +143,7 @@ def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = Fals
 
     Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
     NumPy has no bfloat16: such parameters take float arrays, rounded to nearest even, or uint16 arrays of raw bits, and
-    results are float32 arrays of their exact values.
+    results are float32 arrays of their exact values. Results that are masks are uint8 arrays of zeros and ones.
 
     Args:
         program: The kernel.
@@ -202,12 +202,15 @@ def _bind(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _raw_dtype(dtype: DType) -> str:
-    return {DType.FLOAT16: "float16", DType.BFLOAT16: "uint16", DType.FLOAT32: "float32"}[dtype]
+    types = {DType.FLOAT16: "float16", DType.BFLOAT16: "uint16", DType.FLOAT32: "float32", DType.BOOL: "uint8"}
+    return types[dtype]
 
 
 def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
     import numpy as np
 
+    if dtype is DType.BOOL:
+        return (array != 0).astype(np.uint8)
     if dtype is not DType.BFLOAT16:
         with np.errstate(over="ignore"):
             return array.astype(_raw_dtype(dtype))
@@ -279,7 +282,7 @@ def _wrapper(program: Program) -> str:
         f"static void mf_body() {{ {program.name}({arguments}); }}\n"
         "static mf::emu::Launch mf_launch() {\n"
         f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {program.threads}, "
-        f"{program.shared_bytes}}};\n"
+        f"{program.shared_bytes}, {int(all(buffer.dtype.bytes > 1 for buffer in program.shared))}}};\n"
         '}\n#include "entry.h"\n'
     )
 

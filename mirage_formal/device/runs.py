@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.elements import RAW, to_bits, to_floats
 from mirage_formal.device.measure import CupyRecorder, Measurement, measure
 from mirage_formal.device.runtime import Loaded
 from mirage_formal.graph.graph import Input
@@ -40,9 +40,10 @@ class Elements:
         return out
 
     def draw(self, item: Input, seed: int, scale: float) -> Array:
-        """Seeded normal numbers as the elements of an input."""
+        """Seeded normal numbers as the elements of an input; of a mask, half of them zeros and half ones."""
         random = self.cupy.random.default_rng(seed)
-        return self.store(item, random.standard_normal(item.tensor.shape, dtype=self.cupy.float32) * scale)
+        drawn = random.standard_normal(item.tensor.shape, dtype=self.cupy.float32)
+        return self.store(item, drawn * scale if item.tensor.dtype.floating else drawn > 0)
 
 
 class DeviceRuns(Elements):
@@ -66,7 +67,7 @@ class DeviceRuns(Elements):
         made = []
         for number in self.executable.graph.outputs:
             tensor = self.executable.values[number]
-            kind = self.cupy.uint32 if tensor.dtype is DType.FLOAT32 else self.cupy.uint16
+            kind = self.cupy.dtype(RAW[tensor.dtype.bytes])
             made.append(self.cupy.full(tensor.shape, self.cupy.iinfo(kind).max, kind))
         return made
 

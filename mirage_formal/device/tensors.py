@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol
 
+from mirage_formal.device.elements import RAW
 from mirage_formal.errors import DTypeError, MirageError, ShapeError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
@@ -332,14 +333,15 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
         TensorError: See ``refuse_gradient``.
     """
     np = import_module("numpy")
-    raw = np.uint32 if slot.tensor.dtype is DType.FLOAT32 else np.uint16
+    size = slot.tensor.dtype.bytes
+    raw = np.dtype(RAW[size])
     if kind is Kind.NUMPY:
         check_type(slot, value.shape, value.dtype.name)
         return np.ascontiguousarray(value).view(raw).reshape(value.shape)
     torch = import_module("torch")
     check_type(slot, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     refuse_gradient(value, slot)
-    integer = torch.int32 if slot.tensor.dtype is DType.FLOAT32 else torch.int16
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[size]
     return value.detach().contiguous().view(integer).numpy().view(raw)
 
 
@@ -348,7 +350,7 @@ def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
     if kind is Kind.NUMPY:
         return bits.view(numpy_dtype(dtype))
     np, torch = import_module("numpy"), import_module("torch")
-    signed = bits.view(np.int32 if dtype is DType.FLOAT32 else np.int16)
+    signed = bits.view({1: np.uint8, 2: np.int16, 4: np.int32}[dtype.bytes])  # what torch has of each size
     return torch.from_numpy(signed).view(getattr(torch, dtype.value))
 
 
@@ -366,6 +368,8 @@ def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:
 def floats_of(bits: Any, dtype: DType) -> Any:
     """Raw elements as float64."""
     np = import_module("numpy")
+    if dtype is DType.BOOL:
+        return (bits != 0).astype(np.float64)
     if dtype is DType.BFLOAT16:
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return bits.view(np.dtype(dtype.value)).astype(np.float64)
@@ -375,10 +379,11 @@ def bits_of_floats(values: Any, dtype: DType) -> Any:
     """Float64 rounded to the nearest element, ties to even, as raw elements."""
     np = import_module("numpy")
     values = np.ascontiguousarray(values)
+    if dtype is DType.BOOL:
+        return (values != 0).astype(np.uint8)
     with np.errstate(over="ignore"):
         if dtype is not DType.BFLOAT16:
-            raw = np.uint32 if dtype is DType.FLOAT32 else np.uint16
-            return values.astype(np.dtype(dtype.value)).view(raw).reshape(values.shape)
+            return values.astype(np.dtype(dtype.value)).view(RAW[dtype.bytes]).reshape(values.shape)
         # Rounding to float32 first could round twice; to odd instead, it cannot.
         single = values.astype(np.float32)
         bits = single.view(np.uint32).copy().reshape(values.shape)

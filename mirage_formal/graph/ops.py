@@ -131,8 +131,8 @@ class Attrs:
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
-    shift: exact summand. value: the number that stands for the last operand of a comparison or a selection. start, stop: a slice's first element and the one behind its last. before, after: how many
-    zeros a pad puts on either side.
+    shift: exact summand. value: the number that stands for the last operand of a comparison or a selection. start,
+    stop: a slice's first element and the one behind its last. before, after: how many zeros a pad puts on either side.
     """
 
     dim: int | None = None
@@ -470,7 +470,7 @@ _ROWS: Final = (
     _comparison(OpKind.GT),
     _comparison(OpKind.GE),
     _unary(OpKind.LOGICAL_NOT, Lax.LINEAR),
-    _pair(OpKind.DIV_NO_NAN, Lax.OPAQUE, commutative=False),
+    _pair(OpKind.DIV_NO_NAN, Lax.DIVISION, commutative=False),
     _unary(OpKind.ROUND_FLOAT16, Lax.OPAQUE),
     _unary(OpKind.ROUND_BFLOAT16, Lax.OPAQUE),
 )
@@ -502,7 +502,9 @@ TAKES_MASKS: Final = MOVES | {
 }
 #: Pictured in finite fields as random functions.
 OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
-#: Those of them that are 0 at 0, there as over the reals.
+#: Those of them that have a key of their own: a <= b is the negation of b < a, and both are turned around.
+KEYED: Final = OPAQUE - {OpKind.LE, OpKind.GT, OpKind.GE}
+#: Those of one or two numbers that are 0 at 0, there as over the reals.
 ZERO_AT_ZERO: Final = OPAQUE - COMPARISONS - {OpKind.SIGMOID, OpKind.LOG}
 
 #: Operators whose result takes the place of an operand, so they need no shared memory of their own in the search-time

@@ -50,7 +50,7 @@ from typing import Final, NamedTuple
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
-from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, OpKind
+from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.program.distribution import FLOAT32_STEPS
@@ -231,9 +231,8 @@ def block_cost(
             if dim is not None:
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
-        results.append(
-            DTensor(tuple(shape), DType.FLOAT32 if width == DType.FLOAT32.bytes else _narrow(block, operands))
-        )
+        wide = next((dtype for dtype in (DType.FLOAT32, DType.BOOL) if width == dtype.bytes), None)
+        results.append(DTensor(tuple(shape), wide or _narrow(block, operands)))
         own = shapes[saver.operand]
         if not own or own[-1] * width < SECTOR:
             waste += results[-1].bytes * (sectors(own, tuple(shape), None, width) - 1.0)
@@ -246,7 +245,17 @@ def _narrow(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
     """The element type of two bytes of a block graph: that of an operand, or what its operators cast to."""
     inside = (one for op in block.ops for one in ((op,) if isinstance(op, Op) else op.graph.ops))
     found = itertools.chain((tensor.dtype for tensor in operands), (op.attrs.dtype for op in inside))
-    return next((dtype for dtype in found if dtype not in (None, DType.FLOAT32)), operands[0].dtype)
+    return next((dtype for dtype in found if dtype not in (None, DType.FLOAT32, DType.BOOL)), operands[0].dtype)
+
+
+def _width(op: Op, widths: Sequence[int]) -> int:
+    """Bytes of an element of an operator's results, from those of all tensors."""
+    if op.attrs.dtype is not None:
+        return op.attrs.dtype.bytes
+    family = SPECS[op.kind].family
+    if family is Family.COMPARISON:
+        return DType.BOOL.bytes
+    return widths[op.operands[1 if family is Family.SELECTION else 0]]
 
 
 def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) -> None:
@@ -261,7 +270,7 @@ def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) ->
         found = row.shape(op.attrs, operands, context)
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
-        width = op.attrs.dtype.bytes if op.attrs.dtype is not None else widths[given[0]]
+        width = _width(op, widths)
         if op.kind is OpKind.MATMUL and widths[given[0]] != widths[given[1]]:
             scalar_product(operands[0], found[0], repeat, work, target)
         else:
@@ -309,8 +318,7 @@ def _thread_graph(
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
         arithmetic(op.kind, operands, found[0], repeat, work, target)
-        width = op.attrs.dtype.bytes if op.attrs.dtype is not None else tensors[op.operands[0]][1]
-        tensors.append((found[0], width))
+        tensors.append((found[0], _width(op, [width for _, width in tensors])))
     work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers(graph)])
     return [tensors[i] for i in graph.outputs]
 
@@ -398,7 +406,9 @@ def _predefined(
     found = SPECS[op.kind].shape(op.attrs, shapes, None)
     if isinstance(found, str):
         raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
-    dtype = op.attrs.dtype if op.attrs.dtype is not None else operands[0].dtype
+    kinds = {tensor.dtype.bytes: tensor.dtype for tensor in operands}
+    width = _width(replace(op, operands=tuple(range(len(operands)))), [tensor.dtype.bytes for tensor in operands])
+    dtype = op.attrs.dtype or kinds.get(width, DType.BOOL)
     results = [DTensor(shape, dtype) for shape in found]
     work = Work()
     if op.kind is OpKind.MATMUL:

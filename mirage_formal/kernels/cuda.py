@@ -51,10 +51,16 @@ from mirage_formal.kernels.program.program import (
     Value,
     Var,
     WaitGroups,
+    Where,
 )
 
 #: Names of the element types in the device layer.
-CTYPES: Final = {DType.FLOAT16: "mf::half", DType.BFLOAT16: "mf::bfloat", DType.FLOAT32: "float"}
+CTYPES: Final = {
+    DType.FLOAT16: "mf::half",
+    DType.BFLOAT16: "mf::bfloat",
+    DType.FLOAT32: "float",
+    DType.BOOL: "mf::mask",
+}
 
 #: The device layer, and the part of it that products of float32 need.
 DEVICE_HEADER: Final = "mirage_formal/device.cuh"
@@ -273,7 +279,7 @@ class _Emitter:
                 return f"(-{self.value(a, 7)})" if above else f"-{self.value(a, 7)}"
             case Apply(fn, a):
                 return f"mf::{fn.value}({self.value(a)})"
-            case Combine(BinaryFn.DIV | BinaryFn.MAX | BinaryFn.MIN as fn, a, b):
+            case Combine(fn, a, b) if fn not in _ARITHMETIC:
                 return f"mf::{fn.value}({self.value(a)}, {self.value(b)})"
             case Combine(fn, a, b):
                 op = _ARITHMETIC[fn]
@@ -283,6 +289,8 @@ class _Emitter:
             case Select(condition, a, b):
                 text = f"{self.integer(condition, 2)} ? {self.value(a, 1)} : {self.value(b, 1)}"
                 return f"({text})" if above else text
+            case Where(mask, a, b):
+                return f"mf::select({self.value(mask)}, {self.value(a)}, {self.value(b)})"
             case _:
                 assert_never(value)
 

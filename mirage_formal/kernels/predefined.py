@@ -18,7 +18,7 @@ from typing import Final
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
-from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, row_major
+from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
@@ -143,8 +143,6 @@ class Form:
 
 def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program | None:
     """The Program of the best form that can be planned in registers throughout; None if there is none."""
-    if op.kind is OpKind.MAX and result.dtype is DType.FLOAT32:
-        return None  # the least number that block graphs start from is not below -inf; only float32 tells them apart
     for form in block_forms(op, operands, result, target)[:_TRIED]:
         try:
             plan = make_plan(form.graph, 0, target, known=form.known)

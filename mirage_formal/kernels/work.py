@@ -17,6 +17,7 @@ _SPECIAL: Final = {
     OpKind.EXP: 1,
     OpKind.SQRT: 1,
     OpKind.DIV: 1,
+    OpKind.DIV_NO_NAN: 1,
     OpKind.SILU: 2,
     OpKind.GELU: 2,
     OpKind.SIGMOID: 2,

@@ -60,7 +60,7 @@ class FloatDomain(Untiled[Floats]):
             case _:
                 raise AssertionError(kind)
 
-    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:  # noqa: C901 (one row per operator)
+    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
         """See ``Domain.binary``."""
         match kind:
             case OpKind.ADD:
@@ -78,13 +78,14 @@ class FloatDomain(Untiled[Floats]):
             case OpKind.SELECT:
                 return np.where(a != 0, b, 0.0)
             case OpKind.EQ:
-                return (a == b).astype(np.float64)
+                return np.asarray(a == b, a.dtype)
             case OpKind.LT:
-                return (a < b).astype(np.float64)
+                return np.asarray(a < b, a.dtype)
             case OpKind.LE:
-                return (a <= b).astype(np.float64)
+                return np.asarray(a <= b, a.dtype)
             case OpKind.DIV_NO_NAN:
-                return np.where(b == 0, 0.0, a / np.where(b == 0, 1.0, b))
+                # 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
+                return np.where(b == 0, a * 0.0, a / np.where(b == 0, 1.0, b))
             case _:
                 raise AssertionError(kind)
 
@@ -168,7 +169,9 @@ def _erf(a: Floats) -> Floats:
 
 
 def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:
-    largest = np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS)
+    # It begins at the lowest number, not at minus infinity: exponentials of differences from it are numbers.
+    lowest = np.finfo(a.dtype).min
+    largest = np.maximum(np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS), lowest)
     factor = np.zeros_like(largest)
     later = (slice(None),) * LOOP_AXIS + (slice(1, None),)
     earlier = (slice(None),) * LOOP_AXIS + (slice(None, -1),)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
+from mirage_formal.graph.ops import COMPARISONS, OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.domain import Untiled
 from mirage_formal.meaning.walk import evaluate
@@ -33,10 +33,15 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Input number ``index``."""
+    """Input number ``index``; a mask is one of zeros and ones."""
 
     index: int
     shape: Shape
+    mask: bool = False
+
+    def drawn(self, part: Part) -> Part:
+        """Return the part that is drawn: the elements of a mask are the same numbers in both fields."""
+        return Part.P if self.mask else part
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """ADD, SUB, MUL, DIV or an opaque function of two elements, broadcasting axes of extent 1."""
+    """ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two elements, broadcasting axes of extent 1."""
 
     kind: OpKind
     a: int
@@ -175,6 +180,21 @@ def operands(step: Step) -> tuple[int, ...]:
             return (step.a,)
 
 
+def read_part(step: Step, part: Part) -> Part:
+    """Return the part of its operands that a step reads for a part of its result.
+
+    An exponential reads exponents. A comparison has one answer, a number that is the same in both fields, and reads
+    values for it: values are there behind exponentials too.
+    """
+    match step:
+        case Unary(kind=OpKind.EXP):
+            return Part.Q
+        case Binary(kind=kind) if kind in COMPARISONS:
+            return Part.P
+        case _:
+            return part
+
+
 def renamed(step: Step, names: Sequence[int]) -> Step:
     """A step that reads, in place of each of its operands, what ``names`` has for it."""
     match step:
@@ -285,7 +305,10 @@ def record(graph: KernelGraph) -> Tape:
         GraphError: The graph is not well-formed.
     """
     domain = TapeDomain()
-    loads = [domain.add(Load(i, source.tensor.shape)) for i, source in enumerate(graph.inputs)]
+    loads = [
+        domain.add(Load(i, source.tensor.shape, mask=not source.tensor.dtype.floating))
+        for i, source in enumerate(graph.inputs)
+    ]
     outputs = evaluate(graph, loads, domain)
     return Tape(tuple(domain.steps), outputs)
 
@@ -307,7 +330,7 @@ def needs(tape: Tape) -> Needs | NotLax:
     """Which parts are needed so that the outputs are known in Z_p.
 
     exp takes a value in Z_q to one in Z_p, so what is behind an exp has no Q part; a value that would need it (a
-    second exp on one path) has no picture.
+    second exp on one path) has no picture. A comparison in an exponent needs the P part of what it compares.
 
     Sound: a tape with an operator that has no picture is NotLax and leads to Unknown, never to acceptance.
     """
@@ -320,12 +343,13 @@ def needs(tape: Tape) -> Needs | NotLax:
             continue
         if isinstance(step, Ordered):
             return NotLax(f"{step.kind} needs an order on the values, which a finite field has not")
-        if isinstance(step, Unary) and step.kind is OpKind.EXP:
-            if parts & (1 << Part.Q):
-                return NotLax("a second exponential on one path: the first leaves nothing in Z_q")
-            parts = 1 << Part.Q
+        if isinstance(step, Unary) and step.kind is OpKind.EXP and parts & (1 << Part.Q):
+            return NotLax("a second exponential on one path: the first leaves nothing in Z_q")
+        read = 0
+        for part in _PARTS[parts]:
+            read |= 1 << read_part(step, part)
         for operand in operands(step):
-            wanted[operand] |= parts
+            wanted[operand] |= read
     return tuple(_PARTS[parts] for parts in wanted)
 
 
@@ -341,7 +365,7 @@ def lax_class(tape: Tape, wanted: Needs) -> Lax:
     widest = Lax.LINEAR
     for _, step, _ in needed(tape, wanted):
         match step:
-            case Binary(kind=OpKind.DIV) | Unary(kind=OpKind.RECIPROCAL):
+            case Binary(kind=OpKind.DIV | OpKind.DIV_NO_NAN) | Unary(kind=OpKind.RECIPROCAL):
                 found = Lax.DIVISION
             case Unary(kind=OpKind.EXP):
                 found = Lax.EXPONENTIAL

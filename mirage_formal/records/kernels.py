@@ -147,7 +147,7 @@ class BufferRecord(Record, frozen=True, kw_only=True):
     """A buffer in dynamic shared memory: its place in the memory plan, in bytes, and its elements."""
 
     name: Name
-    dtype: Literal["float16", "bfloat16", "float32"]
+    dtype: Literal["float16", "bfloat16", "float32", "bool"]
     elements: Positive
     offset: Count
 

@@ -28,12 +28,12 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=_INT_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
 #: A float as float.hex writes it: exact, and able to say "inf" and "-0x0.0p+0".
 Float = Annotated[str, msgspec.Meta(max_length=32, pattern=r"^-?(inf|0x[01]\.[0-9a-f]+p[+-][0-9]+)(?!\n)$")]
-Element = Literal["float16", "bfloat16", "float32"]
+Element = Literal["float16", "bfloat16", "float32", "bool"]
 Unary = Literal[
     "neg", "exp", "sqrt", "rsqrt", "square", "silu", "gelu", "relu", "sigmoid", "tanh", "erf", "log", "abs",
-    "reciprocal", "round_half", "round_bfloat",
+    "reciprocal", "logical_not", "round_half", "round_bfloat",
 ]  # fmt: skip
-Binary = Literal["add", "sub", "mul", "div", "max", "min"]
+Binary = Literal["add", "sub", "mul", "div", "max", "min", "div_no_nan", "eq", "lt", "le", "gt", "ge"]
 Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
 
 # --- integer expressions ---------------------------------------------------------------------------------------------
@@ -114,7 +114,17 @@ class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
     b: Ref
 
 
-ValueEntry = RealEntry | RegEntry | SharedReadEntry | GlobalReadEntry | ApplyEntry | CombineEntry | SelectEntry
+class WhereEntry(Record, frozen=True, tag_field="is", tag="where"):
+    """Where; the mask and both values in ``values``."""
+
+    mask: Ref
+    a: Ref
+    b: Ref
+
+
+ValueEntry = (
+    RealEntry | RegEntry | SharedReadEntry | GlobalReadEntry | ApplyEntry | CombineEntry | SelectEntry | WhereEntry
+)
 
 # --- statements ------------------------------------------------------------------------------------------------------
 

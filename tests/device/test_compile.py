@@ -96,7 +96,19 @@ def test_a_damaged_entry_is_compiled_again(cache: Path, damage: str) -> None:
     entry.write_bytes({"flip": bytes(raw), "truncate": bytes(raw[:-30]), "empty": b"", "list": b"[]\n"}[damage])
     assert compile(source, "sm_80") == first
     assert entry.read_bytes() != bytes(raw)
-    assert compiler._load(entry) == first
+    assert compiler._load(entry, entry.stem) == first
+
+
+def test_two_exchanged_entries_are_compiled_again(cache: Path) -> None:
+    sources = [emit(masked_copy()), emit(replace(masked_copy(), name="other"))]
+    made = [compile(source, "sm_80") for source in sources]
+    first, second = sorted(cache.iterdir())
+    texts = first.read_bytes(), second.read_bytes()
+    first.write_bytes(texts[1])
+    second.write_bytes(texts[0])
+    assert compiler._load(first, first.stem) is None
+    assert [compile(source, "sm_80") for source in sources] == made
+    assert (first.read_bytes(), second.read_bytes()) == texts
 
 
 def test_a_kernel_that_does_not_compile_is_shown(cache: Path) -> None:
@@ -124,7 +136,7 @@ def test_a_fresh_result_is_the_same_and_has_nothing_to_do_with_the_cache(cache: 
     assert not cache.exists()
     assert compile(source, "sm_80") == first
     (entry,) = cache.iterdir()
-    compiler._save(entry, replace(first, cubin=b"another"))
+    compiler._save(entry, entry.stem, replace(first, cubin=b"another"))
     assert compile(source, "sm_80").cubin == b"another"
     assert compile(source, "sm_80", fresh=True) == first
 

@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) kernel0(
   }
   #pragma unroll
   for (int u10 = 0; u10 < 4; ++u10) {
-    t10[u10] = -3.4028235e+38f;
+    t10[u10] = -mf::infinity();
   }
   #pragma unroll
   for (int u11 = 0; u11 < 4; ++u11) {
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) kernel0(
     }
     #pragma unroll
     for (int u18 = 0; u18 < 4; ++u18) {
-      t4[u18] = -3.4028235e+38f;
+      t4[u18] = -mf::infinity();
     }
     #pragma unroll
     for (int u19 = 0; u19 < 2; ++u19) {

@@ -236,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) kernel0(
     }
     #pragma unroll
     for (int u23 = 0; u23 < 2; ++u23) {
-      t4[u23] = -3.4028235e+38f;
+      t4[u23] = -mf::infinity();
     }
     #pragma unroll
     for (int u24 = 0; u24 < 8; ++u24) {

@@ -26,6 +26,7 @@ from tests.kit.kernels.program_interpreter import run as interpret
 K, A = OpKind, Attrs
 TARGET = load_target("h200")
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32
+FLOATS = [dtype for dtype in DType if dtype.floating]
 #: Extents that no tile divides, ranks up to the most, dims of extent 1 between others.
 SHAPES: tuple[Shape, ...] = (
     (1,),
@@ -60,6 +61,10 @@ def attributes(kind: OpKind, shape: Shape, dim: int) -> tuple[Attrs, list[Shape]
     match kind:
         case _ if SPECS[kind].family is Family.ARITHMETIC:
             return A(), [shape, other(1)]
+        case _ if SPECS[kind].family is Family.COMPARISON:
+            return (A(), [shape, other(1)]) if dim else (A(value=Fraction(1, 3)), [shape])
+        case K.SELECT:
+            return (A(), [other(1), shape, shape]) if dim else (A(value=Fraction(-2)), [shape, other(1)])
         case K.SCALE:
             return A(factor=Fraction(-1, 3)), [shape]
         case K.SHIFT:
@@ -89,6 +94,11 @@ def attributes(kind: OpKind, shape: Shape, dim: int) -> tuple[Attrs, list[Shape]
             return A(), [shape]
 
 
+def masked(kind: OpKind, number: int) -> bool:
+    """Whether an operand of an operator is a mask."""
+    return kind is K.LOGICAL_NOT or (kind is K.SELECT and number == 0)
+
+
 KINDS = sorted(kind for kind, spec in SPECS.items() if Level.KERNEL in spec.levels and kind is not K.MATMUL)
 Laid = tuple[tuple[int, ...], int]
 
@@ -106,7 +116,8 @@ def program_of(
     kind: OpKind, attrs: Attrs, shapes: list[Shape], dtype: DType, ways: list[Laid] | None = None
 ) -> tuple[KernelGraph, Program]:
     """The graph of one operator, and its kernel."""
-    inputs = tuple(Input(f"x{i}", DTensor(s, dtype), row_major(s)) for i, s in enumerate(shapes))
+    types = [DType.BOOL if masked(kind, i) else dtype for i in range(len(shapes))]
+    inputs = tuple(Input(f"x{i}", DTensor(s, types[i]), row_major(s)) for i, s in enumerate(shapes))
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(inputs, (op,), (len(shapes),))
     places = [laid(s, 0) for s in shapes] if ways is None else ways
@@ -142,6 +153,7 @@ def test_awkward_extents(kind: OpKind) -> None:
             arrays = [random.standard_normal(s).astype(np.float32).astype(np.float64) for s in shapes]
             if kind in (K.SQRT, K.LOG, K.DIV, K.RECIPROCAL):
                 arrays = [np.abs(a) + 0.1 for a in arrays]
+            arrays = [(a > 0) * 1.0 if masked(kind, i) else a for i, a in enumerate(arrays)]
             (found,) = interpret(program, [in_memory(a, place) for a, place in zip(arrays, ways, strict=True)])
             (wanted,) = reference.run(graph, arrays)
             np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=3e-5, atol=3e-5, err_msg=str(shape))
@@ -156,7 +168,7 @@ def test_large_extents(kind: OpKind) -> None:
         assert isinstance(discharge_safety(program).verdict, Safe), (shape, dim)
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     ("kind", "attrs", "shapes"),
     [
@@ -219,14 +231,16 @@ def test_aligned_shapes_have_no_scalar_access(kind: OpKind) -> None:
     """But for operands that are repeated along rows, and for results that have one element for each row."""
     shape = (48, 256)
     attrs, shapes = attributes(kind, shape, 1)
-    if kind in (K.CONCAT, K.REPEAT, K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM, K.RMS_NORM, K.PAD, K.SLICE):
+    families = Family.ARITHMETIC, Family.COMPARISON, Family.SELECTION
+    if SPECS[kind].family in families or kind in (K.CONCAT, K.REPEAT, K.RMS_NORM, K.PAD, K.SLICE):
         attrs, shapes = attributes(kind, shape, 0)
     for dtype in (HALF, SINGLE):
         result = HALF if dtype is SINGLE and kind is K.CAST else None
         _, program = program_of(kind, A(dtype=result) if result else attrs, shapes, dtype)
-        assert widths(program, Mode.READ) == {16}
+        mask = 16 // dtype.bytes  # of masks as many elements as of the numbers beside them
+        assert widths(program, Mode.READ) == ({16, mask} if kind is K.SELECT else {16})
         if SPECS[kind].family is not Family.REDUCTION:
-            assert widths(program, Mode.WRITE) == {16}
+            assert widths(program, Mode.WRITE) == {mask if SPECS[kind].family is Family.COMPARISON else 16}
 
 
 def test_transposed_copies_read_and_store_whole_vectors() -> None:
@@ -234,7 +248,7 @@ def test_transposed_copies_read_and_store_whole_vectors() -> None:
     assert widths(program, Mode.READ) == widths(program, Mode.WRITE) == {16}
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_maxima_may_be_infinite(dtype: DType) -> None:
     _, program = program_of(K.MAX, A(dim=1), [(2, 70)], dtype)
     (found,) = emulate(program, [to_storage(np.full(140, -np.inf), dtype)])

@@ -25,7 +25,7 @@ from mirage_formal.meaning import reference
 from mirage_formal.meaning.operators import RULES
 from mirage_formal.meaning.walk import trace
 from tests.kit.graphs import naive
-from tests.kit.graphs.random_graphs import random_graph
+from tests.kit.graphs.random_graphs import random_graph, with_masks
 
 
 def _input(name: str, *shape: int) -> Input:
@@ -55,7 +55,7 @@ def test_walk_equals_literal_evaluation(seed: int) -> None:
     rng = random.Random(seed)
     graph = random_graph(rng, frozenset(OpKind), kernels=rng.randint(1, 3))
     numbers = np.random.default_rng(seed)
-    arrays = [numbers.uniform(0.5, 1.5, source.tensor.shape) for source in graph.inputs]
+    arrays = with_masks(graph, [numbers.uniform(0.5, 1.5, source.tensor.shape) for source in graph.inputs])
     with np.errstate(all="ignore"):
         want = naive.evaluate(graph, arrays, naive.FloatArithmetic())
     got = reference.run(graph, arrays)

@@ -21,7 +21,7 @@ operators of µGraphs. Functions of the front end that are composed of them (cla
 [API](api.md), and what is imported from modules is in [Operators of PyTorch](../torch.md).
 
 - **Levels**: K kernel graph, B block graph, T thread graph.
-- **Attributes** in brackets may be left out.
+- **Attributes** in brackets may be left out. A *value* is a number in the place of the last operand.
 - **Field**: how a [fingerprint](../fingerprint.md) pictures it: exactly (linear, division, exponential, root), as a
   random function (opaque), or not at all (none).
 - **Proposed**: whether a search may propose it where a [search space](../howto/space.md) lists it. The others are for
@@ -31,6 +31,8 @@ _FAMILIES = {
     Family.PRODUCT: "Products",
     Family.FUNCTION: "Functions of one element",
     Family.ARITHMETIC: "Arithmetic of two elements, with broadcasting",
+    Family.COMPARISON: "Comparisons of two elements, or of an element and a number, with broadcasting: they make masks",
+    Family.SELECTION: "Selections between two elements, or an element and a number, by a mask, with broadcasting",
     Family.REDUCTION: "Reductions along a dim",
     Family.NORM: "Norms along a dim",
     Family.MOVE: "Moves: elements in other places",

@@ -3,8 +3,8 @@
 //
 // It needs no other header: NVRTC has neither <stdint.h> nor cuda_fp16.h without extra packages.
 //
-// Elements: mf::half, mf::bfloat and float in memory, float in registers; conversion happens on access, rounding to
-// nearest even. Addresses are (buffer, element index), never raw pointers, so that the emulator can name what it faults.
+// Elements: mf::half, mf::bfloat, float and mf::mask in memory, float in registers; conversion happens on access, rounding
+// to nearest even. A mask is a byte, in registers 0 or 1. Addresses are (buffer, element index), never raw pointers, so that the emulator can name what it faults.
 #pragma once
 
 #ifdef MF_EMULATE
@@ -33,6 +33,9 @@ struct __align__(2) half {
 struct __align__(2) bfloat {
   unsigned short bits;
 };
+struct mask {
+  unsigned char bits;
+};
 
 // A coordinate of the launch, which has this extent: divisions of it become shifts.
 template <int Extent>
@@ -55,6 +58,8 @@ MF_DEVICE float to_float(half x) {
 
 MF_DEVICE float to_float(bfloat x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
+MF_DEVICE float to_float(mask x) { return x.bits != 0 ? 1.0f : 0.0f; }
+
 template <class T>
 MF_DEVICE T from_float(float x);
 
@@ -75,6 +80,11 @@ __device__ __forceinline__ bfloat from_float<bfloat>(float x) {
   bfloat out;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
   return out;
+}
+
+template <>
+__device__ __forceinline__ mask from_float<mask>(float x) {
+  return mask{static_cast<unsigned char>(x != 0.0f)};
 }
 
 // Two elements in one word, `low` in the lower bits.
@@ -136,9 +146,21 @@ MF_DEVICE float sqrt(float x) {
 }
 
 MF_DEVICE float square(float x) { return x * x; }
-MF_DEVICE float max(float a, float b) { return ::fmaxf(a, b); }
-MF_DEVICE float min(float a, float b) { return ::fminf(a, b); }
-MF_DEVICE float relu(float x) { return ::fmaxf(x, 0.0f); }
+
+// NaN where one of both is, as PyTorch has it; ::fmaxf and ::fminf would give the other one.
+MF_DEVICE float max(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
+MF_DEVICE float min(float a, float b) {
+  float out;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
+MF_DEVICE float relu(float x) { return mf::max(x, 0.0f); }
 MF_DEVICE float sigmoid(float x) { return mf::div(1.0f, 1.0f + mf::exp(-x)); }
 MF_DEVICE float silu(float x) { return mf::div(x, 1.0f + mf::exp(-x)); }
 MF_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
@@ -149,6 +171,16 @@ MF_DEVICE float abs(float x) { return ::fabsf(x); }
 MF_DEVICE float reciprocal(float x) { return mf::div(1.0f, x); }
 MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
 MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
+MF_DEVICE float div_no_nan(float a, float b) { return b == 0.0f ? 0.0f : mf::div(a, b); }
+
+// Masks: 1 where a comparison holds, 0 elsewhere.
+MF_DEVICE float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
+MF_DEVICE float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
+MF_DEVICE float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
+MF_DEVICE float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
+MF_DEVICE float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
+MF_DEVICE float logical_not(float x) { return x == 0.0f ? 1.0f : 0.0f; }
+MF_DEVICE float select(float mask, float a, float b) { return mask != 0.0f ? a : b; }
 
 template <int N>
 MF_DEVICE void fill(float (&array)[N], float value) {
@@ -160,6 +192,10 @@ MF_DEVICE void fill(float (&array)[N], float value) {
 
 template <int Bytes>
 struct Vector;
+template <>
+struct Vector<2> {
+  typedef unsigned short type;
+};
 template <>
 struct Vector<4> {
   typedef unsigned type;
@@ -184,13 +220,15 @@ MF_DEVICE void load_vector(float* array, int at, const T* buffer, int index) {
   typedef typename Vector<N * static_cast<int>(sizeof(T))>::type V;
   union {
     V vector;
-    unsigned words[sizeof(V) / 4];
+    unsigned words[(sizeof(V) + 3) / 4];
   } data;
   data.vector = *reinterpret_cast<const V*>(buffer + index);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     if constexpr (sizeof(T) == 4) {
       array[at + i] = __uint_as_float(data.words[i]);
+    } else if constexpr (sizeof(T) == 1) {
+      array[at + i] = to_float(T{static_cast<unsigned char>(data.words[i / 4] >> 8 * (i % 4))});
     } else {
       array[at + i] = i % 2 == 0 ? low<T>(data.words[i / 2]) : high<T>(data.words[i / 2]);
     }
@@ -208,12 +246,18 @@ MF_DEVICE void store_vector(T* buffer, int index, const float (&values)[N]) {
   typedef typename Vector<N * static_cast<int>(sizeof(T))>::type V;
   union {
     V vector;
-    unsigned words[sizeof(V) / 4];
+    unsigned words[(sizeof(V) + 3) / 4];
   } data;
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(V) / 4); ++i) {
+  for (int i = 0; i < static_cast<int>((sizeof(V) + 3) / 4); ++i) {
     if constexpr (sizeof(T) == 4) {
       data.words[i] = __float_as_uint(values[i]);
+    } else if constexpr (sizeof(T) == 1) {
+      data.words[i] = 0;
+#pragma unroll
+      for (int k = 0; k < 4 && 4 * i + k < N; ++k) {
+        data.words[i] |= static_cast<unsigned>(from_float<T>(values[4 * i + k]).bits) << 8 * k;
+      }
     } else {
       data.words[i] = pack<T>(values[2 * i], values[2 * i + 1]);
     }
@@ -369,7 +413,7 @@ MF_DEVICE void shuffle_add(float* array, int at, int mask) {
 }
 
 MF_DEVICE void shuffle_max(float* array, int at, int mask) {
-  array[at] = ::fmaxf(array[at], __shfl_xor_sync(0xffffffffu, array[at], mask));
+  array[at] = mf::max(array[at], __shfl_xor_sync(0xffffffffu, array[at], mask));
 }
 
 // --- sm_90a ----------------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
         raise FormatError(f"expected at least {plan.loop.shared_lower_bound} shared bytes, got {plan.shared_bytes}")
     names = [buffer.name for buffer in plan.buffers]
     expect("distinct buffers", len(names), len(set(names)))
-    sizes = {"float16": 2, "bfloat16": 2, "float32": 4}
+    sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "bool": 1}
     end = max((b.offset + b.elements * sizes[b.dtype] for b in plan.buffers), default=0)
     expect("end of the last buffer", plan.shared_bytes, end)
 

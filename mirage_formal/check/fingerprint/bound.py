@@ -125,6 +125,7 @@ def check_bound(
     rounds: int,
     claim: tuple[float | None, str],
     loose: bool,
+    outside: Sequence[str] = (),
 ) -> None:
     """Compare a stated bound, and the stated reason where there is none, with the theorem's.
 
@@ -135,11 +136,12 @@ def check_bound(
         rounds: Independent draws.
         claim: log2 of the stated bound, or None, and the reason.
         loose: Only refuse a bound that is too good (for concatenations, which expressions do not count exactly).
+        outside: Why no bound applies, as far as expressions do not show it.
 
     Raises:
         FormatError: The claim is another one.
     """
-    faults: list[str] = []
+    faults = list(outside)
     a, b = _bounds(program, faults), _bounds(candidate, faults)
     log, reasons = (None, faults) if faults else _theorem(a, b, primes, rounds)
     if loose and (claim[0] is None or (log is not None and claim[0] >= log - 1e-6)):

@@ -5,7 +5,8 @@ all blocks of an axis share has extent 1; the for-loop is a loop, an accumulator
 and an input iterator or output saver says, for every element of a tile, which element of the device tensor it is.
 
 An element has a part in Z_p and one in Z_q. exp takes the part in Z_q to omega^x in Z_p and leaves none in Z_q, so a
-second exp on a path has no picture. Only the parts that an output's value in Z_p needs are computed.
+second exp on a path has no picture. Only the parts that an output's value in Z_p needs are computed. Elements of masks
+are 0 and 1 in both fields, and so is the answer of a comparison, which is a random bit of what the values in Z_p are.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from mirage_formal.check.inline import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
+from mirage_formal.graph.ops import COMPARISONS, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
 
 P, Q = 0, 1
@@ -106,6 +107,8 @@ def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = 
         if Q in wanted:
             raise FormatError("a second exponential on one path: the graph is not LAX")
         parts = {P, Q} if op.kind is OpKind.SILU else {Q}
+    if wanted and op.kind in COMPARISONS:
+        parts = {P}
     for operand in op.operands:
         tensors[operand] |= parts
 
@@ -157,15 +160,19 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
         return _exp(xs[0], point)
     if kind in (OpKind.SILU, OpKind.SOFTMAX):
         return _over_exp(kind, xs[0], point, lead + (attrs.dim or 0))
+    if kind in COMPARISONS:
+        return _compare(kind, attrs, [_known(value[P]) for value in xs], point)
     x = [_known(value[part]) for value in xs]
+    if kind in (OpKind.SELECT, OpKind.LOGICAL_NOT):
+        return _select(attrs, x, m)
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     match kind:
         case OpKind.ADD | OpKind.SUB:
             return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
         case OpKind.MUL | OpKind.SQUARE:
             return multiply(x[0], x[-1], m)
-        case OpKind.DIV:
-            return _divide(x[0], x[1], m)
+        case OpKind.DIV | OpKind.DIV_NO_NAN:
+            return (_divide if kind is OpKind.DIV else _divide_or_zero)(x[0], x[1], m)
         case _ if kind in OPAQUE:
             return _opaque(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
         case OpKind.SQRT | OpKind.ABS:
@@ -247,6 +254,44 @@ def _root(a: Residues, m: int) -> Residues:
     return root
 
 
+def _divide_or_zero(a: Residues, b: Residues, m: int) -> Residues:
+    """The quotient, and 0 where the divisor is 0."""
+    there = b != 0
+    return np.where(there, _divide(a, np.where(there, b, np.uint64(1)), m), np.uint64(0))
+
+
+def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
+    """The first value times the mask plus the second one, or a number, times its negation; or the negation alone."""
+    rest = subtract(np.ones(1, dtype=np.uint64), x[0], m)
+    if len(x) == 1:
+        return rest
+    first = multiply(x[0], x[1], m)
+    second = x[2] if attrs.value is None else _constant(attrs.value, m)
+    return add(first, multiply(rest, second, m), m)
+
+
+def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: Point) -> Residues:
+    """Random bits for differences in Z_p.
+
+    a = b is b = a and holds where both are equal; a < b does not hold there; a <= b is the negation of b < a.
+    """
+    a, b = x[0], x[1] if attrs.value is None else np.full(1, _constant(attrs.value, point.p), dtype=np.uint64)
+    if kind in (OpKind.GT, OpKind.LE):
+        a, b = b, a
+    one, key = np.uint64(1), key_of(kind)
+    there = subtract(a, b, point.p)
+    if kind is OpKind.EQ:
+        there = np.where(there > point.p // 2, np.uint64(point.p) - there, there)
+    bits = _random_word(there, *point.keys[key]) & one
+    holds = np.where(there == 0, np.uint64(key is OpKind.EQ), bits)
+    return one - holds if kind in (OpKind.LE, OpKind.GE) else holds
+
+
+def key_of(kind: OpKind) -> OpKind:
+    """The function whose key a random function uses: every inequality is a < b, turned around or negated."""
+    return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
+
+
 def _opaque(x: Sequence[Residues], first: int, second: int, m: int, *, zero: bool) -> Residues:
     """A random function of one value; of two, that of the sum of what it is of each, which is symmetric.
 
@@ -262,6 +307,10 @@ def _opaque(x: Sequence[Residues], first: int, second: int, m: int, *, zero: boo
 
 
 def _random_function(x: Residues, first: int, second: int, m: int) -> Residues:
+    return np.asarray(_random_word(x, first, second) % np.uint64(m))
+
+
+def _random_word(x: Residues, first: int, second: int) -> Residues:
     def mix(z: Residues) -> Residues:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -269,7 +318,7 @@ def _random_function(x: Residues, first: int, second: int, m: int) -> Residues:
 
     with np.errstate(over="ignore"):
         z = mix((x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
-        return np.asarray(mix(z ^ np.uint64(second)) % np.uint64(m))
+        return mix(z ^ np.uint64(second))
 
 
 def _fold(x: Residues, axis: int, kept: int, m: int) -> Residues:

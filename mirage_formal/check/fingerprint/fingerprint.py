@@ -39,6 +39,9 @@ MAX_LOOP: Final = 1 << 16
 MAX_BLOCKS: Final = 1 << 22
 _PARTS: Final = {"p": field.P, "q": field.Q}
 _PIECE: Final = 1 << 20
+#: Why no bound applies, beside what abstract expressions show.
+_MASKS: Final = "masks have two values: outside the theorem"
+_ZERO_QUOTIENT: Final = "a quotient that is 0 where its divisor is 0 is outside the theorem"
 
 
 def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
@@ -66,17 +69,28 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
         return
     for graph in (program, candidate):
         _bounded(graph)
+    _expect(
+        "inputs that are masks",
+        *([_is_mask(graph, i) for i in range(len(graph.inputs))] for graph in (program, candidate)),
+    )
     matter = [_operators(graph) for graph in (program, candidate)]
     widest = max((SPECS[op.kind].lax for ops in matter for op in ops), key=list(Lax).index, default=Lax.LINEAR)
     _expect("lax", widest.value, record.lax)
     claim = (record.bound_log2, record.bound_reason)
     loose = any(op.kind in (OpKind.CONCAT, OpKind.PAD) for ops in matter for op in ops)
-    check_bound(output_parts(program), output_parts(candidate), (record.p, record.q), record.rounds, claim, loose)
-    keyed: set[OpKind] = {op.kind for ops in matter for op in ops if op.kind in OPAQUE}
+    outside = [_ZERO_QUOTIENT for ops in matter for op in ops if op.kind is OpKind.DIV_NO_NAN]
+    outside += [_MASKS for index, _ in _reads(program) | _reads(candidate) if _is_mask(program, index)]
+    primes = (record.p, record.q)
+    check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, claim, loose, outside)
+    keyed: set[OpKind] = {field.key_of(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)
     if record.verdict == "unknown":
         _check_no_point(program, candidate, record, keyed)
+
+
+def _is_mask(graph: KernelGraph, index: int) -> bool:
+    return not graph.inputs[index].tensor.dtype.floating
 
 
 def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
@@ -233,12 +247,14 @@ class _Inputs:
 
     def __init__(self, program: KernelGraph, record: FingerprintRecord, draw: Draw) -> None:
         self.shapes = [given.tensor.shape for given in program.inputs]
+        self.masks = {index for index in range(len(program.inputs)) if _is_mask(program, index)}
         self.record = record
         self.draw = draw
         self.attempt = 0
         self.known: dict[tuple[int, int], Residues] = {}
 
     def __call__(self, index: int, part: int) -> Residues:
+        part = field.P if index in self.masks else part  # the same numbers in both fields
         if (index, part) not in self.known:
             value = self._drawn(index, part, 0)
             for entry in self.draw.redraws:
@@ -256,7 +272,7 @@ class _Inputs:
 
     def _drawn(self, index: int, part: int, attempt: int) -> Residues:
         source = _stream(self.record.seed, self.draw.round, f"input/{index}/{'pq'[part]}/{attempt}")
-        m = np.uint64(self.record.q if part else self.record.p)
+        m = np.uint64(2 if index in self.masks else self.record.q if part else self.record.p)
         return np.asarray(source.random_raw(prod(self.shapes[index])) % m).reshape(self.shapes[index])
 
 
@@ -336,7 +352,11 @@ def _program_outputs(
 def _reads(graph: KernelGraph) -> set[tuple[int, int]]:
     """Input parts on which an output depends."""
     kernel, _ = field.needs(graph)
-    return {(index, part) for index in range(len(graph.inputs)) for part in kernel[index]}
+    return {
+        (index, field.P if _is_mask(graph, index) else part)
+        for index in range(len(graph.inputs))
+        for part in kernel[index]
+    }
 
 
 def _check_redraws(

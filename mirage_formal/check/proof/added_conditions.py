@@ -220,6 +220,8 @@ class _Naming:
                 return (kind, *(self.polynomial(poly, scope) for poly in polys))
             case "fn":
                 return (kind, payload[0], self.polynomial(payload[1], scope))
+            case "keep":
+                return (kind, *(self.polynomial(poly, scope) for poly in payload))
             case "exp" | "pow":
                 return (kind, self.polynomial(payload, scope))
         return (kind, payload)

@@ -131,19 +131,33 @@ class Elaboration(Pieces):
                 return [self.binary(op.kind.value, x, xs[1])]
             case OpKind.EXP | OpKind.SQRT | OpKind.SQUARE | OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
                 return [self.unary(op.kind.value, x)]
-            case OpKind.ERF | OpKind.LOG:
+            case OpKind.ERF | OpKind.LOG | OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
                 return [self.unary(op.kind.value, x)]
             case OpKind.RECIPROCAL:
-                return [self.binary("div", self._one(x), x)]
+                return [self.binary("div", self._number(x, 1), x)]
             case OpKind.TANH:
                 # 1 - 2 / (1 + exp(2 x)), whose divisor is above 0: no condition
                 below = self.constant("offset", self.unary("exp", self.constant("scale", x, Fraction(2))), Fraction(1))
-                inverse = super().binary("div", self._one(x), below)
+                inverse = super().binary("div", self._number(x, 1), below)
                 return [self.constant("offset", self.constant("scale", inverse, Fraction(-2)), Fraction(1))]
             case OpKind.ABS:
                 return [super().unary("sqrt", self.unary("square", x))]  # a square is not negative: no condition
             case OpKind.MAXIMUM:
                 return [self.binary("max", x, xs[1])]
+            case OpKind.DIV_NO_NAN:
+                return [self.binary("div_no_nan", x, xs[1])]  # 0 where the divisor is: no condition
+            case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
+                y = xs[1] if attrs.value is None else self._number(x, attrs.value)
+                turned = {OpKind.GT: "lt", OpKind.GE: "le"}.get(op.kind)
+                return [self.binary(op.kind.value, x, y) if turned is None else self.binary(turned, y, x)]
+            case OpKind.SELECT:
+                first = self.binary("select", x, xs[1])
+                if attrs.value == 0:
+                    return [first]
+                y = xs[2] if attrs.value is None else self._number(x, attrs.value)
+                return [self.binary("add", first, self.binary("select", self._not(x), y))]
+            case OpKind.LOGICAL_NOT:
+                return [self._not(x)]
             case OpKind.MINIMUM:
                 a, b = (self.constant("scale", value, Fraction(-1)) for value in xs)
                 return [self.constant("scale", self.binary("max", a, b), Fraction(-1))]
@@ -211,8 +225,11 @@ class Elaboration(Pieces):
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
 
-    def _one(self, x: Value) -> Value:
-        return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(1))
+    def _number(self, x: Value, q: Fraction | int) -> Value:
+        return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(q))
+
+    def _not(self, mask: Value) -> Value:
+        return self.constant("offset", self.constant("scale", mask, Fraction(-1)), Fraction(1))
 
     def _mean(self, x: Value, axis: int) -> Value:
         return self.constant("scale", self.sum(x, axis), Fraction(1, x.shape[axis]))
@@ -267,7 +284,7 @@ class Elaboration(Pieces):
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """add, sub, mul, div, max; a division needs a condition."""
+        """An operator of two tensors; a division needs a condition."""
         if kind == "div":
             self.needs.append((f"{self._where}: divisor nonzero", True, tuple(b.pieces())))
         return super().binary(kind, a, b)

@@ -155,12 +155,12 @@ def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, 
     Sound: the equation is compared after multiplication with mono's divisors, which are divisors of poly and so not 0.
     The inverse of a product is the product of inverses, and sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. Where rest is
     negative, mono is 0, and so is the monomial that holds both roots. No divisor and no root is new, so that exp in
-    mono is the exp of a real number.
+    mono is the exp of a real number. Out of what may be 0, for the power 0, come exponentials only, which never are.
     """
     ring, whole, power = reader.ring, reader.polynomial(poly), integer(e2, -MAX_EXPONENT, 1)
     outside, factor, inner = reader.monomial(mono), rational(q), reader.polynomial(rest)
-    good = power and len(whole) > 1 and factor and inner
-    need(good, "expected a negative power or a root of several monomials, and no factor 0")
+    good = len(whole) > 1 and factor and inner and (power or all(ring.kinds[f] == "exp" for f, _ in outside))
+    need(good, "expected a power of several monomials, no factor 0, and only exponentials out of what may be 0")
     need(ring.partial([outside, *inner]) <= ring.partial(whole), "expected no new divisor or root")
     below, above = [(f, -e) for f, e in outside if e < 0], [(f, e) for f, e in outside if e > 0]
     left = ring.combined((ring.prod((*m, *below)), c) for m, c in whole.items())

@@ -87,6 +87,8 @@ class Move:
                 return self.polynomial(dict(payload))
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in payload)
+            case "keep":
+                return ring.keep(*(self.polynomial(dict(key)) for key in payload))
             case _:
                 return ring.function(payload[0], self.polynomial(dict(payload[1])))
 

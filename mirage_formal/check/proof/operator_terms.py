@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.graph.types import Shape, broadcast
 
 #: Position of the loop axis of a block tensor, behind grid x, y, z.
 LOOP = 3
+#: What is known of signs: nothing, that no element is negative, that all are above 0; greater numbers say more.
+ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
 
 
 class Terms:
@@ -21,25 +24,76 @@ class Terms:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[object, ...], int] = {}
+        self._ids: dict[tuple[Any, ...], int] = {}
         self.shapes: list[Shape] = []
+        #: Of each tensor, whether its elements have values for all inputs, and their signs.
+        self.known: list[tuple[bool, int]] = []
 
-    def _make(self, shape: Sequence[int], *key: object) -> int:
+    def _make(self, shape: Sequence[int], *key: Any) -> int:
         number = self._ids.setdefault(key, len(self.shapes))
         if number == len(self.shapes):
             self.shapes.append(tuple(shape))
+            self.known.append(self._known(*key))
         return number
+
+    def _known(self, kind: str, *rest: Any) -> tuple[bool, int]:  # noqa: C901 (one row per term)
+        """What follows from the operator and what is known of its operands.
+
+        Sound: a quotient has a value where its divisor is above 0, a root where its radicand is not negative, a
+        logarithm where its argument is above 0, all others where their operands have; a product with 0 is 0. Signs are
+        those of sums, products and largest values of reals, of roots, squares and exponentials. A mask is 0 or 1.
+        """
+        if kind == "input":
+            return True, ANY
+        name = rest[0] if kind in ("unary", "binary") else kind
+        places = {"unary": rest[1:], "binary": rest[1:], "matmul": rest, "rescaled": rest, "concat": rest[0]}
+        facts = [self.known[a] for a in places.get(kind, rest[:1])]
+        total, signs = all(fact for fact, _ in facts), [sign for _, sign in facts]
+        first, last, least, most = signs[0], signs[-1], min(signs), max(signs)
+        match name:
+            case "exp" | "sigmoid":
+                return total, ABOVE_ZERO
+            case "square" | "relu":
+                return total, max(first, NOT_NEGATIVE)
+            case "sqrt":
+                return total and first != ANY, max(first, NOT_NEGATIVE)
+            case "log":
+                return total and first == ABOVE_ZERO, ANY
+            case "gelu" | "erf" | "round_float16" | "round_bfloat16" | "sub":
+                return total, ANY
+            case "add":
+                return total, most if least != ANY else ANY
+            case "div":
+                return total and last == ABOVE_ZERO, least
+            case "select":
+                return total, min(last, NOT_NEGATIVE)
+            case "eq" | "lt" | "le" | "carry":
+                return total, NOT_NEGATIVE
+            case "scale":
+                return (total, first if rest[1] > 0 else ANY) if rest[1] else (True, NOT_NEGATIVE)
+            case "offset":
+                above = ABOVE_ZERO if rest[1] > 0 and first != ANY else first
+                return total, above if rest[1] >= 0 else ANY
+            case "rescaled":
+                return total, first if last != ANY else ANY
+            case "max":
+                return total, most
+            case "mul" | "div_no_nan" | "matmul" | "concat" | "sum" | "running_max" | "reshape" | "transpose":
+                return total, least
+            case "repeat" | "slice":
+                return total, least
+        raise AssertionError(name)
 
     def input(self, number: int, shape: Shape) -> int:
         """Input ``number``."""
         return self._make(shape, "input", number)
 
     def unary(self, kind: str, a: int) -> int:
-        """exp, sqrt, square, sigmoid, gelu, relu, erf, log."""
+        """exp, sqrt, square, sigmoid, gelu, relu, erf, log, round_float16, round_bfloat16."""
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:
-        """add, sub, mul, div, max; axes of extent 1 broadcast."""
+        """add, sub, mul, div, max, select, eq, lt, le, div_no_nan; axes of extent 1 broadcast."""
         return self._make(self._joined(self.shapes[a], self.shapes[b]), "binary", kind, a, b)
 
     def matmul(self, a: int, b: int) -> int:

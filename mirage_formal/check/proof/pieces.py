@@ -129,7 +129,7 @@ class Pieces:
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.constant(kind, term, q))
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """add, sub, mul, div, max."""
+        """An operator of two tensors."""
         return self.paired(a, b, lambda x, y: self.terms.binary(kind, x, y))
 
     def matmul(self, a: Value, b: Value) -> Value:

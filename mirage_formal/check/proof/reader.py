@@ -167,7 +167,8 @@ class Reader:
     def entry(self, raw: object, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Reads an entry of the factor table, which may name earlier factors only.
 
-        Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing.
+        Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing; and ``zero``
+        of a polynomial is that of its negative.
         """
         first, *body = entries(raw, low=2)
         kind = word(first, _LENGTHS)
@@ -195,8 +196,11 @@ class Reader:
             case "surd":
                 payload = integer(body[0], 2, MAX_NUMBER)
                 need(self.ring.squares(payload)[0] == 1, f"expected a number without squares, got {str(payload)[:60]}")
+            case "keep":
+                payload = tuple(frozenset(self.polynomial(part).items()) for part in body)
             case _:
-                payload = (word(body[0], ("erf", "relu", "log")), frozenset(self.polynomial(body[1]).items()))
+                name = word(body[0], _FUNCTIONS)
+                payload = (name, frozenset(self.ring.even(name, self.polynomial(body[1])).items()))
         need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
         if kind in ("sum", "max", "pmax"):
             self.listed[self._size] = self.digits([body[1], *entries(body[2])] if kind == "pmax" else body[0])
@@ -224,7 +228,9 @@ class Reader:
 
 _LENGTHS: Final = {
     "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "top": 2, "surd": 2, "fn": 3,
+    "keep": 3,
 }  # fmt: skip
+_FUNCTIONS: Final = ("erf", "relu", "log", "zero", "negative", "inv0", "round_float16", "round_bfloat16")
 
 
 def _all_used(bound: frozenset[int], free: frozenset[int], empty: bool = False) -> None:

@@ -64,7 +64,7 @@ class Ring:
         kinds: Kind of every factor.
         payloads: What it is made of: in (input or atom, indices); sum (digits, monomial); max (digits, polynomial);
             pmax and carry (index, u, digits, polynomial); exp and pow polynomial; top polynomials; surd n; fn (name,
-            polynomial).
+            polynomial); keep (polynomial of a mask, polynomial).
         free: Its free digits.
         lemmas: Lemmas by law and key, as (lemma number, result).
         used: Numbers of the lemmas that were used.
@@ -118,7 +118,7 @@ class Ring:
             return (), payload[0], [payload[1]]
         if kind in ("pmax", "carry"):
             return (payload[0],), payload[2] | {payload[1]}, [m for m, _ in payload[3]]
-        if kind == "top":
+        if kind in ("top", "keep"):
             return (), NONE, [m for key in payload for m, _ in key]
         body = payload if kind in ("exp", "pow") else payload[1]
         return (), (payload[0] if kind == "max" else NONE), [m for m, _ in body]
@@ -279,12 +279,44 @@ class Ring:
         Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r) where it is defined, for then r is above 0 because exp is; and
         log(1) = 0. That the argument of a logarithm is above 0 is a side condition.
         """
+        if name == "inv0":
+            return self._inverse(poly)
+        poly = self.even(name, poly)
         single = name == "log" and len(poly) == 1
         exps = [(f, e) for mono in poly for f, e in mono if single and self.kinds[f] == "exp"]
         rest = self.mul(poly, self.prod((f, -e) for f, e in exps)) if exps else poly
         out = self.combined((dict(self.payloads[f]), Fraction(e, 2)) for f, e in exps)
         found: Poly = {((self.intern("fn", (name, frozenset(rest.items()))), 2),): 1}
         return out if single and rest == {(): 1} else self.add(out, found)
+
+    def even(self, name: str, poly: Poly) -> Poly:
+        """The argument of a function with the sign that it has in its one form.
+
+        Sound: whether p is 0 is the same of -p; of other functions the argument stays.
+        """
+        return self.add({}, poly, -1) if name == "zero" and poly and poly[min(poly)] < 0 else poly
+
+    def keep(self, mask: Poly, poly: Poly) -> Poly:
+        """A value where a mask is 1, and 0 elsewhere: equal ones of equal masks and values, and nothing else."""
+        return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
+
+    def _inverse(self, poly: Poly) -> Poly:
+        """1 / poly, and 0 where poly is 0.
+
+        Sound: of c exp(a) r, with a number c that is not 0, it is exp(-a) / c times that of r, for both are 0 where r
+        is; and that of 1 is 1. A content lemma for the power 0 takes nothing else out of several monomials.
+        """
+        outside, q, rest = (), 1, poly
+        found = self.lemmas["content"].get((frozenset(poly.items()), 0))
+        if found is not None:
+            self.used.add(found[0])
+            outside, q, rest = found[1]
+        elif len(poly) == 1:
+            ((mono, q),) = poly.items()
+            outside = tuple((f, e) for f, e in mono if self.kinds[f] == "exp")
+            rest = {tuple(item for item in mono if item not in outside): 1}
+        inverse: Poly = {((self.intern("fn", ("inv0", frozenset(rest.items()))), 2),): 1}
+        return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, {(): 1}) else inverse)
 
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """(coef * mono)^(e / 2) for odd e.

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.check.proof.moves import Move, folding, noted, value
-from mirage_formal.check.proof.operator_terms import LOOP, Terms
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
 from mirage_formal.check.proof.ring import Poly, ProofError, need
 from mirage_formal.graph.types import MAX_RANK
@@ -16,8 +16,8 @@ from mirage_formal.graph.types import MAX_RANK
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
-UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log")
-BINARY = ("add", "sub", "mul", "div", "max")
+UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log", "round_float16", "round_bfloat16")
+BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: The steps, with the least and the greatest length of their entries.
 LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
@@ -182,7 +182,7 @@ class Steps:
             case "sigmoid":
                 below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
                 p = ring.power(ring.add(ONE, below), -2)
-            case "relu" | "erf" | "log":
+            case "relu" | "erf" | "log" | "round_float16" | "round_bfloat16":
                 p = ring.function(name, p)
             case _:
                 half = ring.mul({(): Fraction(1, 2)}, p)
@@ -191,17 +191,29 @@ class Steps:
         return Tensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> Tensor:
-        a, b, name = self.tensor(left), self.tensor(right), word(kind, BINARY)
-        term = self.terms.binary(name, a.term, b.term)
+        """An operator of two tensors.
+
+        Sound: a mask is 0 or 1, so where a value always exists, it times the mask is it where the mask is 1, and else 0.
+        What is above 0 has an inverse. a < b if a - b is negative, a <= b unless b - a is, a = b if a - b is zero.
+        """
+        a, b, name, ring = self.tensor(left), self.tensor(right), word(kind, BINARY), self.ring
+        term, (total, sign) = self.terms.binary(name, a.term, b.term), self.terms.known[b.term]
         match name:
             case "mul":
-                p = self.ring.mul(a.poly, b.poly)
-            case "div":
-                p = self.ring.mul(a.poly, self.ring.power(b.poly, -2))
+                p = ring.mul(a.poly, b.poly)
+            case "select":
+                p = ring.mul(a.poly, b.poly) if total else ring.keep(a.poly, b.poly)
+            case "div" | "div_no_nan":
+                exact = name == "div" or sign == ABOVE_ZERO
+                p = ring.mul(a.poly, ring.power(b.poly, -2) if exact else ring.function("inv0", b.poly))
             case "max":
-                p = self.ring.top((a.poly, b.poly))
+                p = ring.top((a.poly, b.poly))
+            case "eq" | "lt":
+                p = ring.function("zero" if name == "eq" else "negative", ring.add(a.poly, b.poly, -1))
+            case "le":
+                p = ring.add(ONE, ring.function("negative", ring.add(b.poly, a.poly, -1)), -1)
             case _:
-                p = self.ring.add(a.poly, b.poly, 1 if name == "add" else -1)
+                p = ring.add(a.poly, b.poly, 1 if name == "add" else -1)
         return Tensor(term, self._aligned(a.strings, b.strings), p)
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:

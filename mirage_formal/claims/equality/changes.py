@@ -18,8 +18,10 @@ from mirage_formal.claims.equality.polynomials import (
     Terms,
     add,
     constant,
+    content,
     freeze,
     make_index,
+    scaled,
     single,
 )
 from mirage_formal.claims.equality.radicals import Radicals
@@ -77,7 +79,15 @@ class Changes(Terms, ABC):
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
-        """An opaque function of p; out of the logarithm of one product exp is taken: log(exp(q) r) = q + log(r)."""
+        """An opaque function of p; out of the logarithm of one product exp is taken: log(exp(q) r) = q + log(r).
+
+        Sound: that holds where the logarithm has a value; and p is 0 where -p is, so ``zero`` has the sign that comes
+        first.
+        """
+        if name == "inv0":
+            return self._inverse(p)
+        if name == "zero" and p and p[0][1] < 0:
+            p = scaled(p, -1)
         out: Polynomial = ()
         if name == "log" and len(p) == 1:
             ((m, c),) = p
@@ -88,6 +98,31 @@ class Changes(Terms, ABC):
             if p == constant(1):
                 return out
         return add(out, single(self.factor(Kind.FN, (name, p))))
+
+    def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
+        """The value where the mask is 1, and 0 elsewhere; of it nothing else is known."""
+        return single(self.factor(Kind.KEEP, (mask, p)))
+
+    def _inverse(self, p: Polynomial) -> Polynomial:
+        """1 / p, and 0 where p is 0.
+
+        Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
+        sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what is
+        left is the same whatever exponential p is multiplied with.
+        """
+        if not p:
+            return p
+        exponents = [dict(t for f, _ in m if self.kind[f] == Kind.EXP for t in self.payload[f]) for m, _ in p]
+        terms = {t for mine in exponents for t in mine}
+        argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
+        common: Monomial = ((self.factor(Kind.EXP, argument), 2),) if argument else ()
+        rest = self.times(p, tuple((f, -e) for f, e in common))
+        q = content(rest)
+        rest = scaled(rest, 1 / q)
+        if len(p) > 1 and (common or q != 1):
+            self.note_content(p, 0, (common, q, rest))
+        out = scaled(self.exp(scaled(argument, -1)), 1 / q)
+        return out if rest == constant(1) else self.mul(out, single(self.factor(Kind.FN, ("inv0", rest))))
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 
@@ -180,6 +215,8 @@ class Changes(Terms, ABC):
                 return self.change(payload, change)
             case Kind.TOP:
                 return self.largest_of([self.change(p, change) for p in payload])
+            case Kind.KEEP:
+                return self.keep(*(self.change(p, change) for p in payload))
             case Kind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
             case Kind.SURD:
@@ -243,7 +280,7 @@ class Changes(Terms, ABC):
                     pairs |= self.adjacent_in(payload[1])
                 case Kind.EXP | Kind.POW:
                     pairs |= self.adjacent_in(payload)
-                case Kind.TOP:
+                case Kind.TOP | Kind.KEEP:
                     pairs.update(pair for p in payload for pair in self.adjacent_in(p))
                 case Kind.SURD:
                     pass

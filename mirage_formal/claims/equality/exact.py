@@ -4,7 +4,7 @@ A value is a grid of pieces: per axis the lengths of its segments, and a tensor 
 concatenation there is one piece. Pieces are combined segment by segment after cutting both operands to common segments.
 
 A piece that has no exact terms, because its indices do not nest or because it would be too large, is an atom: a tensor
-of which no more is said than which operator on which tensors computes it. Equal operators on equal tensors are computed
+of which no more is said than which operator on which tensors computes it, and what is known of its values (facts). Equal operators on equal tensors are computed
 once, so that equal parts of two programs are equal, whatever they are.
 """
 
@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Final
 
+from mirage_formal.claims.equality.facts import Fact, fact, together
 from mirage_formal.claims.equality.polynomials import Kind, Stuck
 from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
@@ -27,6 +28,8 @@ from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
 from mirage_formal.meaning.walk import evaluate
 
+#: The name of a step and its attributes.
+Body = tuple[object, ...]
 #: Lengths of the segments of one axis.
 Lengths = tuple[int, ...]
 #: As many pieces as the checker's kernel has at most before it joins them.
@@ -34,11 +37,18 @@ MAX_PIECES: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """A piece without exact terms."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
 class Pieces:
-    """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order, None for one without exact terms."""
+    """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order."""
 
     lengths: tuple[Lengths, ...]
-    parts: tuple[Tensor | None, ...]
+    parts: tuple[Tensor | Missing, ...]
 
     @property
     def shape(self) -> Shape:
@@ -104,7 +114,7 @@ class Exact(Untiled[Pieces]):
         return tuple(values[i] for i in graph.outputs)
 
     def _named(self, value: Pieces) -> int:
-        steps = tuple(None if part is None else part.step for part in value.parts)
+        steps = tuple(None if isinstance(part, Missing) else part.step for part in value.parts)
         return self._names.setdefault((value.lengths, steps), len(self._names))
 
     def _results_of(
@@ -128,24 +138,23 @@ class Exact(Untiled[Pieces]):
         parts: list[Tensor] = []
         for place, where in enumerate(self._places(value.lengths)):
             part = value.parts[place]
-            if part is None:
+            if isinstance(part, Missing):
                 self.atoms.append((number, at, place))
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
-                part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape)
+                part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape, part.fact)
             parts.append(part)
         return Pieces(value.lengths, tuple(parts))
 
-    def _made(self, make: Callable[..., Tensor], *operands: Tensor | None) -> Tensor | None:
-        """A tensor, or None where it has no exact terms or an operand has none."""
-        if None in operands:
-            return None
-        try:
-            return make(*operands)
-        except Stuck as reason:
-            self.reasons.append(str(reason))
-        except RecursionError:
-            self.reasons.append("the terms are nested too deeply")
-        return None
+    def _made(self, body: Body, make: Callable[..., Tensor], *operands: Tensor | Missing) -> Tensor | Missing:
+        """What a step gives, by its name and attributes, which is missing where an operand is or terms fail."""
+        if not any(isinstance(x, Missing) for x in operands):
+            try:
+                return make(*operands)
+            except Stuck as reason:
+                self.reasons.append(str(reason))
+            except RecursionError:
+                self.reasons.append("the terms are nested too deeply")
+        return Missing(fact(body, tuple(x.fact for x in operands)))
 
     # --- the domain --------------------------------------------------------------------------------------------
 
@@ -157,7 +166,7 @@ class Exact(Untiled[Pieces]):
             below = self.offset(self.unary(OpKind.EXP, self.scale(a, Fraction(2))), Fraction(1))
             one = self.offset(self.scale(a, Fraction(0)), Fraction(1))
             return self.offset(self.scale(self.binary(OpKind.DIV, one, below), Fraction(-2)), Fraction(1))
-        return self._each(a, lambda x: self.tensors.unary(kind, x))
+        return self._each(("unary", kind.value), a, lambda x: self.tensors.unary(kind, x))
 
     def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:
         """See ``Domain.binary``; the smaller of two values is minus the larger of their negatives."""
@@ -183,7 +192,7 @@ class Exact(Untiled[Pieces]):
         parts = []
         for *before, i, j in self._places(lengths):
             terms = (
-                self._made(self.tensors.matmul, self._at(a, (*before, i, k)), self._at(b, (*before, k, j)))
+                self._made(("matmul",), self.tensors.matmul, self._at(a, (*before, i, k)), self._at(b, (*before, k, j)))
                 for k in range(len(shared))
             )
             parts.append(reduce(partial(self._both, OpKind.ADD), terms))
@@ -191,11 +200,11 @@ class Exact(Untiled[Pieces]):
 
     def scale(self, a: Pieces, factor: Fraction) -> Pieces:
         """See ``Domain.scale``."""
-        return self._each(a, lambda x: self.tensors.scale(x, factor))
+        return self._each(("scale", factor), a, lambda x: self.tensors.scale(x, factor))
 
     def offset(self, a: Pieces, constant: Fraction) -> Pieces:
         """See ``Domain.offset``."""
-        return self._each(a, lambda x: self.tensors.offset(x, constant))
+        return self._each(("offset", constant), a, lambda x: self.tensors.offset(x, constant))
 
     def sum(self, a: Pieces, axis: int, extent: int, kept: int) -> Pieces:
         """See ``Domain.sum``."""
@@ -208,7 +217,7 @@ class Exact(Untiled[Pieces]):
         parts = []
         for where in self._places(lengths):
             places = ((*where[:axis], k, *where[axis + 1 :]) for k in range(len(a.lengths[axis])))
-            terms = (self._made(make, self._at(a, place)) for place in places)
+            terms = (self._made(("sum",), make, self._at(a, place)) for place in places)
             parts.append(reduce(partial(self._both, join), terms))
         return Pieces(lengths, tuple(parts))
 
@@ -223,8 +232,8 @@ class Exact(Untiled[Pieces]):
                     a = self.ordered(OpKind.MAX, (a,), axis, extent)[0]
                 a = self._joined(a, LOOP_AXIS)
                 lengths = (*a.lengths[:axis], (1,), *a.lengths[axis + 1 :])
-                kinds = (Kind.PMAX, Kind.CARRY)
-                made = [self._each(a, partial(self.tensors.running, axis=axis, kind=kind)) for kind in kinds]
+                kinds = ((Kind.PMAX, "running_max"), (Kind.CARRY, "carry"))
+                made = [self._each((name,), a, partial(self.tensors.running, axis=axis, kind=kind)) for kind, name in kinds]
                 return tuple(replace(value, lengths=lengths) for value in made)
             case OpKind.ACCUM_RESCALED_SUM:
                 return (self._rescaled(a, operands[1]),)
@@ -237,7 +246,7 @@ class Exact(Untiled[Pieces]):
         lengths = [a if sum(a) > 1 else b for a, b in zip(x.lengths, carry.lengths, strict=True)]
         lengths[LOOP_AXIS] = (1,)
         parts = tuple(
-            self._made(self.tensors.rescaled, self._at(x, where), self._at(carry, where))
+            self._made(("rescaled",), self.tensors.rescaled, self._at(x, where), self._at(carry, where))
             for where in self._places(lengths)
         )
         return Pieces(tuple(lengths), parts)
@@ -254,7 +263,7 @@ class Exact(Untiled[Pieces]):
         parts = []
         for part, where in zip(a.parts, self._places(lengths), strict=True):
             size = tuple(lengths[axis][k] for axis, k in enumerate(where))
-            parts.append(self._made(lambda x, size=size: self.tensors.reshape(x, size), part))
+            parts.append(self._made(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
         return Pieces(lengths, tuple(parts))
 
     def transpose(self, a: Pieces, perm: tuple[int, ...]) -> Pieces:
@@ -262,7 +271,8 @@ class Exact(Untiled[Pieces]):
         lengths = tuple(a.lengths[i] for i in perm)
         back = [perm.index(i) for i in range(len(perm))]
         sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
-        return Pieces(lengths, tuple(self._made(lambda x: self.tensors.transpose(x, perm), part) for part in sources))
+        turned = (self._made(("transpose",), lambda x: self.tensors.transpose(x, perm), part) for part in sources)
+        return Pieces(lengths, tuple(turned))
 
     def concat(self, a: Pieces, b: Pieces, axis: int) -> Pieces:
         """See ``Domain.concat``."""
@@ -290,20 +300,26 @@ class Exact(Untiled[Pieces]):
     def repeat(self, a: Pieces, axis: int, times: int) -> Pieces:
         """See ``Domain.repeat``."""
         lengths = (*a.lengths[:axis], (times,), *a.lengths[axis + 1 :])
-        return replace(self._each(a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
+        return replace(self._each(("repeat",), a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
 
     # --- pieces ------------------------------------------------------------------------------------------------
 
-    def _each(self, a: Pieces, make: Callable[[Tensor], Tensor]) -> Pieces:
-        return Pieces(a.lengths, tuple(self._made(make, part) for part in a.parts))
+    def _each(self, body: Body, a: Pieces, make: Callable[[Tensor], Tensor]) -> Pieces:
+        return Pieces(a.lengths, tuple(self._made(body, make, part) for part in a.parts))
 
-    def _both(self, kind: OpKind, a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        return self._made(partial(self.tensors.binary, kind), a, b)
+    def _both(self, kind: OpKind, a: Tensor | Missing, b: Tensor | Missing) -> Tensor | Missing:
+        return self._made(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
 
     def _joined(self, a: Pieces, *axes: int) -> Pieces:
         """The value with one segment along these axes; what was joined has no exact terms."""
         lengths = tuple((sum(x),) if axis in axes else x for axis, x in enumerate(a.lengths))
-        return a if lengths == a.lengths else Pieces(lengths, (None,) * prod(map(len, lengths)))
+        if lengths == a.lengths:
+            return a
+        groups: dict[tuple[int, ...], list[Fact]] = {}
+        for where, part in zip(self._places(a.lengths), a.parts, strict=True):
+            place = tuple(0 if axis in axes else k for axis, k in enumerate(where))
+            groups.setdefault(place, []).append(part.fact)
+        return Pieces(lengths, tuple(Missing(together(groups[place])) for place in self._places(lengths)))
 
     def _fewer(self, a: Pieces, b: Pieces) -> tuple[Pieces, Pieces]:
         """Two operands, joined where their common cut could have too many pieces, as the checker's kernel has it."""
@@ -316,7 +332,7 @@ class Exact(Untiled[Pieces]):
         return product(*(range(len(segments)) for segments in lengths))
 
     @staticmethod
-    def _at(a: Pieces, where: Sequence[int]) -> Tensor | None:
+    def _at(a: Pieces, where: Sequence[int]) -> Tensor | Missing:
         """The piece at a place; an axis of one segment broadcasts."""
         number = 0
         for k, segments in zip(where, a.lengths, strict=True):
@@ -345,17 +361,18 @@ class Exact(Untiled[Pieces]):
             source = next(i for i, end in enumerate(ends) if start < end)
             piece = self._at(a, (*where[:axis], source, *where[axis + 1 :]))
             offset = start - (ends[source - 1] if source else 0)
-            parts.append(self._made(lambda x, o=offset, n=length: self.tensors.slice(x, axis, o, n), piece))
+            cut = partial(self.tensors.slice, axis=axis, start=offset, length=length)
+            parts.append(self._made(("slice",), cut, piece))
         return Pieces(lengths, tuple(parts))
 
-    def compared(self, a: Pieces, b: Pieces) -> list[tuple[Tensor | None, Tensor | None]]:
+    def compared(self, a: Pieces, b: Pieces) -> list[tuple[Tensor | Missing, Tensor | Missing]]:
         """Pairs of pieces of two values of one shape, with the digits of outputs where they are not the same."""
         for axis in range(len(a.lengths)):
             segments = common(a.lengths[axis], b.lengths[axis])
             a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
-        final = self.tensors.final
+        final = partial(self._made, ("rename",), self.tensors.final)
         pairs = zip(a.parts, b.parts, strict=True)
-        return [(x, y) if x == y else (self._made(final, x), self._made(final, y)) for x, y in pairs]
+        return [(x, y) if x == y else (final(x), final(y)) for x, y in pairs]
 
     def _regrouped(self, a: Pieces, shape: Shape) -> tuple[Pieces, tuple[Lengths, ...]]:
         """A value and the segments that it has after a reshape: an axis must stay the outermost one of its group.

@@ -9,7 +9,16 @@ from typing import Final
 
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Terms
 
-_FUNCTIONS: Final = {"erf": r"\operatorname{erf}", "relu": r"\operatorname{relu}", "log": r"\log"}
+_FUNCTIONS: Final = {
+    "erf": r"\operatorname{erf}",
+    "relu": r"\operatorname{relu}",
+    "log": r"\log",
+    "negative": r"\operatorname{negative}",
+    "zero": r"\operatorname{zero}",
+    "inv0": r"\operatorname{inv}_0",
+    "round_float16": r"\operatorname{round}_{16}",
+    "round_bfloat16": r"\operatorname{round}_{b16}",
+}
 #: Longest formula that is written out.
 _LIMIT: Final = 4000
 
@@ -126,6 +135,9 @@ class Writer:
             case Kind.TOP:
                 inside = ", ".join(self.polynomial(p) for p in payload)
                 return rf"\max\left({inside}\right)" if latex else f"max({inside})"
+            case Kind.KEEP:
+                inside = ", ".join(self.polynomial(p) for p in payload)
+                return rf"\operatorname{{keep}}\left({inside}\right)" if latex else f"keep({inside})"
             case Kind.SURD:
                 return f"({payload})"
             case Kind.FN:

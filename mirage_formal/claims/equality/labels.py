@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mirage_formal.claims.equality.polynomials import Kind, Polynomial
+from mirage_formal.claims.equality.polynomials import Kind, Polynomial, scaled
 
 if TYPE_CHECKING:
     from mirage_formal.claims.equality.polynomials import Terms
@@ -46,7 +46,11 @@ class _Colours:
             case Kind.TOP:
                 shape = tuple(sorted(self.number(self.polynomial(p, colour)) for p in payload))
             case Kind.FN:
-                shape = (payload[0], self.polynomial(payload[1], colour))
+                # The sign of an argument may depend on names of digits.
+                even = (payload[1], scaled(payload[1], -1)) if payload[0] in ("zero", "inv0") else payload[1:]
+                shape = (payload[0], *sorted(self.number(self.polynomial(p, colour)) for p in even))
+            case Kind.KEEP:
+                shape = tuple(self.polynomial(p, colour) for p in payload)
             case Kind.SURD:
                 shape = payload
         return self.number((terms.kind[f], shape))

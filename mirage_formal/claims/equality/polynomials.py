@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
     INPUT: (input, indices). SUM: (digits, monomial). MAX: (digits, polynomial). PMAX and CARRY: (index, u, digits,
     polynomial). EXP, POW: polynomial. TOP: polynomials. SURD: integer in the form of radicals.py. FN: (name,
-    polynomial).
+    polynomial). KEEP: mask and value, polynomials; the value where the mask is 1, and 0 elsewhere.
     """
 
     INPUT = 0
@@ -58,6 +58,7 @@ class Kind(IntEnum):
     SURD = 7
     FN = 8
     TOP = 9
+    KEEP = 10
 
 
 _WORD: Final = 1 << 63
@@ -104,6 +105,12 @@ def scaled(p: Polynomial, factor: Rational) -> Polynomial:
 def single(factor: int, e2: int = 2) -> Polynomial:
     """factor ^ (e2 / 2)."""
     return ((((factor, e2),), 1),)
+
+
+def content(p: Polynomial) -> Fraction:
+    """The number that makes the coefficients integers without a common divisor, the first one positive, if divided by."""
+    q = Fraction(gcd(*(Fraction(c).numerator for _, c in p)), lcm(*(Fraction(c).denominator for _, c in p)))
+    return -q if p[0][1] < 0 else q
 
 
 class Terms:
@@ -196,7 +203,7 @@ class Terms:
                 return (m for m, _ in payload[3])
             case Kind.EXP | Kind.POW:
                 return (m for m, _ in payload)
-            case Kind.TOP:
+            case Kind.TOP | Kind.KEEP:
                 return (m for p in payload for m, _ in p)
             case Kind.INPUT | Kind.SURD:
                 return ()
@@ -218,7 +225,7 @@ class Terms:
                 return self.free_of(payload), self.height_of(payload)
             case Kind.SURD:
                 return frozenset(), 0
-            case Kind.TOP:
+            case Kind.TOP | Kind.KEEP:
                 return frozenset().union(*map(self.free_of, payload)), max(map(self.height_of, payload))
             case Kind.FN:
                 return self.free_of(payload[1]), self.height_of(payload[1])
@@ -393,10 +400,7 @@ class Terms:
         """Hook: a content was taken out (the proof log needs a lemma)."""
 
     def _find_content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
-        numerators = gcd(*(Fraction(c).numerator for _, c in p))
-        q = Fraction(numerators, lcm(*(Fraction(c).denominator for _, c in p)))
-        if e2 % 2 == 0 and p[0][1] < 0:
-            q = -q
+        q = content(p) if e2 % 2 == 0 else abs(content(p))
         common = self._common(p, even=e2 % 2 == 0)
         if not common and q == 1:
             return None

@@ -127,6 +127,8 @@ class _Writer:
                 return [name, self._polynomial(payload)]
             case Kind.TOP:
                 return [name, [self._polynomial(p) for p in payload]]
+            case Kind.KEEP:
+                return [name, *(self._polynomial(p) for p in payload)]
             case Kind.SURD:
                 return [name, payload]
             case Kind.FN:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.claims.equality.exact import Exact, Pieces
+from mirage_formal.claims.equality.exact import Exact, Missing, Pieces
 from mirage_formal.claims.equality.polynomials import Monomial, Stuck
 from mirage_formal.claims.equality.proof import write
 from mirage_formal.claims.equality.quotients import multiplier
@@ -271,7 +271,7 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
     found: set[int] = set()
     for graph in graphs:
         for op in operators(graph):
-            constants = (op.attrs.factor, op.attrs.eps, op.attrs.shift)
+            constants = (op.attrs.factor, op.attrs.eps, op.attrs.shift, op.attrs.value)
             found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
     return found
 
@@ -317,12 +317,12 @@ def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
     return [Closing(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 
-def _step(a: Tensor | None) -> int | None:
-    return None if a is None else a.step
+def _step(a: Tensor | Missing) -> int | None:
+    return None if isinstance(a, Missing) else a.step
 
 
-def _multiplier(domain: Exact, p: Tensor | None, c: Tensor | None) -> Monomial | None:
-    if p is None or c is None or p.strings != c.strings:
+def _multiplier(domain: Exact, p: Tensor | Missing, c: Tensor | Missing) -> Monomial | None:
+    if isinstance(p, Missing) or isinstance(c, Missing) or p.strings != c.strings:
         return None
     if p.element == c.element:
         return ()

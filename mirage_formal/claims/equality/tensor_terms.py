@@ -15,6 +15,7 @@ from typing import Any
 
 from mirage_formal.claims.equality.binders import Binders
 from mirage_formal.claims.equality.changes import Change, Folds, renaming
+from mirage_formal.claims.equality.facts import INPUT, Fact, Sign, fact
 from mirage_formal.claims.equality.polynomials import (
     Index,
     Kind,
@@ -35,11 +36,12 @@ String = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that a step made: the digits of each dim, and the element."""
+    """A tensor that a step made: the digits of each dim, the element, and what is known of it from its operators."""
 
     step: int
     strings: tuple[String, ...]
     element: Polynomial
+    fact: Fact = INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,10 @@ class Tensors(Binders):
         strings: Iterable[String],
         element: Polynomial,
         uses: Iterable[int] = (),
+        known: Fact | None = None,
     ) -> Tensor:
-        made = Tensor(len(self.steps), tuple(strings), element)
+        known = fact(body, tuple(a.fact for a in operands)) if known is None else known
+        made = Tensor(len(self.steps), tuple(strings), element, known)
         self.steps.append(Step(body, tuple(a.step for a in operands), made.strings, element, frozenset(uses)))
         return made
 
@@ -187,11 +191,12 @@ class Tensors(Binders):
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def input(self, number: int, shape: Shape) -> Tensor:
-        """An input of the program with digits of its own."""
+    def input(self, number: int, shape: Shape, known: Fact = INPUT) -> Tensor:
+        """An input of the program with digits of its own, or an atom."""
         strings = tuple((self.fresh(n),) if n > 1 else () for n in shape)
         indices = tuple((0, tuple((1, d) for d in string)) for string in strings)
-        return self._made(("input", number), (), strings, single(self.factor(Kind.INPUT, (number, indices))))
+        element = single(self.factor(Kind.INPUT, (number, indices)))
+        return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: Tensor) -> Tensor:
         """An elementwise function."""
@@ -209,7 +214,7 @@ class Tensors(Binders):
                 return self.power(p, 1)
             case OpKind.SIGMOID:
                 return self.power(add(constant(1), self.exp(scaled(p, -1))), -2)
-            case OpKind.RELU | OpKind.ERF | OpKind.LOG:
+            case OpKind.RELU | OpKind.ERF | OpKind.LOG | OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scaled(p, Fraction(1, 2))
@@ -223,10 +228,15 @@ class Tensors(Binders):
         a, b = self.unify(a, b, [(i, i) for i in range(len(a.strings))])
         strings = [x or y for x, y in zip(a.strings, b.strings, strict=True)]
         with self.scope() as uses:
-            element = self._binary(kind, a.element, b.element)
+            element = self._binary(kind, a.element, b.element, b.fact)
         return self.coarsen(self._made(("binary", kind.value), (a, b), strings, element, uses))
 
-    def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial) -> Polynomial:
+    def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: Fact) -> Polynomial:
+        """The element of a result; ``known`` is what is known of the second operand.
+
+        Sound: a mask is 0 or 1, so where a value always exists, its product with a mask is the value where the mask is
+        1, and 0 elsewhere. 1 / q is the inverse that is 0 at 0 of a q that is never 0.
+        """
         match kind:
             case OpKind.ADD:
                 return add(p, q)
@@ -238,6 +248,16 @@ class Tensors(Binders):
                 return self.mul(p, self.power(q, -2))
             case OpKind.MAX:
                 return self.largest_of((p, q))
+            case OpKind.SELECT:
+                return self.mul(p, q) if known.total else self.keep(p, q)
+            case OpKind.EQ:
+                return self.apply("zero", add(p, q, -1))
+            case OpKind.LT:
+                return self.apply("negative", add(p, q, -1))
+            case OpKind.LE:
+                return add(constant(1), self.apply("negative", add(q, p, -1)), -1)
+            case OpKind.DIV_NO_NAN:
+                return self.mul(p, self.power(q, -2) if known.sign is Sign.POSITIVE else self.apply("inv0", q))
             case _:
                 raise Stuck(f"{kind} has no exact meaning")
 
@@ -307,7 +327,7 @@ class Tensors(Binders):
         x, carry = self.unify(x, carry, [(i, i) for i in range(len(x.strings))])
         joined = [s or c for s, c in zip(x.strings, carry.strings, strict=True)]
         if not joined[LOOP_AXIS]:
-            return self._made(("rescaled",), (x, carry), joined, x.element)
+            return self._made(("rescaled",), (x, carry), joined, x.element, known=x.fact)
         f = self.alone(carry.element, Kind.CARRY)
         loop = carry.strings[LOOP_AXIS]
         if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):

@@ -32,6 +32,7 @@ from mirage_formal.meaning.tape import (
     Transpose,
     Unary,
     needed,
+    read_part,
 )
 
 #: Numbers above this are as good as infinite: every bound is vacuous long before.
@@ -139,12 +140,15 @@ def growth(tape: Tape, wanted: Needs) -> Growth | OutsideTheorem:
 
 def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Growth | OutsideTheorem:
     match step:
+        case Load(mask=True):
+            return OutsideTheorem("masks have two values: outside the theorem")
         case Load():
             return Growth(Sums(1, 1, 0), ONE)
         case Unary():
             return _unary(step, part, known)
         case Binary():
-            return _binary(step, known[step.a, part], known[step.b, part])
+            read = read_part(step, part)
+            return _binary(step, known[step.a, read], known[step.b, read])
         case Constant():
             a = known[step.a, part]
             return a.plus(Growth(ONE, ONE)) if step.kind is OpKind.ADD else a
@@ -166,10 +170,12 @@ def _binary(step: Binary, a: Growth, b: Growth) -> Growth | OutsideTheorem:
     match step.kind:
         case OpKind.ADD | OpKind.SUB:
             return a.plus(b)
-        case OpKind.MUL:
+        case OpKind.MUL | OpKind.SELECT:
             return a.times(b)
         case OpKind.DIV:
             return a.over(b)
+        case OpKind.DIV_NO_NAN:
+            return OutsideTheorem("a quotient that is 0 where its divisor is 0 is outside the theorem")
         case _:
             return OutsideTheorem(f"{step.kind} is opaque: outside the theorem")
 

@@ -8,7 +8,6 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.tape import (
     Binary,
@@ -27,6 +26,7 @@ from mirage_formal.meaning.tape import (
     Tape,
     Transpose,
     Unary,
+    read_part,
 )
 
 Mask = NDArray[np.bool_]
@@ -57,9 +57,9 @@ def cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> 
             if seen is None:
                 continue
             if isinstance(step, Load):
-                found[step.index, part] = seen
+                _join(found, (step.index, step.drawn(part)), seen)
                 continue
-            behind = Part.Q if isinstance(step, Unary) and step.kind is OpKind.EXP else part
+            behind = read_part(step, part)
             for operand, mask in _back(step, seen, tape):
                 _join(masks, (operand, behind), mask)
     return found

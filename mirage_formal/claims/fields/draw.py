@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mirage_formal.claims.fields.field import FieldPoint, HashKey
 from mirage_formal.claims.fields.modular import BLOCK, Modulus, Residues, words
 from mirage_formal.claims.fields.primes import FieldPair
-from mirage_formal.graph.ops import OPAQUE, OpKind
+from mirage_formal.graph.ops import KEYED, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.tape import Part
 
@@ -55,13 +55,23 @@ def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
     return out.reshape(shape)
 
 
+def mask_residues(source: np.random.Philox, shape: Shape) -> Residues:
+    """Return all elements of a mask, in row-major order: one word each, of which the lowest bit counts.
+
+    Args:
+        source: ``stream`` of the input's name.
+        shape: Shape of the input.
+    """
+    return (source.random_raw(prod(shape)) & np.uint64(1)).astype(np.float64).reshape(shape)
+
+
 def field_point(seed: int, round_: int, pair: FieldPair) -> FieldPoint:
     """omega and the keys of opaque functions for one round."""
     source = stream(seed, round_, "omega")
     omega = 1
     while omega in (0, 1):
         omega = pow(int(source.random_raw()) % pair.p, (pair.p - 1) // pair.q, pair.p)
-    return FieldPoint(pair, omega, {kind: opaque_key(seed, round_, kind) for kind in OPAQUE})
+    return FieldPoint(pair, omega, {kind: opaque_key(seed, round_, kind) for kind in KEYED})
 
 
 def opaque_key(seed: int, round_: int, kind: OpKind) -> HashKey:

@@ -4,7 +4,9 @@ exp takes x in Z_q to omega^x in Z_p, where omega has order q; then exp(a)exp(b)
 principal root, defined on residues only. Division by zero and roots of non-residues are reported, never replaced by
 something else. Opaque functions (``graph.ops.OPAQUE``) are keyed hashes of the part they are applied to: random
 functions, the same in every program evaluated at the point. Those of two elements hash the sum of both elements'
-hashes, which is symmetric.
+hashes, which is symmetric. Comparisons are random bits, keyed by the difference of the values in Z_p: a comparison is
+the same number, 0 or 1, in both fields, as an element of a mask is. A selection is the product of mask and value. A
+quotient that is 0 where its divisor is 0 is just that.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from mirage_formal.claims.fields.kept import Kept
 from mirage_formal.claims.fields.modular import Modulus, Powers, Residues, Words, words
 from mirage_formal.claims.fields.primes import FieldPair
-from mirage_formal.graph.ops import ZERO_AT_ZERO, OpKind
+from mirage_formal.graph.ops import COMPARISONS, ZERO_AT_ZERO, OpKind
 from mirage_formal.meaning.tape import (
     Binary,
     Concat,
@@ -39,6 +41,7 @@ from mirage_formal.meaning.tape import (
     Unary,
     needed,
     operands,
+    read_part,
 )
 
 #: Reads one part of one input.
@@ -71,12 +74,34 @@ class FieldPoint:
 
         It is 0 at 0 for functions that are, so that zeros behind the end of a tensor stay what they are.
         """
+        found = self.fields[part].reduced(self._hash(kind, x))
+        return np.where(x == 0, np.uint64(0), found) if kind in ZERO_AT_ZERO else found
+
+    def compared(self, kind: OpKind, a: Residues, b: Residues) -> Words:
+        """Return a bit for each pair of elements of Z_p, keyed by their difference.
+
+        Sound: only what holds of all numbers holds of the bits: equal differences give equal ones, a = b is b = a and
+        holds where the difference is 0, a < b does not hold there, and a <= b is the negation of b < a.
+        """
+        field = self.fields[Part.P]
+        if kind is OpKind.LE:
+            return np.uint64(1) - self.compared(OpKind.LT, b, a)
+        difference = field.subtract(a, b)
+        if kind is OpKind.EQ:
+            difference = np.minimum(difference, field.subtract(b, a))
+        bit = self._hash(kind, difference) & np.uint64(1)
+        return np.where(difference == 0, np.uint64(kind is OpKind.EQ), bit)
+
+    def _hash(self, kind: OpKind, x: Residues) -> Words:
         first, second = self.keys[kind]
         with np.errstate(over="ignore"):
             z = _mix((words(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
-            z = _mix(z ^ np.uint64(second))
-        found = self.fields[part].reduced(z)
-        return np.where(x == 0, np.uint64(0), found) if kind in ZERO_AT_ZERO else found
+            return _mix(z ^ np.uint64(second))
+
+
+def key_of(kind: OpKind) -> OpKind:
+    """Return the opaque function whose key one uses."""
+    return OpKind.LT if kind is OpKind.LE else kind
 
 
 def _mix(z: Words) -> Words:
@@ -168,7 +193,7 @@ def _value(
     field = point.fields[part]
     match step:
         case Load():
-            return inputs(step.index, part)
+            return inputs(step.index, step.drawn(part))
         case Unary():
             return _unary(number, step, part, point, values)
         case Binary():
@@ -224,14 +249,21 @@ def _unary(
 def _binary(
     number: int, step: Binary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
 ) -> Residues | Undefined:
-    a, b, field = values[step.a, part], values[step.b, part], point.fields[part]
+    read = read_part(step, part)
+    a, b, field = values[step.a, read], values[step.b, read], point.fields[part]
     match step.kind:
         case OpKind.ADD:
             return field.add(a, b)
         case OpKind.SUB:
             return field.subtract(a, b)
-        case OpKind.MUL:
+        case OpKind.MUL | OpKind.SELECT:
             return field.multiply(a, b)
+        case OpKind.DIV_NO_NAN:
+            zero = b == 0
+            inverses = field.inverse(np.where(zero, np.uint64(1), words(b)))
+            return field.multiply(a, np.where(zero, np.uint64(0), inverses))
+        case _ if step.kind in COMPARISONS:
+            return point.compared(step.kind, a, b)
         case OpKind.DIV:
             bad = b == 0
             if bad.any():

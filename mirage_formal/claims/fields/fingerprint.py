@@ -112,7 +112,7 @@ class FingerprintSession:
         self.settings = settings
         self.pair = field_pair(settings.prime_bits)
         self._lax = lax_program(program)
-        self._shapes = tuple(source.tensor.shape for source in program.inputs)
+        self._inputs = tuple(source.tensor for source in program.inputs)
         self._rounds: dict[int, _Settled | Unknown] = {}
 
     def check(self, candidate: KernelGraph) -> FingerprintResult:
@@ -125,11 +125,10 @@ class FingerprintSession:
         Raises:
             GraphError: The candidate is not well-formed, or its inputs or outputs have other shapes than the program's.
         """
-        if tuple(source.tensor.shape for source in candidate.inputs) != self._shapes:
-            raise GraphError(
-                f"expected inputs of shapes {[list(shape) for shape in self._shapes]}, "
-                f"got {[list(source.tensor.shape) for source in candidate.inputs]}"
-            )
+        given = tuple(source.tensor for source in candidate.inputs)
+        wanted, got = ([tensor.signature for tensor in side] for side in (self._inputs, given))
+        if wanted != got:
+            raise GraphError(f"expected inputs of shapes [{', '.join(wanted)}], got [{', '.join(got)}]")
         other = lax_program(candidate)
         for side, name in ((self._lax, "program"), (other, "candidate")):
             if isinstance(side, NotLax):
@@ -168,7 +167,7 @@ class FingerprintSession:
         if number not in self._rounds:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
-            point = Point(settings.seed, settings.attempts, number, place, self._shapes)
+            point = Point(settings.seed, settings.attempts, number, place, self._inputs)
             outputs = settle(point, [program])
             self._rounds[number] = outputs if isinstance(outputs, Unknown) else _Settled(point, outputs[0])
         return self._rounds[number]

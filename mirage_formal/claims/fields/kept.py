@@ -11,8 +11,7 @@ from collections import OrderedDict
 from typing import Final
 
 from mirage_formal.claims.fields.modular import Residues
-from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.tape import Matmul, Needs, Part, Step, Sum, Tape, Unary, needed, operands, renamed
+from mirage_formal.meaning.tape import Matmul, Needs, Part, Step, Sum, Tape, needed, operands, read_part, renamed
 
 #: Bytes of values that are kept for one point.
 KEPT_BYTES: Final = 1 << 28
@@ -59,8 +58,7 @@ class Kept:
                     known[number, part] = found
                     continue
                 todo[number, part] = names[number]
-                behind = Part.Q if isinstance(step, Unary) and step.kind is OpKind.EXP else part
-                read.update((operand, behind) for operand in operands(step))
+                read.update((operand, read_part(step, part)) for operand in operands(step))
         return known, todo
 
     def add(self, step: Step, name: int, part: Part, value: Residues) -> None:

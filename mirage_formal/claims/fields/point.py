@@ -13,13 +13,13 @@ import numpy as np
 
 from mirage_formal.claims.fields.bound import Growth, OutsideTheorem, growth
 from mirage_formal.claims.fields.cone import Cone, Mask, cone
-from mirage_formal.claims.fields.draw import collapsed, digest, input_name, input_residues, stream
-from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, run
+from mirage_formal.claims.fields.draw import collapsed, digest, input_name, input_residues, mask_residues, stream
+from mirage_formal.claims.fields.field import FieldPoint, Undefined, Unrepresentable, key_of, run
 from mirage_formal.claims.fields.kept import Kept
 from mirage_formal.claims.fields.modular import Residues, Words
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.meaning.tape import Binary, Load, Needs, NotLax, Part, Tape, Unary, lax_class, needed, needs, record
 from mirage_formal.records.fingerprint import Redraw
@@ -35,7 +35,7 @@ class LaxProgram:
         growth: Its degrees and exponentials.
         lax: The widest class of its operators.
         reads: The input parts that it reads.
-        opaque: The opaque functions that it applies.
+        opaque: The opaque functions that it applies, by those whose keys they use.
         output_shapes: Shapes of its outputs.
     """
 
@@ -75,8 +75,12 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
         wanted,
         growth(tape, wanted),
         lax_class(tape, wanted),
-        frozenset((step.index, part) for _, step, parts in steps if isinstance(step, Load) for part in parts),
-        frozenset(step.kind for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE),
+        frozenset(
+            (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, Load) for part in parts
+        ),
+        frozenset(
+            key_of(step.kind) for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE
+        ),
         tuple(tape.steps[number].shape for number in tape.outputs),
     )
 
@@ -95,7 +99,7 @@ class Point:
     attempts: int
     number: int
     place: FieldPoint
-    shapes: tuple[Shape, ...]
+    inputs: tuple[DTensor, ...]
     values: dict[tuple[int, Part], Residues] = field(default_factory=dict)
     digests: dict[tuple[int, Part], str] = field(default_factory=dict)
     redraws: tuple[Redraw, ...] = ()
@@ -109,7 +113,7 @@ class Point:
             self.attempts,
             self.number,
             self.place,
-            self.shapes,
+            self.inputs,
             dict(self.values),
             dict(self.digests),
             self.redraws,
@@ -118,7 +122,7 @@ class Point:
         )
 
     def read(self, index: int, part: Part) -> Residues:
-        """One part of one input."""
+        """One part of one input; of a mask there is P alone."""
         key = (index, part)
         if key not in self.values:
             self.values[key] = self._drawn(index, part, 0)
@@ -145,9 +149,11 @@ class Point:
             self.redraws = (*self.redraws, entry)
 
     def _drawn(self, index: int, part: Part, attempt: int) -> Residues:
-        m = self.place.fields[part].m
         source = stream(self.seed, self.number, input_name(index, part, attempt))
-        return input_residues(source, self.shapes[index], m)
+        tensor = self.inputs[index]
+        if not tensor.dtype.floating:
+            return mask_residues(source, tensor.shape)
+        return input_residues(source, tensor.shape, self.place.fields[part].m)
 
 
 def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:

@@ -50,6 +50,12 @@ def root(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     return xp.maximum(y - xp.sqrt(low), xp.sqrt(xp.maximum(x, 0.0) + LAMBDA * deviation) - y) / LAMBDA
 
 
+def step(x: Array, deviation: Array, function: Callable[[Array], Array], xp: Any) -> Array:
+    """Standard deviation of a function with jumps that never decreases."""
+    here, far = function(x), LAMBDA * deviation
+    return xp.maximum(function(x + far) - here, here - function(x - far)) / LAMBDA
+
+
 def _low(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     """The lower end of the interval; rounding may have put ``least`` above x."""
     low = x - LAMBDA * deviation
@@ -67,4 +73,4 @@ def _moved(
     return xp.where(above, xp.maximum(down, up) / LAMBDA, otherwise)
 
 
-__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "squared"]
+__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "squared", "step"]

@@ -9,16 +9,16 @@ some seeded inputs; a kernel is compared again once it exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.numerics.numerics import FAR, SCALES, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.numerics import SCALES, compare, draw_all, exact, tolerated
 from mirage_formal.claims.numerics.realised import drift
-from mirage_formal.claims.numerics.rounding import LARGEST, quantised
-from mirage_formal.claims.numerics.single import alone
+from mirage_formal.claims.numerics.rounding import LARGEST, stored
+from mirage_formal.claims.numerics.single import alone, product_type
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -35,17 +35,17 @@ Array = NDArray[Any]
 MAX_ESTIMATED: Final = 1 << 21
 MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
+#: Of the largest number of an element type, the share beyond which nothing is said of what has no tolerance.
+_FAR: Final = 0.5
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0
 
 
 def held(values: Array, dtype: DType) -> Array:
     """Values rounded to an element type, infinite beyond its range, as float32."""
-    if dtype is DType.FLOAT32:
+    if dtype in (DType.FLOAT32, DType.BOOL):
         return np.asarray(values, np.float32)
-    rounded = np.asarray(quantised(np.asarray(values, np.float64), dtype, np))
-    rounded[np.abs(rounded) > LARGEST[dtype]] *= np.inf
-    return rounded.astype(np.float32)
+    return np.asarray(stored(np.asarray(values, np.float64), dtype, np), np.float32)
 
 
 class TypedDomain(FloatDomain):
@@ -74,10 +74,10 @@ def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
         The outputs in float64.
     """
     types = kernel_types(graph)
-    domain = TypedDomain(types[0].dtype)
     values = [np.asarray(array, np.float32) for array in arrays]
     with np.errstate(all="ignore"):
         for op in graph.ops:
+            domain = TypedDomain(product_type(op, types))
             operands: list[Array] = [values[number] for number in op.operands]
             for found in evaluate(alone(op, types), operands, domain):
                 moved = isinstance(op, Op) and op.kind in MOVES
@@ -89,8 +89,9 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
     """The numerics of a candidate's operators; None if it is too large to be executed.
 
     The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
-    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows. Of what
-    is too large for tolerances, it is only seen whether results are finite where the program's own are.
+    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows. Elements
+    that the program's own operators do not compute, because their result is not finite, are left out. Of what is too
+    large for tolerances, it is only seen whether results are finite where the program's own are.
 
     Args:
         program: The program.
@@ -112,17 +113,18 @@ def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
         arrays, values = _exact(program, scale)
         results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
         numbers = range(len(values))
-        bad = [i for i in numbers if _judged(program, i, results[i], values[i], tolerances[i]) == "outside"]
+        judged = partial(_judged, program, scale)
+        bad = [i for i in numbers if judged(i, results, tolerances) == "outside"]
         if bad:
             wider = [t + more for t, more in zip(tolerances, drift(graph, arrays), strict=True)]
-            bad = [i for i in bad if _judged(program, i, results[i], values[i], wider[i]) == "outside"]
+            bad = [i for i in bad if judged(i, results, wider) == "outside"]
         if scale == _USUAL:
             shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
             most = max(shares)
             rounding = float(f"{most:.2g}") if np.isfinite(most) else None
         if bad or scale == _USUAL:
             plain, own = _own(program, scale)
-            inside = [i for i in numbers if _judged(program, i, plain[i], values[i], own[i]) == "within"]
+            inside = [i for i in numbers if judged(i, plain, own) == "within"]
             lost = [i for i in numbers if scale == _USUAL and _norm(results[i] - values[i]) > _norm(own[i])]
             if not {*bad, *lost}.isdisjoint(inside):
                 outside.append(scale)
@@ -137,7 +139,7 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
     types = kernel_types(program)
     results = executed(graph, draw_all(program, _SEED, scale))
     for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
-        if bool((~np.isfinite(result) & (np.abs(plain) < FAR * LARGEST[types[number].dtype])).any()):
+        if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
             return True
     return False
 
@@ -161,9 +163,14 @@ def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, 
     return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]
 
 
-def _judged(program: KernelGraph, i: int, result: Array, value: Array, tolerance: Array) -> Answer:
-    """One output beside what is expected of it."""
-    return compare(result, value, tolerance, kernel_types(program)[program.outputs[i]].dtype).answer
+def _judged(
+    program: KernelGraph, scale: float, i: int, results: Sequence[Array], tolerances: Sequence[Array]
+) -> Answer:
+    """One output beside what is expected of it, where the program's own operators compute it."""
+    value, own = _exact(program, scale)[1][i], _plain(program, scale)[i]
+    gone = ~np.isfinite(own) & np.isfinite(value)
+    dtype = kernel_types(program)[program.outputs[i]].dtype
+    return compare(results[i], value, tolerances[i], dtype, gone=gone if gone.any() else None).answer
 
 
 def _norm(values: Array) -> float:

@@ -12,9 +12,9 @@ with the variance of its rounding errors:
   more with a tolerance to which is added what the µGraph's own roundings do together (realised.py), for roundings of
   equal values are not independent.
 
-Where the program's own operators, each a kernel that stores its result in its element type, come too close to the
-largest number to be relied on, nobody who computes it operator by operator gets the exact value either: such elements
-are *lost*, and are not compared (``lost``). It is asked only if a result is outside.
+Where the program's own operators, each a kernel that stores its result in its element type, come to no number, nobody
+who computes it operator by operator gets the exact value either: such elements are *lost*, and are not compared
+(``lost``). It is asked only if a result is outside.
 
 Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
 the bound of each rounding rather than its mean square, which is three times smaller.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -36,9 +37,10 @@ from mirage_formal.claims.numerics.rounding import (
     RoundingDomain,
     quantised,
     quantum,
+    stored,
     unit_roundoff,
 )
-from mirage_formal.claims.numerics.single import alone
+from mirage_formal.claims.numerics.single import alone, product_type
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
@@ -51,8 +53,10 @@ Array = Any
 Runner = Callable[[Sequence[Array]], Sequence[Array]]
 
 SCALES: Final = (0.1, 1.0, 8.0)
-#: Of the largest number of an element type, the share beyond which rounding decides whether it is still a number.
-FAR: Final = 0.5
+#: Roundings below the largest number of an element type within which rounding decides whether it is still a number.
+_NEAR: Final = 8
+#: Of the indices along an axis of a mask, one in so many has no element that is 1.
+_EMPTY: Final = 8
 #: Elements of an input that are drawn at once, each with some ten numbers of 8 bytes on the way.
 _PIECE: Final = 1 << 26
 #: Standard deviation of a sum of four 16-bit numbers.
@@ -83,8 +87,11 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
     """Seeded values for one input, about normal with standard deviation ``scale``, rounded to its element type.
 
     Element i is the sum of the four 16-bit parts of splitmix64(seed, number, i), which NumPy and CuPy compute alike.
+    A mask is 1 where that is above 0, but for some indices along each axis of at least 3, at which all of it is 0.
     """
     state = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1B54A32D192ED03) % 2**64
+    if not item.tensor.dtype.floating:
+        return _mask(item.tensor.shape, state, xp)
     values = xp.empty(item.tensor.elements, dtype=xp.float64)
     for first in range(0, values.size, _PIECE):
         piece = values[first : first + _PIECE]
@@ -93,14 +100,31 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
     return values.reshape(item.tensor.shape)
 
 
+def _mask(shape: Sequence[int], state: int, xp: Any) -> Array:
+    """Zeros and ones of a sequence, with empty rows, columns and so on along every axis."""
+    count = prod(shape)
+    values = (_sums(state, 0, count, xp) > 0).astype(xp.float64).reshape(shape)
+    for axis, extent in enumerate(shape):
+        if extent >= 3:
+            first = (state >> 8 * axis) % extent
+            empty = [(first + i) % extent for i in range(0, extent, _EMPTY)]
+            values[(*(slice(None),) * axis, empty)] = 0.0
+    return values
+
+
 def _sums(state: int, first: int, count: int, xp: Any) -> Array:
     """Sums of four 16-bit parts less their mean: elements of a sequence, from the one of number ``first`` on."""
+    z = mixed(state, first, count, xp)
+    parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
+    return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
+
+
+def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
+    """Return elements of the sequence splitmix64 of a state, from the one of number ``first`` on."""
     z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> xp.uint64(31))
-    parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
-    return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
+    return z ^ (z >> xp.uint64(31))
 
 
 def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
@@ -150,19 +174,19 @@ def tolerated(
 def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[list[Estimate], tuple[str, ...]]:
     """The candidate's outputs with their errors, kernel by kernel; device tensors are rounded."""
     types = kernel_types(graph)
-    dtype = types[0].dtype
-    domain = RoundingDomain(xp, dtype)
+    domain = RoundingDomain(xp, DType.FLOAT32)
     tensors = [Estimate(a) for a in arrays]
     overflows: list[str] = []
     for op in graph.ops:
-        first = len(tensors)
+        first, domain = len(tensors), RoundingDomain(xp, product_type(op, types))
         for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
             number = len(tensors)
             moved = isinstance(op, Op) and op.kind in MOVES
             kept = result if moved else domain.rounded(result, types[number].dtype)
             # Errors of the result count in plain units from here on, where it can be held at all.
             plain = domain.plain(kept)
-            if number not in graph.outputs and bool((xp.abs(plain.mantissa) > LARGEST[types[number].dtype]).any()):
+            dtype = types[number].dtype
+            if dtype.floating and number not in graph.outputs and bool((xp.abs(plain.mantissa) > LARGEST[dtype]).any()):
                 overflows.append(f"k{number}")
                 plain = kept
             tensors.append(plain)
@@ -171,13 +195,16 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
 
 
 def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
-    """For each output, which elements depend on a number that the program's own operators can hardly hold.
+    """For each output, which elements the program's own operators do not compute: their result is not finite there.
 
-    Such a number is a tensor's element, of those that further operators read, beyond half of the largest number of its
-    element type: above it the rounding of its own operands decides whether it is a number at all. Exponentials do not
-    count, nor what is made of them, for what divides them by such a value or takes their logarithm: kernels keep those
-    in range by a maximum (docs/kernels.md). For what does neither they count. What has no exact value is not lost:
-    nothing is known of it, which is another answer.
+    Each stores its result in its element type, infinite beyond the range; within a few roundings of the largest number
+    counts as beyond, for there the rounding of operands decides whether it is a number at all. Exponentials count as
+    held, and so does what is made of them, for what divides them by such a value or takes their logarithm: kernels keep
+    those in range by a maximum (docs/kernels.md). For what does neither they do not. What has no exact value is not
+    lost: nothing is known of it, which is another answer.
+
+    Sound: an element is lost only if a result of the program's own operators, each in its element type, is beyond that
+    type's largest number or within a few roundings of it, and so what they make of it is infinite or not a number.
 
     Args:
         program: The program.
@@ -188,24 +215,30 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
     domain = RoundingDomain(xp, None)
     # Each tensor as its operators hold it, and as it is where exponentials are held however large they are. They differ
     # only while it is made of exponentials that nothing was divided by yet.
-    stored = [Estimate(array) for array in arrays]
-    free = list(stored)
+    own = [Estimate(array) for array in arrays]
+    free = list(own)
     ends: list[Array] = list(arrays)
-    grown = [False] * len(stored)
+    grown = [False] * len(own)
     with np.errstate(all="ignore"):
         for op in program.ops:
             grows, kernel = _grows(op, [grown[number] for number in op.operands]), alone(op, types)
             every = evaluate(kernel, [free[number] for number in op.operands], domain)
-            own = evaluate(kernel, [stored[number] for number in op.operands], domain) if grows else every
-            for found, value in zip(every, (domain.plain(one).mantissa for one in own), strict=True):
+            held = evaluate(kernel, [own[number] for number in op.operands], domain) if grows else every
+            for found, value in zip(every, (domain.plain(one).mantissa for one in held), strict=True):
                 ends.append(value)
-                held = xp.abs(value) <= FAR * LARGEST[types[len(stored)].dtype]
-                # Whatever depends on what is not held is not a number either.
-                stored.append(Estimate(xp.where(held, value, xp.nan)))
-                free.append(found if grows else stored[-1])
+                own.append(Estimate(_held(value, types[len(own)].dtype, xp)))
+                free.append(found if grows else own[-1])
                 grown.append(grows)
         known = [xp.isfinite(one.mantissa) for one in _ideal(program, arrays, domain)]
-    return tuple(xp.isnan(ends[number]) & real for number, real in zip(program.outputs, known, strict=True))
+    return tuple(~xp.isfinite(ends[n]) & real for n, real in zip(program.outputs, known, strict=True))
+
+
+def _held(values: Array, dtype: DType, xp: Any) -> Array:
+    """Values as an element type holds them, infinite from a few roundings below its largest number on."""
+    if not dtype.floating:
+        return values
+    most = LARGEST[dtype] * (1 - _NEAR * unit_roundoff(dtype))
+    return xp.where(xp.abs(values) > most, xp.copysign(xp.inf, values), stored(values, dtype, xp))
 
 
 def _grows(op: Any, operands: Sequence[bool]) -> bool:
@@ -224,9 +257,10 @@ def compare(
 ) -> OutputRecord:
     """One output beside what is expected.
 
-    Sound: it answers "within" only if there is an element that is not lost, and of all that are not every exact value
-    and tolerance is finite and every result lies within its tolerance, or is infinite of the right sign where the
-    element type cannot hold the exact value.
+    Sound: it answers "within" only if there is an element that is judged, and of all that are every exact value and
+    tolerance is finite and every result lies within its tolerance, or is infinite of the right sign where the element
+    type cannot hold the exact value. Not judged is what is lost, and what has an infinite tolerance although its value
+    is a number of the element type: a comparison on the way to it may come out either way.
 
     Args:
         result: What a kernel computed.
@@ -238,13 +272,16 @@ def compare(
     """
     with np.errstate(all="ignore"):
         result = result.reshape(value.shape)
+        large = LARGEST[dtype]
+        vain = xp.isinf(tolerance) & (xp.abs(value) <= large)
+        if bool(vain.any()):
+            gone = vain if gone is None else gone | vain
         count = 0 if gone is None else int(gone.sum())
         if gone is not None and count == value.size:
             return _nothing(count)
         if gone is not None:
             kept = ~gone
             result, value, tolerance = result[kept], value[kept], tolerance[kept]
-        large = LARGEST[dtype]
         beyond = xp.isfinite(value) & (xp.abs(value) > large * (1 - unit_roundoff(dtype)))
         right = xp.isinf(result) & (xp.sign(result) == xp.sign(value))
         difference = xp.abs(result - value)
@@ -416,6 +453,7 @@ __all__ = [
     "exact",
     "expected",
     "lost",
+    "mixed",
     "tolerated",
     "where_computed",
 ]

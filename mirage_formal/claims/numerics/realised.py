@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.claims.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, quantised
-from mirage_formal.claims.numerics.single import alone
+from mirage_formal.claims.numerics.single import alone, product_type
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
@@ -38,7 +38,7 @@ class RealisedDomain(RoundingDomain):
 
     def stored(self, a: Estimate, dtype: DType) -> Estimate:
         """The values as elements of a type; those beyond its range keep their digits and their exponent."""
-        if self._operands is None:
+        if self._operands is None or not dtype.floating:
             return a
         plain = self.plain(a)
         if not bool((self.xp.abs(plain.mantissa) > LARGEST[dtype]).any()):
@@ -67,23 +67,22 @@ def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tupl
     """
     types = kernel_types(candidate)
     with np.errstate(all="ignore"):
-        exact, found = (
-            _outputs(candidate, types, arrays, RealisedDomain(xp, operands)) for operands in (None, types[0].dtype)
-        )
+        exact, found = (_outputs(candidate, types, arrays, rounds=rounds, xp=xp) for rounds in (False, True))
         differences = [xp.abs(one - other) for one, other in zip(found, exact, strict=True)]
         return tuple(xp.where(xp.isfinite(one), one, 0.0) for one in differences)
 
 
 def _outputs(
-    candidate: KernelGraph, types: Sequence[DTensor], arrays: Sequence[Array], domain: RealisedDomain
+    candidate: KernelGraph, types: Sequence[DTensor], arrays: Sequence[Array], *, rounds: bool, xp: Any
 ) -> list[Array]:
     """A candidate's outputs, kernel by kernel."""
     tensors = [Estimate(a) for a in arrays]
     for op in candidate.ops:
+        domain = RealisedDomain(xp, product_type(op, types) if rounds else None)
         moved = isinstance(op, Op) and op.kind in MOVES
         for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
             tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
-    return [domain.plain(tensors[number]).mantissa for number in candidate.outputs]
+    return [RealisedDomain(xp, None).plain(tensors[number]).mantissa for number in candidate.outputs]
 
 
 __all__ = ["RealisedDomain", "drift"]

@@ -11,7 +11,11 @@ zero (N. Higham, T. Mary, "A new approach to probabilistic rounding error analys
   type's unit roundoff;
 - errors of operands pass through the derivative of the operator; those of squares, quotients, roots and logarithms
   through the change over the interval of the operand (curved.py);
-- a maximum is taken as exact: in a running maximum, whatever is subtracted cancels.
+- a maximum is taken as exact: in a running maximum, whatever is subtracted cancels;
+- a comparison is exact unless its operands are within their tolerance of each other: then it may come out either way,
+  an error of 1, and a selection by it may be either of its values;
+- a rounding to an element type adds the change of its result over the interval of the operand (curved.py);
+- sums and products of exact values that float32 holds are exact.
 
 Only array methods and functions that NumPy and CuPy share are used, so it runs on either.
 """
@@ -24,6 +28,8 @@ from fractions import Fraction
 from importlib import import_module
 from math import erf, log, pi, sqrt
 from typing import Any, Final
+
+import numpy as np
 
 from mirage_formal.claims.numerics import curved
 from mirage_formal.graph.ops import OpKind
@@ -41,6 +47,9 @@ LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895313892515355e38,
 _U2: Final = FLOAT32_ERROR**2
 _LN2: Final = log(2.0)
 _FAR: Final = 4000.0  # 2^-4000 is 0 in float64
+#: Operators that round to an element type.
+_ROUNDS: Final = {OpKind.ROUND_FLOAT16: DType.FLOAT16, OpKind.ROUND_BFLOAT16: DType.BFLOAT16}
+_ZERO: Final = -(2.0**200)  # the exponent of what is exactly 0: below that of every other number
 _TINY: Final = 400.0  # 2^-400 rounds to 0, and 2^800 is finite
 
 
@@ -60,6 +69,14 @@ def quantised(x: Array, dtype: DType, xp: Any) -> Array:
     """Float64 values rounded to the nearest of an element type, ties to even; beyond its range they stay finite."""
     step = quantum(x, dtype, xp)
     return xp.rint(x / step) * step
+
+
+def stored(x: Array, dtype: DType, xp: Any) -> Array:
+    """Return float64 values as an element type holds them: rounded to it, and infinite beyond its range."""
+    if not dtype.floating:
+        return x
+    rounded = quantised(x, dtype, xp)
+    return xp.where(xp.isfinite(x), xp.where(xp.abs(rounded) > LARGEST[dtype], xp.copysign(xp.inf, x), rounded), x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +134,25 @@ class RoundingDomain(Untiled[Estimate]):
         own = 0.0 if a.exponent is None else a.exponent
         factor = self.xp.exp2(self.xp.maximum(own - exponent, -_FAR))
         variance = None if a.variance is None else a.variance * factor * factor
-        return Estimate(a.mantissa * factor, exponent, variance, self._scaled(a.least, factor))
+        mantissa = self.xp.where(self.xp.isinf(a.mantissa), a.mantissa, a.mantissa * factor)
+        return Estimate(mantissa, exponent, variance, self._scaled(a.least, factor))
+
+    def _exponents(self, a: Estimate) -> Array:
+        """Return the exponents of values; that of an exact 0 is below every other."""
+        if a.exponent is not None:
+            return a.exponent
+        return self.xp.where(self._nothing(a.mantissa, a.variance), _ZERO, 0.0)
+
+    def _nothing(self, mantissa: Array, variance: Array | None) -> Array:
+        """Return where values are exactly 0."""
+        return (mantissa == 0) if variance is None else (mantissa == 0) & (variance == 0)
+
+    def _aligned(self, a: Estimate, b: Estimate) -> tuple[Estimate, Estimate]:
+        """Return two operands with one exponent, that of the larger one."""
+        if a.exponent is None and b.exponent is None:
+            return a, b
+        shared = self.xp.maximum(self._exponents(a), self._exponents(b))
+        return self._at(a, shared), self._at(b, shared)
 
     def _scaled(self, least: Array | None, factor: Array) -> Array | None:
         """A lower end times a factor above 0 that may have left the range; nothing known stays nothing known."""
@@ -134,20 +169,27 @@ class RoundingDomain(Untiled[Estimate]):
     def _made(
         self, mantissa: Array, exponent: Array | None, *variances: Array | None, least: Array | None = None
     ) -> Estimate:
-        if self.dtype is None:
-            return Estimate(mantissa, exponent)
-        known = [v for v in variances if v is not None]
+        known = [v for v in variances if v is not None] if self.dtype is not None else []
         total = known[0] if known else None
         for v in known[1:]:
             total = total + v
-        return Estimate(mantissa, exponent, total, least)
+        if exponent is not None:
+            exponent = self.xp.where(self._nothing(mantissa, total), _ZERO, exponent)
+        return Estimate(mantissa, exponent, total, None if self.dtype is None else least)
 
     def _error(self, y: Array, factor: Array | float = 1.0) -> Array | None:
         return None if self.dtype is None else _U2 * (factor * y) ** 2
 
+    def _exactly(self, y: Array, *operands: Estimate) -> Array | None:
+        """Return the error of a sum or product, which is none where exact operands give a number of float32."""
+        if self.dtype is None or any(a.variance is not None or a.exponent is not None for a in operands):
+            return self._error(y)
+        single = y.astype(self.xp.float32).astype(self.xp.float64)
+        return None if bool((single == y).all()) else self._error(self.xp.where(single == y, 0.0, y))
+
     def rounded(self, a: Estimate, dtype: DType) -> Estimate:
         """The values after they were stored as elements of a type; those that it can hold exactly keep their error."""
-        if self.dtype is None:
+        if self.dtype is None or not dtype.floating:
             return a
         xp, u = self.xp, unit_roundoff(dtype)
         # Below the normal range neighbours stay as far apart as at its end.
@@ -160,6 +202,8 @@ class RoundingDomain(Untiled[Estimate]):
         error = xp.maximum((u * m) ** 2, xp.where(m == 0, 0.0, floor**2))
         if a.exponent is None:
             exact = quantised(m, dtype, xp) == m
+            if a.variance is None and bool(exact.all()):
+                return a
             error = xp.where(exact & (True if a.variance is None else a.variance == 0), 0.0, error)
         # Rounding keeps the order, so what is not below 0 stays so.
         least = None if a.least is None else a.least - xp.minimum(xp.abs(a.least), u * xp.abs(a.least) + floor)
@@ -180,35 +224,65 @@ class RoundingDomain(Untiled[Estimate]):
             return self._sqrt(a)
         if kind is OpKind.RECIPROCAL:
             return self.binary(OpKind.DIV, Estimate(xp.ones_like(a.mantissa)), a)
+        if kind in (OpKind.RELU, OpKind.ABS):
+            x = a.mantissa
+            y = xp.maximum(x, 0.0) if kind is OpKind.RELU else xp.abs(x)
+            if a.variance is None:
+                return self._made(y, a.exponent)
+            least = xp.maximum(y - curved.LAMBDA * xp.sqrt(a.variance), 0.0)
+            return self._made(y, a.exponent, a.variance, least=least)
+        if kind is OpKind.LOG:
+            return self._log(a)
         a = self.plain(a)
         x = a.mantissa
         if kind is OpKind.EXP:
             return self._exp(x, a.variance)
-        if kind in (OpKind.RELU, OpKind.ABS):
-            y = xp.maximum(x, 0.0) if kind is OpKind.RELU else xp.abs(x)
-            if a.variance is None:
-                return Estimate(y)
-            return Estimate(y, None, a.variance, xp.maximum(y - curved.LAMBDA * xp.sqrt(a.variance), 0.0))
-        if kind is OpKind.LOG:
-            below = xp.where(x > 0, x, 1.0)
-            passed = None if a.variance is None else curved.logarithm(below, xp.sqrt(a.variance), a.least, xp) ** 2
-            # Where the logarithm is near 0 its argument is near 1, and its own error is absolute.
-            return self._made(xp.log(x), None, passed, self._error(xp.abs(xp.log(below)) + 1.0, 2.0))
+        if kind in _ROUNDS:
+            return self._round(a, _ROUNDS[kind])
+        return self._curve(kind, x, a.variance)
+
+    def _curve(self, kind: OpKind, x: Array, variance: Array | None) -> Estimate:
+        """Return a function whose slope is bounded, of values with exponent 0."""
+        xp = self.xp
         if kind in (OpKind.TANH, OpKind.ERF):
             y = xp.tanh(x) if kind is OpKind.TANH else self._erf(x)
             slope = 1.0 - y * y if kind is OpKind.TANH else (2.0 / sqrt(pi)) * xp.exp(-x * x)
             # The slope a standard deviation away bounds how fast it changes where errors are not small.
-            passed = None if a.variance is None else a.variance * xp.minimum(1.13, slope + xp.sqrt(a.variance)) ** 2
+            passed = None if variance is None else variance * xp.minimum(1.13, slope + xp.sqrt(variance)) ** 2
             return self._made(y, None, passed, self._error(y, 4.0))
         if kind is OpKind.GELU:
-            y, slope = 0.5 * x * (1.0 + self._erf(x / sqrt(2.0))), 1.13
-        else:
+            y, bound = 0.5 * x * (1.0 + self._erf(x / sqrt(2.0))), 1.13
+            own = self._error(x, 2.0)
+        elif kind in (OpKind.SILU, OpKind.SIGMOID):
             small = xp.exp(-xp.abs(x))
             sigmoid = xp.where(x >= 0, 1.0, small) / (1.0 + small)
-            y, slope = (x * sigmoid, 1.1) if kind is OpKind.SILU else (sigmoid, 0.25)
-        passed = None if a.variance is None else slope * slope * a.variance
-        own = self._error(x, 2.0) if kind is OpKind.GELU else self._error(y, xp.abs(x) + 4.0)
+            y, bound = (x * sigmoid, 1.1) if kind is OpKind.SILU else (sigmoid, 0.25)
+            own = self._error(y, xp.abs(x) + 4.0)
+        else:
+            raise AssertionError(kind)
+        passed = None if variance is None else bound * bound * variance
         return self._made(y, None, passed, own)
+
+    def _log(self, a: Estimate) -> Estimate:
+        xp, m = self.xp, a.mantissa
+        below = xp.where(m > 0, m, 1.0)
+        passed = None if a.variance is None else curved.logarithm(below, xp.sqrt(a.variance), a.least, xp) ** 2
+        y, size = xp.log(m), xp.log(below)
+        if a.exponent is not None:
+            more = xp.where(m > 0, a.exponent * _LN2, 0.0)
+            y, size = y + more, size + more
+        # Where the logarithm is near 0 its argument is near 1, and its own error is absolute.
+        return self._made(y, None, passed, self._error(xp.abs(size) + 1.0, 2.0))
+
+    def _round(self, a: Estimate, dtype: DType) -> Estimate:
+        """Return values rounded to an element type, by an operator of the program."""
+        xp = self.xp
+
+        def rounded(x: Array) -> Array:
+            return stored(x, dtype, xp)
+
+        passed = None if a.variance is None else curved.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
+        return self._made(rounded(a.mantissa), None, passed)
 
     def _erf(self, x: Array) -> Array:
         if self.xp.__name__ == "cupy":
@@ -218,7 +292,8 @@ class RoundingDomain(Untiled[Estimate]):
     def _exp(self, x: Array, variance: Array | None) -> Estimate:
         xp = self.xp
         exponent = xp.rint(xp.where(xp.isfinite(x), x, 0.0) / _LN2)
-        y = xp.exp(x - exponent * _LN2)
+        # Of numbers without digits behind the point, what is left is not known.
+        y = xp.exp(xp.where(xp.isfinite(x), xp.clip(x - exponent * _LN2, -1.0, 1.0), x))
         passed = None if variance is None else (y * xp.expm1(xp.minimum(xp.sqrt(variance), 50.0))) ** 2
         return self._made(y, exponent, passed, self._error(y, xp.abs(xp.where(xp.isfinite(x), x, 0.0)) + 2.0))
 
@@ -239,38 +314,90 @@ class RoundingDomain(Untiled[Estimate]):
 
     def binary(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """See ``Domain.binary``."""
-        if kind in (OpKind.ADD, OpKind.SUB):
-            if a.exponent is not None or b.exponent is not None:
-                zero = 0.0
-                shared = self.xp.maximum(
-                    zero if a.exponent is None else a.exponent, zero if b.exponent is None else b.exponent
-                )
-                a, b = self._at(a, shared), self._at(b, shared)
-                y = a.mantissa + b.mantissa if kind is OpKind.ADD else a.mantissa - b.mantissa
-                return self._made(y, shared + 0.0 * y, a.variance, b.variance, self._error(y))
-            y = a.mantissa + b.mantissa if kind is OpKind.ADD else a.mantissa - b.mantissa
-            known = kind is OpKind.ADD and (a.least is not None or b.least is not None)
-            least = self._lowest(a) + self._lowest(b) if known else None
-            return self._made(y, None, a.variance, b.variance, self._error(y), least=least)
-        if kind in (OpKind.MAXIMUM, OpKind.MINIMUM):
-            return self._extreme(kind, self.plain(a), self.plain(b))
+        match kind:
+            case OpKind.ADD | OpKind.SUB:
+                return self._sum(kind, a, b)
+            case OpKind.MAXIMUM | OpKind.MINIMUM:
+                return self._extreme(kind, self.plain(a), self.plain(b))
+            case OpKind.MUL if a is b:
+                return self.unary(OpKind.SQUARE, a)
+            case OpKind.MUL:
+                x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
+                y = x * z
+                crossed = None if va is None or vb is None else va * vb
+                left = None if va is None else va * z * z
+                right = None if vb is None else vb * x * x
+                return self._made(y, self._combined(a, b, y, 1.0), left, right, crossed, self._exactly(y, a, b))
+            case OpKind.DIV:
+                return self._quotient(a, b)
+            case OpKind.DIV_NO_NAN:
+                return self._quotient_or_zero(a, b)
+            case OpKind.SELECT:
+                return self._selected(a, b)
+            case OpKind.EQ | OpKind.LT | OpKind.LE:
+                return self._compared(kind, a, b)
+            case _:
+                raise AssertionError(kind)
+
+    def _sum(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
+        """Return a sum or a difference."""
+        c, d = self._aligned(a, b)
+        y = c.mantissa + d.mantissa if kind is OpKind.ADD else c.mantissa - d.mantissa
+        own = self._exactly(y, a, b)
+        if c.exponent is not None:
+            return self._made(y, c.exponent + self.xp.zeros_like(y), c.variance, d.variance, own)
+        known = kind is OpKind.ADD and (a.least is not None or b.least is not None)
+        least = self._lowest(a) + self._lowest(b) if known else None
+        return self._made(y, None, a.variance, b.variance, own, least=least)
+
+    def _quotient(self, a: Estimate, b: Estimate) -> Estimate:
         x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
-        if kind is OpKind.MUL and a is b:
-            return self.unary(OpKind.SQUARE, a)
-        if kind is OpKind.MUL:
-            y = x * z
-            exponent = self._combined(a, b, y, 1.0)
-            crossed = None if va is None or vb is None else va * vb
-            left = None if va is None else va * z * z
-            right = None if vb is None else vb * x * x
-            return self._made(y, exponent, left, right, crossed, self._error(y))
-        assert kind is OpKind.DIV, kind
         y = x / z
-        exponent = self._combined(a, b, y, -1.0)
         left = None if va is None else va / (z * z)
         moved = None if vb is None else curved.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
         right = None if moved is None else moved * (x * x if va is None else x * x + va)
-        return self._made(y, exponent, left, right, self._error(y, 2.0))
+        return self._made(y, self._combined(a, b, y, -1.0), left, right, self._error(y, 2.0))
+
+    def _quotient_or_zero(self, a: Estimate, b: Estimate) -> Estimate:
+        """Return a quotient, or 0 where the divisor is 0; nothing is known where only rounding makes it 0."""
+        xp, zero = self.xp, b.mantissa == 0
+        found = self._quotient(a, replace(b, mantissa=xp.where(zero, 1.0, b.mantissa)))
+        y = xp.where(zero, a.mantissa * 0.0, found.mantissa)
+        variance = found.variance
+        if variance is not None:
+            variance = xp.where(zero, 0.0 if b.variance is None else xp.where(b.variance > 0, xp.inf, 0.0), variance)
+        return self._made(y, found.exponent, variance)
+
+    def _selected(self, mask: Estimate, a: Estimate) -> Estimate:
+        """Return values where a mask is 1, and 0 elsewhere, whatever they are there."""
+        xp, chosen = self.xp, mask.mantissa != 0
+        y = xp.where(chosen, a.mantissa, 0.0)
+        exponent = None if a.exponent is None else a.exponent + xp.zeros_like(y)
+        if mask.variance is None:
+            variance = None if a.variance is None else xp.where(chosen, a.variance, 0.0)
+            least = None if a.least is None else xp.where(chosen, a.least, 0.0)
+            return self._made(y, exponent, variance, least=least)
+        # Twice the value: the other part of the selection is as unsure, and may have the other sign.
+        doubtful = curved.LAMBDA * xp.sqrt(mask.variance) >= 0.5
+        own = 0.0 if a.variance is None else a.variance
+        both = own + (2.0 * a.mantissa / curved.LAMBDA) ** 2
+        both = xp.where(xp.isfinite(a.mantissa), both, xp.inf)
+        variance = xp.where(doubtful, both, xp.where(chosen, own, 0.0))
+        least = xp.where(doubtful, xp.minimum(self._lowest(a), 0.0), xp.where(chosen, self._lowest(a), 0.0))
+        return self._made(y, exponent, variance, least=None if a.least is None else least)
+
+    def _compared(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
+        """Return 1 where a comparison holds and 0 elsewhere, with an error of 1 where rounding may decide it."""
+        xp = self.xp
+        a, b = self._aligned(a, b)
+        x, z = a.mantissa, b.mantissa
+        holds = x == z if kind is OpKind.EQ else x < z if kind is OpKind.LT else x <= z
+        y = holds.astype(xp.float64)
+        if a.variance is None and b.variance is None:
+            return Estimate(y)
+        total = sum(v for v in (a.variance, b.variance) if v is not None)
+        near = (total > 0) & ~(xp.abs(x - z) > curved.LAMBDA * xp.sqrt(total))
+        return Estimate(y, None, xp.where(near, (1.0 / curved.LAMBDA) ** 2, 0.0))
 
     def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """The larger or smaller of two values, with the larger of their variances: either may be the one."""
@@ -296,10 +423,10 @@ class RoundingDomain(Untiled[Estimate]):
         exponent = None
         if a.exponent is not None:
             rows = a.exponent.max(axis=-1, keepdims=True)
-            a, exponent = replace(self._at(a, rows + 0.0 * a.mantissa), exponent=None), rows
+            a, exponent = replace(self._at(a, rows + xp.zeros_like(a.mantissa)), exponent=None), rows
         if b.exponent is not None:
             columns = b.exponent.max(axis=-2, keepdims=True)
-            b = replace(self._at(b, columns + 0.0 * b.mantissa), exponent=None)
+            b = replace(self._at(b, columns + xp.zeros_like(b.mantissa)), exponent=None)
             exponent = columns if exponent is None else exponent + columns
 
         def times(x: Array, z: Array) -> Array:
@@ -319,14 +446,23 @@ class RoundingDomain(Untiled[Estimate]):
 
     def scale(self, a: Estimate, factor: Fraction) -> Estimate:
         """See ``Domain.scale``."""
+        if not factor:
+            return Estimate(self.xp.zeros_like(a.mantissa))
         f = float(factor)
+        if abs(f) == 1.0:
+            least = a.least if f > 0 else None
+            return self._made(a.mantissa * f, a.exponent, a.variance, least=least)
         y, least = a.mantissa * f, self._scaled(a.least, f) if f > 0 else None
         variance = None if a.variance is None else a.variance * f * f
         return self._made(y, a.exponent, variance, self._error(y), least=least)
 
     def offset(self, a: Estimate, constant: Fraction) -> Estimate:
         """See ``Domain.offset``."""
-        return self.binary(OpKind.ADD, a, Estimate(self.xp.full_like(a.mantissa, float(constant))))
+        value = self.xp.full_like(a.mantissa, float(constant))
+        if self.dtype is None or float(np.float32(float(constant))) == float(constant):
+            return self.binary(OpKind.ADD, a, Estimate(value))
+        least = value - FLOAT32_ERROR * self.xp.abs(value)
+        return self.binary(OpKind.ADD, a, Estimate(value, None, self._error(value), least))
 
     def sum(self, a: Estimate, axis: int, extent: int, kept: int) -> Estimate:
         """See ``Domain.sum``."""
@@ -360,7 +496,9 @@ class RoundingDomain(Untiled[Estimate]):
             return (Estimate(largest, None, variance),)
         if kind is OpKind.RUNNING_MAX:
             steps = _steps(a.mantissa.max(axis=axis, keepdims=True), LOOP_AXIS)
-            maxima, factors = [steps[0]], [xp.zeros_like(steps[0])]
+            # As kernels begin at the lowest number of float32: it is the largest of a row of minus infinity.
+            maxima = [xp.maximum(steps[0], np.finfo(np.float64).min)]
+            factors = [xp.zeros_like(steps[0])]
             for step in steps[1:]:
                 maxima.append(xp.maximum(maxima[-1], step))
                 factors.append(xp.exp(maxima[-2] - maxima[-1]))
@@ -425,4 +563,4 @@ def _steps(x: Array, axis: int) -> list[Array]:
     return [x[(*before, slice(i, i + 1))] for i in range(x.shape[axis])]
 
 
-__all__ = ["Estimate", "RoundingDomain", "quantised", "quantum", "unit_roundoff"]
+__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantised", "quantum", "stored", "unit_roundoff"]

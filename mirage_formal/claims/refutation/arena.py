@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
+from math import ceil, floor
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,8 @@ from mirage_formal.claims.refutation.sparse import Places, Sides, Trial, bounded
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, operators
+from mirage_formal.graph.ops import COMPARISONS, ROUNDINGS
 from mirage_formal.graph.types import Shape
 from mirage_formal.meaning.batched import run_many
 from mirage_formal.meaning.footprint import footprint
@@ -42,6 +44,8 @@ WRITTEN_OUT: Final = 1 << 15
 #: Trials that are evaluated at once by classes: those of all of them are put together.
 _GROUPED: Final = 8
 _ROUNDS: Final = 60
+#: Numbers beyond this one are no landmarks.
+_FAR: Final = 1 << 20
 
 
 def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
@@ -58,9 +62,25 @@ def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
     return WrittenOut(program, candidate, work) if work <= WRITTEN_OUT else Grouped(program, candidate)
 
 
-def _interface(graph: KernelGraph) -> tuple[list[Shape], list[Shape]]:
+def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
     types = kernel_types(graph)
-    return [source.tensor.shape for source in graph.inputs], [types[number].shape for number in graph.outputs]
+    return [source.tensor.signature for source in graph.inputs], [types[number].signature for number in graph.outputs]
+
+
+def landmarks(graphs: Sequence[KernelGraph]) -> tuple[int, ...]:
+    """Return integers at which operators of some graphs change what they do, which small ones would miss.
+
+    These are the numbers that elements are compared with, and their neighbours, and the least integers that roundings
+    change: 2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16.
+    """
+    found: set[int] = set()
+    for op in (op for graph in graphs for op in operators(graph)):
+        if op.kind in ROUNDINGS:
+            found |= {(1 << 8) + 1, (1 << 11) + 1}
+        elif op.kind in COMPARISONS and op.attrs.value is not None and abs(op.attrs.value) < _FAR:
+            low, high = floor(op.attrs.value), ceil(op.attrs.value)
+            found |= {low - 1, low, high, high + 1}
+    return tuple(sorted(found))
 
 
 class Arena(ABC):
@@ -69,12 +89,14 @@ class Arena(ABC):
     Attributes:
         width: Trials that are evaluated at once.
         budget: Trials of one default in one attempt.
+        landmarks: Integers near which operators of the graphs change what they do.
         rounds: Rounds of minimising one.
     """
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
         self.graphs = (program, candidate)
-        self.places = Places([source.tensor.shape for source in program.inputs])
+        self.places = Places([source.tensor for source in program.inputs])
+        self.landmarks = landmarks(self.graphs)
         self.width = 2 * _TRIALS
         self.budget = _TRIALS
         self.rounds = _ROUNDS
@@ -115,16 +137,23 @@ class Arena(ABC):
     def random_trials(self, rng: random.Random, fills: tuple[Fill, ...], largest: int) -> list[Trial]:
         """Trials of few, of several and of all elements changed."""
         places = list(range(self.places.total)) if self.places.total <= _WHOLE else self._few_places(rng)
-        values = [v for v in range(-largest, largest + 1) if v]
+        small = [v for v in range(-largest, largest + 1) if v]
         trials = []
         for number in range(self.budget):
+            # Landmarks stand among small values in every other trial: far ones make exponentials overflow.
+            values = small if number % 2 else [*small, *self.landmarks]
             count = len(places) if number % 4 == 3 else min(len(places), 1 + int(rng.expovariate(6 / len(places))))
             chosen = places if count == len(places) else rng.sample(places, count)
             trials.append(Trial(fills, self.changed(fills, {place: rng.choice(values) for place in chosen})))
         return trials
 
     def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, int]) -> dict[int, int]:
-        """The cells that are not what the default is."""
+        """The cells that are not what the default is; an element of a mask is 1 where its value is positive."""
+        masks = self.places.masks
+        if any(masks):
+            cells = {
+                place: int(value > 0) if masks[self.places.of(place)[0]] else value for place, value in cells.items()
+            }
         return {place: value for place, value in cells.items() if self.places.default(fills, place) != value}
 
     def _few_places(self, rng: random.Random) -> list[int]:

@@ -24,6 +24,8 @@ _U: Final = 2.0**-53
 _CALL: Final = 8 * _U
 #: Below this, results lose digits, or are 0 though the exact ones are not.
 _LEAST: Final = 2.0**-1022
+#: Integers below this one are exact, and so are their sums and products as far as they are below it.
+_EXACT: Final = 2.0**53
 #: Largest slope of the functions that are not monotone or have no simpler bound.
 _SLOPES: Final = {
     OpKind.SIGMOID: 0.25,
@@ -56,6 +58,11 @@ class BoundedDomain(BatchedDomain):
                 return np.stack([y, (2 * np.abs(v) + e) * e + _U * y + _lost(y, v != 0)])
             case OpKind.RELU | OpKind.ABS:
                 return np.stack([y, e])
+            case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
+                # Roundings are monotone: what lies between two numbers is rounded to what lies between their roundings.
+                low = super().unary(kind, np.nextafter(v - e, -np.inf))
+                high = super().unary(kind, np.nextafter(v + e, np.inf))
+                return np.stack([y, np.where(e == 0, 0.0, np.maximum(high - y, y - low))])
             case OpKind.LOG:
                 room = v - e
                 passed = np.where(room > 0, e / np.where(room > 0, room, 1.0), np.inf)
@@ -74,25 +81,42 @@ class BoundedDomain(BatchedDomain):
         match kind:
             case OpKind.MAXIMUM | OpKind.MINIMUM:
                 return np.stack([y, np.maximum(e, f) + 0.0 * y])
+            case OpKind.EQ | OpKind.LT | OpKind.LE:
+                return np.stack([y, np.where(_decided(a, b), 0.0, 1.0)])
+            case OpKind.SELECT:
+                return np.stack([y, _selected(a, b)])
             case OpKind.MUL:
                 passed = np.abs(v) * f + np.abs(w) * e + e * f + _lost(y, (v != 0) & (w != 0))
-            case OpKind.DIV:
+            case OpKind.DIV | OpKind.DIV_NO_NAN:
                 room = np.abs(w) - f
                 passed = np.where(room > 0, (e + np.abs(y) * f) / np.where(room > 0, room, 1.0), np.inf)
                 passed = passed + _lost(y, v != 0)
-            case _:
+                if kind is OpKind.DIV_NO_NAN:  # a divisor that is surely 0 leaves nothing to chance
+                    passed = np.where((w == 0) & (f == 0), 0.0, passed)
+                return np.stack([y, passed + _U * np.abs(y)])
+            case OpKind.ADD | OpKind.SUB:
                 passed = e + f
-        return np.stack([y, passed + _U * np.abs(y)])
+            case _:
+                raise AssertionError(kind)
+        return np.stack([y, passed + np.where(_whole(y) & _whole(v) & _whole(w), 0.0, _U * np.abs(y))])
 
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
         """See ``Domain.scale``."""
+        if not factor:
+            return np.zeros_like(a)
         y = super().scale(a[0], factor)
-        return np.stack([y, abs(float(factor)) * a[1] + 2 * _U * np.abs(y) + _lost(y, a[0] != 0)])
+        own = 2 * _U * np.abs(y)
+        if factor.denominator == 1:
+            own = np.where(_whole(y) & _whole(a[0]), 0.0, own)
+        return np.stack([y, abs(float(factor)) * a[1] + own + _lost(y, a[0] != 0)])
 
     def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
         """See ``Domain.offset``."""
         y = super().offset(a[0], constant)
-        return np.stack([y, a[1] + _U * (np.abs(y) + abs(float(constant)))])
+        own = _U * (np.abs(y) + abs(float(constant)))
+        if constant.denominator == 1 and abs(constant) < _EXACT:
+            own = np.where(_whole(y) & _whole(a[0]), 0.0, own)
+        return np.stack([y, a[1] + own])
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
         """See ``Domain.matmul``."""
@@ -101,15 +125,20 @@ class BoundedDomain(BatchedDomain):
         # The operands may be sums or products with a count already.
         own = (v.shape[-1] + 4) * _U
         passed = super().matmul(sizes, f, inner) + super().matmul(e, others + f, inner)
-        return np.stack(
-            [super().matmul(v, w, inner), passed + own * super().matmul(sizes, others, inner) + v.shape[-1] * _LEAST]
-        )
+        total = super().matmul(sizes, others, inner)
+        lost = own * total + v.shape[-1] * _LEAST
+        if _whole(v).all() and _whole(w).all():
+            lost = np.where(total < _EXACT, 0.0, lost)
+        return np.stack([super().matmul(v, w, inner), passed + lost])
 
     def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
         """See ``Domain.sum``."""
         found = super().sum(a, axis, extent, kept)
         sizes = super().sum(np.abs(a[:1]), axis, extent, kept)[0]
-        return np.stack([found[0], found[1] + (extent // kept + 2) * _U * sizes])
+        lost = (extent // kept + 2) * _U * sizes
+        if _whole(a[0]).all():
+            lost = np.where(sizes < _EXACT, 0.0, lost)
+        return np.stack([found[0], found[1] + lost])
 
     def ordered(
         self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
@@ -136,6 +165,33 @@ class BoundedDomain(BatchedDomain):
         """See ``Domain.softmax``."""
         weights = self.unary(OpKind.EXP, a)
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
+
+
+def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where values are integers so small that sums and products of such as these are exact."""
+    return np.asarray((np.abs(values) < _EXACT) & (np.rint(values) == values))
+
+
+def _decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where rounding cannot have changed the answer of a comparison.
+
+    Sound: both are exact, or they are further apart than both may be off; anything that is not a number decides
+    nothing.
+    """
+    (v, e), (w, f) = a, b
+    exact = (e == 0) & (f == 0) & np.isfinite(v) & np.isfinite(w)
+    return np.asarray(exact | (np.abs(v - w) > (e + f) * (1 + 4 * _U)))
+
+
+def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
+    """Return how far a value is off at most where a mask is 1, or 0 where it is not.
+
+    Sound: a mask is 0 or 1, so one that is off by less than a half is what it should be. Elsewhere the result may be
+    either, whatever it is here. Where a mask is surely 0, the value is not looked at.
+    """
+    (v, e), (m, g) = a, mask
+    chosen = np.where(m != 0, e, 0.0)
+    return np.where(g < 0.5, chosen, np.abs(v) + e)
 
 
 def _lost(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:

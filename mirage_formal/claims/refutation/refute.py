@@ -28,6 +28,8 @@ from mirage_formal.meaning.reference import run
 
 #: Defaults in the order of preference: zeros, ones, rows that are not constant, the same without zeros.
 _FILLS: Final = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
+#: What masks have in place of the last of them.
+_FLIPPED: Final = Fill(1, 0)
 _MAX_FILLS: Final = 64
 #: How many defined defaults are tried in one attempt.
 _DEFAULTS: Final = 4
@@ -50,7 +52,8 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         program: The program.
         candidate: A well-formed graph with the same inputs and output shapes.
         seed: The result depends on it and on nothing else.
-        attempts: Rounds of random inputs, with entries in -2..2 in the first half and -4..4 in the second.
+        attempts: Rounds of random inputs, with entries in -2..2 in the first half and -4..4 in the second, and beside
+            these near numbers that elements are compared with or that roundings change. Masks are zeros and ones.
 
     Returns:
         Defaults, changed entries, and the first element that differs. Both programs are finite everywhere on it.
@@ -73,9 +76,10 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
     """
     place = arena(program, candidate)
     rng = random.Random(seed)
-    defaults = list(islice(place.defined(_defaults(len(program.inputs))), _DEFAULTS))
+    masks = place.places.masks
+    defaults = list(islice(place.defined(_defaults(masks)), _DEFAULTS))
     # Where a default is not defined, it may be with some entries changed.
-    others = [(fill,) * len(program.inputs) for fill in (_FILLS if len(defaults) < _DEFAULTS else _FILLS[:1])]
+    others = [_of_bits((fill,) * len(masks), masks) for fill in (_FILLS if len(defaults) < _DEFAULTS else _FILLS[:1])]
     defaults = list(dict.fromkeys([*defaults, *others]))
     for attempt in range(attempts):
         best: Counterexample | None = None
@@ -135,6 +139,10 @@ def _fitting(program: KernelGraph, counterexample: Counterexample) -> list[Shape
         raise ShapeError(f"counterexample: expected {len(shapes)} defaults, got {len(counterexample.fills)}")
     for entry in counterexample.entries:
         _inside(shapes, entry.input, entry.index, "input")
+    for number, source in enumerate(program.inputs):
+        fill, own = counterexample.fills[number], [e.value for e in counterexample.entries if e.input == number]
+        if not source.tensor.dtype.floating and not {fill.even, fill.odd, *own} <= {0, 1}:
+            raise ShapeError(f"counterexample: expected zeros and ones for the mask {source.name}, got other values")
     return shapes
 
 
@@ -146,9 +154,18 @@ def _inside(shapes: Sequence[Shape], number: int, index: tuple[int, ...], name: 
         raise ShapeError(f"counterexample: expected an index inside {list(shape)}, got {list(index)}")
 
 
-def _defaults(inputs: int) -> Iterator[tuple[Fill, ...]]:
-    """Defaults for all inputs, those with more zeros first; at the end the ones that are equal for all inputs."""
-    order = range(len(_FILLS))
+def _of_bits(fills: tuple[Fill, ...], masks: Sequence[bool]) -> tuple[Fill, ...]:
+    """The defaults with zeros and ones for masks."""
+    return tuple(_FLIPPED if mask and fill == _FILLS[3] else fill for fill, mask in zip(fills, masks, strict=True))
+
+
+def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
+    """Defaults for all inputs, those with more zeros first; at the end the ones that are equal for all inputs.
+
+    Args:
+        masks: For each input whether it is a mask.
+    """
+    order, inputs = range(len(_FILLS)), len(masks)
     if inputs <= 5:
         choices = sorted(product(order, repeat=inputs), key=lambda choice: (sum(choice), choice))
     else:
@@ -156,7 +173,7 @@ def _defaults(inputs: int) -> Iterator[tuple[Fill, ...]]:
         choices = [(0,) * inputs, *single]
     uniform = [(k,) * inputs for k in order]
     for choice in dict.fromkeys([*choices[:_MAX_FILLS], *uniform]):
-        yield tuple(_FILLS[k] for k in choice)
+        yield _of_bits(tuple(_FILLS[k] for k in choice), masks)
 
 
 def _minimised(arena: Arena, trial: Trial, rng: random.Random) -> Trial:

@@ -18,7 +18,7 @@ from mirage_formal.claims.refutation.element import Box, element
 from mirage_formal.claims.refutation.grouped import Grouped, Labels, joined, run_grouped
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import DTensor
 from mirage_formal.meaning.batched import BatchedDomain
 
 
@@ -38,8 +38,10 @@ class Trial:
 class Places:
     """Positions in all inputs laid one after another."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def __init__(self, tensors: Sequence[DTensor]) -> None:
+        shapes = [tensor.shape for tensor in tensors]
         self.shapes = tuple(shapes)
+        self.masks = tuple(not tensor.dtype.floating for tensor in tensors)
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         self.offsets = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
 

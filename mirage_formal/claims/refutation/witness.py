@@ -16,7 +16,7 @@ from mirage_formal.claims.refutation.grouped import Grouped, TooManyClasses, run
 from mirage_formal.claims.refutation.sparse import classes
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verdict import Unknown
 
 #: Random points that are tried before it is said that no input meets the conditions.
@@ -73,8 +73,8 @@ def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed:
     """
     if not doubtful:
         return None
-    shapes = [source.tensor.shape for source in program.inputs]
-    if any(_defined(program, point) and _defined(candidate, point) for point in _points(shapes, seed)):
+    inputs = [source.tensor for source in program.inputs]
+    if any(_defined(program, point) and _defined(candidate, point) for point in _points(inputs, seed)):
         return None
     return Unknown(NEVER)
 
@@ -87,15 +87,26 @@ def _defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
     return True
 
 
-def _points(shapes: Sequence[Shape], seed: int) -> Iterator[list[Grouped]]:
-    """Random points of several scales and signs, and after the first ones corners where everything is one value."""
+def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
+    """Random points of several scales and signs, and after the first ones corners where everything is one value.
+
+    An element of a mask is 1 where the number that is drawn for it is positive.
+    """
     rng = np.random.default_rng(seed)
     for number in range(POINTS):
         scale = _SCALES[number // 3 % len(_SCALES)]
-        yield [_random(rng, shape, scale, number % 3) for shape in shapes]
+        yield [_fitting(_random(rng, tensor.shape, scale, number % 3), tensor) for tensor in inputs]
         if number < len(_CORNERS):
-            yield [_constant(rng, shape, _CORNERS[number], few=False) for shape in shapes]
-            yield [_constant(rng, shape, _CORNERS[number], few=True) for shape in shapes]
+            value = _CORNERS[number]
+            yield [_fitting(_constant(rng, tensor.shape, value, few=False), tensor) for tensor in inputs]
+            yield [_fitting(_constant(rng, tensor.shape, value, few=True), tensor) for tensor in inputs]
+
+
+def _fitting(drawn: Grouped, tensor: DTensor) -> Grouped:
+    """What is drawn, as zeros and ones for a mask."""
+    if tensor.dtype.floating:
+        return drawn
+    return Grouped(drawn.shape, drawn.labels, exactly((drawn.values[0] > 0).astype(np.float64)))
 
 
 def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> Grouped:

@@ -14,7 +14,7 @@ import numpy as np
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.cli.graphs.subject import Subject
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
-from mirage_formal.device.runtime import device_count, device_name
+from mirage_formal.device.runtime import arch_of, current_device, device_count, device_name
 from mirage_formal.device.tensors import numpy_dtype
 from mirage_formal.errors import FormatError, RunError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
@@ -102,9 +102,9 @@ def _none(arch: str) -> Any:
 
 def _kernels(one: Subject) -> Optimized:
     if one.kernels is not None:
-        from mirage_formal.kernels.executable import load
+        from mirage_formal.run.kept.kernels import stored_kernels
 
-        return Optimized.of(load(one.kernels))
+        return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
     from mirage_formal.run.built.written import optimized
 
     return optimized(one.graph)

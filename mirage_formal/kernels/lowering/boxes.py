@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from mirage_formal.graph.graph import Op
-from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.kernels.lowering.context import loop
 from mirage_formal.kernels.program.index import Indices
@@ -27,9 +27,10 @@ from mirage_formal.kernels.program.program import (
     Real,
     SetReg,
     Stmt,
-    UnaryFn,
     Value,
+    Where,
     binary_fn,
+    unary_fn,
 )
 
 #: Bytes of the widest access.
@@ -111,7 +112,9 @@ class Layout:
 
 
 def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
-    """The result of an operator, and the boxes that it is made of."""
+    """The result of an operator, and the boxes that it is made of; none of what 0 is a multiple of."""
+    if op.kind is OpKind.SCALE and not op.attrs.factor:
+        return Layout(result.shape, row_major(result.shape), None, ())
     attrs, (tensor, strides, offset) = op.attrs, operands[0]
     shape, split = result.shape, None
     boxes = [
@@ -212,14 +215,19 @@ def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[
 def mapped(op: Op, given: Sequence[Value]) -> Value:
     """An element of the result of an operator, from those of its operands."""
     kind, attrs = op.kind, op.attrs
-    if kind in FUNCTIONS:
-        return Apply(UnaryFn(kind.value), given[0])
-    if kind in ARITHMETIC:
+    if attrs.value is not None:
+        given = [*given, Real(float(attrs.value))]
+    if kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT:
+        return Apply(unary_fn(kind), given[0])
+    if kind in ARITHMETIC or kind in COMPARISONS:
         return Combine(binary_fn(kind), *given)
+    if kind is OpKind.SELECT:
+        return Where(*given)
     if kind is OpKind.SCALE:
         assert attrs.factor is not None
-        return Combine(BinaryFn.MUL, given[0], Real(float(attrs.factor)))
+        return Combine(BinaryFn.MUL, given[0], Real(float(attrs.factor))) if attrs.factor else Real(0.0)
     if kind is OpKind.SHIFT:
         assert attrs.shift is not None
         return Combine(BinaryFn.ADD, given[0], Real(float(attrs.shift)))
+    assert kind in MOVES or kind is OpKind.CAST, kind
     return given[0]

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
+from typing import assert_never
 
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import Place
-from mirage_formal.kernels.program.flat import Elementwise, FlatOp, Repeat, results_of
+from mirage_formal.kernels.program.flat import (
+    Accumulate,
+    Elementwise,
+    FlatOp,
+    MapFn,
+    Reduce,
+    Repeat,
+    Running,
+    results_of,
+)
 from mirage_formal.kernels.program.index import Digits, Indices
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedPlacement, Tile
@@ -27,6 +38,7 @@ from mirage_formal.kernels.program.program import (
     UnaryFn,
     Value,
     Var,
+    Where,
 )
 
 BLOCK = ("bx", "by", "bz")
@@ -212,9 +224,19 @@ def _first(place: Place) -> int:
 
 def apply(op: Elementwise, values: list[Value]) -> Value:
     """The value of an elementwise operator."""
-    if isinstance(op.fn, UnaryFn):
-        return Apply(op.fn, values[0])
-    return Combine(op.fn, values[0], Real(op.constant) if op.constant is not None else values[1])
+    if op.constant is not None:
+        values = [*values, Real(op.constant)]
+    match op.fn:
+        case UnaryFn():
+            return Apply(op.fn, *values)
+        case BinaryFn():
+            return Combine(op.fn, *values)
+        case MapFn.SELECT:
+            return Where(*values)
+        case MapFn.CONSTANT:
+            return values[0]
+        case _:
+            assert_never(op.fn)
 
 
 def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
@@ -226,9 +248,17 @@ def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
     return rest[0]
 
 
-def identity(fn: BinaryFn) -> float:
-    """What leaves a sum or maximum as it is."""
-    return 0.0 if fn is BinaryFn.ADD else -3.4028234663852886e38
+#: The lowest finite float32.
+LOWEST = -3.4028234663852886e38
+
+
+def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
+    """What leaves a sum or maximum as it is, at which it begins."""
+    if isinstance(op, Running):
+        return LOWEST
+    if op.fn is BinaryFn.ADD or not cx.tensor(op.result).dtype.floating:
+        return 0.0  # of masks the least is 0
+    return LOWEST if op.finite else -inf
 
 
 def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:

@@ -14,7 +14,7 @@ from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.lowering.boxes import Operand
-from mirage_formal.kernels.lowering.context import TID, joined, loop, when
+from mirage_formal.kernels.lowering.context import LOWEST, TID, joined, loop, when
 from mirage_formal.kernels.program.index import Indices
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (
@@ -225,7 +225,7 @@ class _Fibres:
                 def weight(x: Value) -> Value:
                     return Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, x, largest))
 
-                out = self.fold("largest", BinaryFn.MAX, lambda x: x, float("-inf"))
+                out = self.fold("largest", BinaryFn.MAX, lambda x: x, LOWEST)
                 out += self.fold("total", BinaryFn.ADD, weight, 0.0)
                 return [*out, *self.store_each(lambda x: Combine(BinaryFn.DIV, weight(x), total))]
             case OpKind.RMS_NORM:

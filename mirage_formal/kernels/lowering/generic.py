@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from mirage_formal.graph.types import Shape
-from mirage_formal.kernels.lowering.context import TID, Context, apply, identity, loop, when
+from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, neutral, when
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -121,7 +121,7 @@ def _folded(
     position = cx.ix.add(at[dim], cx.ix.mul(index, op.kept))
     term = cx.element(op.operand, (*at[:dim], position, *at[dim + 1 :]))
     add = SetReg(array, ZERO, Combine(op.fn, Reg(array, ZERO), term))
-    return (Registers(array, 1, initial=identity(op.fn)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
+    return (Registers(array, 1, initial=neutral(cx, op)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
 
 
 def _product(
@@ -156,8 +156,8 @@ def _concat(cx: Context, op: Concat) -> tuple[Stmt, ...]:
 
 def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """What is carried through the loop, in shared memory, before its first iteration."""
-    number, fn = (op.largest, BinaryFn.MAX) if isinstance(op, Running) else (op.result, op.fn)
-    return over_elements(cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(identity(fn))),))
+    number = op.largest if isinstance(op, Running) else op.result
+    return over_elements(cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(neutral(cx, op))),))
 
 
 def _accumulate(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
@@ -174,7 +174,7 @@ def _accumulate(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
         return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
     if op.dim is None:
         return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
-    along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
+    along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept, op.finite)
     return over_elements(cx, shape, lambda at: _folded(cx, along, at, lambda v: added(at, v)))
 
 

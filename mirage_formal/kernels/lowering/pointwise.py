@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.lowering.boxes import (
     VECTOR_BYTES,
     Box,
@@ -47,6 +47,8 @@ from mirage_formal.kernels.target import Target
 _THREADS: Final = 128
 #: Vectors that a thread has in flight, while there are this many blocks for each multiprocessor.
 _IN_FLIGHT: Final = 4
+#: Elements of an operand that a thread has in flight at most.
+_HELD: Final = 32
 _BLOCKS_PER_SM: Final = 4
 _WARP: Final = 32
 
@@ -85,8 +87,9 @@ def pointwise(name: str, op: Op, tensors: Tensors, target: Target, tile: int = 0
         return found
     if tile:
         raise UnsupportedError(f"expected another tile of {op.kind.value}, of which there are fewer", where=name)
-    least = min(param.dtype.bytes for param in params)
-    width = VECTOR_BYTES // least
+    # A mask is read in shorter vectors beside wider elements, of which there would be too many in registers.
+    sizes = {param.dtype.bytes for param in params if param.dtype.floating}
+    width = VECTOR_BYTES // min(sizes, default=DType.BOOL.bytes)
     ends = [end for b in layout.boxes for end in (b.low, b.high)] if layout.split == len(layout.shape) - 1 else []
     runs = [layout.shape[-1] if layout.shape else 1, *ends]
     while any(run % width for run in runs):
@@ -107,7 +110,7 @@ class _Writer:
         self.op, self.operands, self.result, self.width, self.layout = op, operands, result, width, layout
         self.count = result.elements // width
         wanted = self.count // (_THREADS * _BLOCKS_PER_SM * target.sms)
-        self.each = next(n for n in (_IN_FLIGHT, 2, 1) if n <= max(1, wanted))
+        self.each = next(n for n in (_IN_FLIGHT, 2, 1) if n <= max(1, wanted) and n * width <= _HELD)
         self.threads = min(_THREADS, -(-self.count // _WARP) * _WARP)
         self.blocks = -(-self.count // (self.threads * self.each))
         self.ix = Indices({"bx": self.blocks, "tid": self.threads})

@@ -9,7 +9,7 @@ from operator import mul
 from typing import Final
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.lowering.context import TID, Context, identity, joined, loop, when
+from mirage_formal.kernels.lowering.context import TID, Context, joined, loop, neutral, when
 from mirage_formal.kernels.lowering.registers import (
     Vars,
     digit_value,
@@ -66,7 +66,7 @@ def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt
         value = values[0]
         if over.span(axis) > extent:  # neutral where it lies outside of the tensor
             inside = cx.ix.less(place(cx, over, axis, at), extent)
-            value = value if inside == ONE else Select(inside, value, Real(identity(op.fn)))
+            value = value if inside == ONE else Select(inside, value, Real(neutral(cx, op)))
         return (SetReg(array, to, Combine(op.fn, Reg(array, to), value)),)
 
     return over_runs(cx, over, op.operand, (op.operand,), body)
@@ -152,23 +152,22 @@ def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[
 def reduce(cx: Context, step: Reduction) -> tuple[Stmt, ...]:
     """A reduction in registers."""
     op, array = step.op, name(step.op.result)
-    clear = _cleared(cx, op.result, op.fn)
+    clear = _cleared(cx, op)
     own = _fold(cx, op, step.over, array)
     return (*clear, *own, *across(cx, op.fn, array, held(cx, op.result).count, step.digits, step.scratch))
 
 
-def _cleared(cx: Context, number: int, fn: BinaryFn) -> tuple[Stmt, ...]:
-    """The neutral element in all registers of a tensor."""
+def _cleared(cx: Context, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]:
+    """The neutral element in all registers of a result."""
+    number = op.largest if isinstance(op, Running) else op.result
     count = held(cx, number).count
     k = cx.iterator(count, "u")
-    return loop(k, count, (SetReg(name(number), k, Real(identity(fn))),), unroll=True)
+    return loop(k, count, (SetReg(name(number), k, Real(neutral(cx, op))),), unroll=True)
 
 
 def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """What is carried through the loop, in registers, before its first iteration."""
-    if isinstance(op, Running):
-        return _cleared(cx, op.largest, BinaryFn.MAX)
-    return _cleared(cx, op.result, op.fn)
+    return _cleared(cx, op)
 
 
 def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
@@ -176,7 +175,7 @@ def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
     op, over, array = step.op, step.over, name(step.op.result)
     rescaled = rescale(cx, op) if op.factor is not None else ()
     if op.dim is not None:
-        part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
+        part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept, op.finite)
         return (*rescaled, *_fold(cx, part, over, array))
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:

@@ -17,6 +17,7 @@ from mirage_formal.kernels.program.flat import (
     Elementwise,
     FlatOp,
     LoopConcat,
+    MapFn,
     Product,
     Reduce,
     Repeat,
@@ -100,15 +101,16 @@ def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
         if dim is not None and tensor.shape[dim] % count:
             return False
         states[number] = _FIXED if dim is None else _Along(dim)
-    rules = _Rules(flat, states, count)
+    rules = _Rules(flat, finer, states)
     return all(rules.follow(op) for op in flat.ops) and not any(
         flat.tensors[n].phase is Phase.LOOP for n in flat.outputs
     )
 
 
 class _Rules:
-    def __init__(self, flat: Flat, states: dict[int, _State], count: int) -> None:
-        self.flat, self.states, self.count = flat, states, count
+    def __init__(self, flat: Flat, finer: Flat, states: dict[int, _State]) -> None:
+        self.flat, self.finer, self.states = flat, finer, states
+        self.count = finer.iterations // flat.iterations
 
     def follow(self, op: FlatOp) -> bool:
         """Notes what the results of an operator are; False if that is not known, or if they may not be accumulated."""
@@ -147,6 +149,8 @@ class _Rules:
         return state if not found and (state == _FIXED or other) else None
 
     def _mapped(self, op: Elementwise) -> _State | None:
+        if op.fn is MapFn.CONSTANT:
+            return self._constant(op)
         states = [self.states[n] for n in op.operands]
         if all(state == _FIXED for state in states):
             return _FIXED
@@ -164,12 +168,22 @@ class _Rules:
             return None
         return _pointwise(op, states, dim)
 
+    def _constant(self, op: Elementwise) -> _State | None:
+        """Of one number in all places: of a whole tile, or of what the pieces have of it, one behind another."""
+        pairs = zip(self.flat.tensors[op.result].shape, self.finer.tensors[op.result].shape, strict=True)
+        cut = [dim for dim, (extent, piece) in enumerate(pairs) if extent != piece]
+        if len(cut) > 1:
+            return None
+        return _Along(cut[0]) if cut else _FIXED
+
     def _linear(self, op: Elementwise, states: Sequence[_State]) -> _State | None:
         """Of functions of sums that are the sum of the functions: multiples, sums and differences."""
         first, rest = states[0], states[1:]
+        if op.fn is MapFn.SELECT:  # of a sum or 0
+            first, rest = states[1], [states[0]] if op.constant == 0.0 else states
         if not isinstance(first, _Joined) or first.fn is not BinaryFn.ADD:
             return None
-        if op.fn in (BinaryFn.MUL, BinaryFn.DIV):
+        if op.fn in (BinaryFn.MUL, BinaryFn.DIV, BinaryFn.DIV_NO_NAN, MapFn.SELECT):
             return first if all(state == _FIXED for state in rest) else None
         both = op.fn in (BinaryFn.ADD, BinaryFn.SUB) and states == [_SUM, _SUM]
         return _SUM if both else None
@@ -234,8 +248,10 @@ def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | 
     (weighted,) = weights
     if weighted.shifted:
         return _Along(dim, weighted.weight) if op.fn is UnaryFn.EXP else None
-    # A multiple of f * exp(-m) is one; rounding it is part of the arithmetic.
-    multiple = op.fn is BinaryFn.MUL or (op.fn is BinaryFn.DIV and states[0] == weighted)
+    # A multiple of f * exp(-m) is one, and so is 0 in its place; rounding it is part of the arithmetic.
+    quotient = op.fn in (BinaryFn.DIV, BinaryFn.DIV_NO_NAN) and states[0] == weighted
+    selected = op.fn is MapFn.SELECT and op.constant == 0.0 and states[1] == weighted
+    multiple = op.fn is BinaryFn.MUL or quotient or selected
     return weighted if multiple or op.fn in _ROUNDS else None
 
 

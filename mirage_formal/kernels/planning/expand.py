@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal.graph.check import block_types
 from mirage_formal.graph.edit import inlined, needed
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
-from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -17,6 +17,7 @@ from mirage_formal.kernels.program.flat import (
     Elementwise,
     FlatOp,
     LoopConcat,
+    MapFn,
     Product,
     Reduce,
     Repeat,
@@ -25,8 +26,10 @@ from mirage_formal.kernels.program.flat import (
     results_of,
 )
 from mirage_formal.kernels.program.plan import Phase, PlanTensor
-from mirage_formal.kernels.program.program import BinaryFn, UnaryFn, binary_fn
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn, binary_fn, unary_fn
 
+#: The lowest finite number of float32, at which maxima of exponents begin.
+_LOWEST: Final = Fraction(2**104 - 2**128)
 _ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
 
 
@@ -73,7 +76,7 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
         values += work.operator(item, args, types[number].shape)
         number += item.results
     outputs = tuple(values[saver.operand] for saver in block.outputs)
-    work.ops = _joined(work, outputs)
+    work.ops = _finite(_joined(work, outputs))
     return _pruned(work, outputs, len(block.inputs))
 
 
@@ -83,6 +86,8 @@ class _Expansion:
     tensors: list[PlanTensor] = field(default_factory=list)
     ops: list[FlatOp] = field(default_factory=list)
     makers: list[int] = field(default_factory=list)
+    #: Tensors of which every element is one number, which reads nothing.
+    constants: dict[int, Fraction] = field(default_factory=dict)
     position: int = -1
 
     @property
@@ -98,25 +103,46 @@ class _Expansion:
         phases = {self.tensors[n].phase for n in operands}
         return next(p for p in (Phase.AFTER, Phase.LOOP, Phase.BEFORE) if p in phases)
 
-    def map(self, fn: UnaryFn | BinaryFn, *operands: int, constant: Fraction | None = None) -> int:
+    def map(
+        self,
+        fn: UnaryFn | BinaryFn | MapFn,
+        *operands: int,
+        constant: Fraction | None = None,
+        dtype: DType | None = None,
+    ) -> int:
         shape = self.tensors[operands[0]].shape
         for other in operands[1:]:
             shape = broadcast(shape, self.tensors[other].shape) or shape
-        result = self.tensor(shape, self.tensors[operands[0]].dtype, self._phase(operands))
+        result = self.tensor(shape, dtype or self.tensors[operands[0]].dtype, self._phase(operands))
         self.ops.append(Elementwise(result, fn, operands, None if constant is None else float(constant)))
         return result
 
-    def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1) -> int:
+    def constant(self, like: int, number: Fraction) -> int:
+        """A number in the place of every element of a tensor, whatever that holds."""
+        source = self.tensors[like]
+        result = self.tensor(source.shape, source.dtype, source.phase)
+        self.ops.append(Elementwise(result, MapFn.CONSTANT, (), float(number)))
+        self.constants[result] = number
+        return result
+
+    def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1, *, finite: bool = False) -> int:
         source = self.tensors[operand]
         shape = (*source.shape[:dim], kept, *source.shape[dim + 1 :])
         if shape == source.shape:
-            return operand
+            return self.map(BinaryFn.MAX, operand, constant=_LOWEST) if finite else operand
         result = self.tensor(shape, source.dtype, source.phase)
-        self.ops.append(Reduce(result, fn, operand, dim, kept))
+        self.ops.append(Reduce(result, fn, operand, dim, kept, finite))
         return result
 
     def scaled(self, operand: int, factor: Fraction) -> int:
+        if not factor:
+            return self.constant(operand, factor)  # 0 times what is infinite would be NaN
         return operand if factor == 1 else self.map(BinaryFn.MUL, operand, constant=factor)
+
+    def shifted(self, operand: int, shift: Fraction) -> int:
+        if operand in self.constants:
+            return self.constant(operand, self.constants[operand] + shift)
+        return self.map(BinaryFn.ADD, operand, constant=shift)
 
     def accumulate(
         self, fn: BinaryFn, operand: int, dim: int | None = None, kept: int = 1, factor: int | None = None
@@ -136,10 +162,14 @@ class _Expansion:
         dim = last if attrs.dim is None else attrs.dim
         dimx = self.block.reduction_dimx
         match kind:
-            case _ if kind in FUNCTIONS:
-                return [self.map(UnaryFn(kind.value), x)]
+            case _ if kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT:
+                return [self.map(unary_fn(kind), x)]
             case _ if kind in ARITHMETIC:
                 return [self.map(binary_fn(kind), *args)]
+            case _ if kind in COMPARISONS:
+                return [self.map(binary_fn(kind), *args, constant=attrs.value, dtype=DType.BOOL)]
+            case OpKind.SELECT:
+                return [self.map(MapFn.SELECT, *args, constant=attrs.value, dtype=self.tensors[args[1]].dtype)]
             case OpKind.MATMUL:
                 result = self.tensor(shape, self.tensors[x].dtype, self._phase(tuple(args)))
                 self.ops.append(Product(result, x, args[1]))
@@ -148,7 +178,8 @@ class _Expansion:
                 assert attrs.factor is not None
                 return [self.scaled(x, attrs.factor)]
             case OpKind.SHIFT:
-                return [self.map(BinaryFn.ADD, x, constant=attrs.shift)]
+                assert attrs.shift is not None
+                return [self.shifted(x, attrs.shift)]
             case OpKind.CAST:
                 assert attrs.dtype is not None
                 return [self._cast(x, attrs.dtype)]
@@ -215,10 +246,10 @@ class _Expansion:
         return result
 
     def _running(self, x: int, dim: int) -> list[int]:
-        largest = self.reduce(BinaryFn.MAX, x, dim)
+        largest = self.reduce(BinaryFn.MAX, x, dim, finite=self.single)
         if self.single:
             # The first iteration has nothing to rescale.
-            return [largest, self.map(BinaryFn.MUL, largest, constant=Fraction(0))]
+            return [largest, self.constant(largest, Fraction(0))]
         source = self.tensors[largest]
         results = [self.tensor(source.shape, source.dtype, Phase.LOOP) for _ in range(2)]
         self.ops.append(Running(results[0], results[1], largest))
@@ -227,8 +258,8 @@ class _Expansion:
     def _cast(self, x: int, dtype: DType) -> int:
         if dtype is self.tensors[x].dtype:
             return x
-        if dtype is DType.FLOAT32:
-            # Values are float32 already; the element type only matters to what is stored.
+        if dtype is DType.FLOAT32 or not self.tensors[x].dtype.floating:
+            # Values are float32 already, and 0 and 1 are exact; the element type only matters to what is stored.
             result = self.map(BinaryFn.MUL, x, constant=Fraction(1))
         else:
             result = self.map(_ROUND[dtype], x)
@@ -274,6 +305,34 @@ def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
     return out
 
 
+def _finite(ops: list[FlatOp]) -> list[FlatOp]:
+    """The same, where maxima m of exponentials exp(x - m) are never below the lowest finite number.
+
+    So exp(x - m) is 0 of an x that is -inf, also where all of them are; over the reals nothing changes. They are found
+    from their readers: through casts, repetitions and maxima of several of them to the difference and its exponential.
+    """
+    exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
+    tops: set[int] = set()
+    out: list[FlatOp] = []
+    for op in reversed(ops):
+        match op:
+            case Elementwise(result, BinaryFn.SUB, (_, top), None) if result in exponents:
+                tops.add(top)
+            case Elementwise(result, fn, (operand,), constant) if result in tops and (
+                fn in _ROUND.values() or (fn, constant) == (BinaryFn.MUL, 1.0)
+            ):
+                tops.add(operand)
+            case Repeat(result, operand, _) if result in tops:
+                tops.add(operand)
+            case Reduce(result, BinaryFn.MAX) | Accumulate(result, BinaryFn.MAX) if result in tops:
+                tops.add(op.operand)
+                op = replace(op, finite=True)
+            case _:
+                pass
+        out.append(op)
+    return out[::-1]
+
+
 def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
     """Whether a reduction in the loop may be finished after it; invariant ones are done before it."""
     return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP
@@ -306,7 +365,7 @@ def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
         case Elementwise():
             return Elementwise(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant)
         case Reduce():
-            return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept)
+            return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept, op.finite)
         case Product():
             return Product(new[op.result], new[op.a], new[op.b])
         case Concat():
@@ -315,7 +374,7 @@ def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
             return Repeat(new[op.result], new[op.operand], op.dim)
         case Accumulate():
             factor = None if op.factor is None else new[op.factor]
-            return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor)
+            return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor, op.finite)
         case LoopConcat():
             return LoopConcat(new[op.result], new[op.operand], op.dim)
         case Running():

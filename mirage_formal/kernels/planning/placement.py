@@ -22,6 +22,7 @@ from mirage_formal.kernels.program.flat import (
     Elementwise,
     FlatOp,
     LoopConcat,
+    MapFn,
     Product,
     Reduce,
     Repeat,
@@ -158,6 +159,8 @@ class _Chooser:
 
     def _in_registers(self, op: FlatOp) -> bool:
         match op:
+            case Elementwise(fn=MapFn.CONSTANT):
+                return self._inline(op, op.result) or self._map(op)
             case Elementwise():
                 return self._map(op)
             case Reduce():
@@ -325,7 +328,7 @@ class _Chooser:
             return self.accumulator_of(op) is not None
         if any(not isinstance(r, Elementwise | Reduce | Accumulate) for r in readers):
             return False
-        if isinstance(op, Repeat):
+        if isinstance(op, Repeat) or (isinstance(op, Elementwise) and op.fn is MapFn.CONSTANT):
             return result not in self.flat.outputs
         if not isinstance(op, Elementwise) or self.registers or len(readers) + (result in self.flat.outputs) != 1:
             return False
@@ -385,7 +388,8 @@ class _Chooser:
             elif matrix:
                 placement, dtype = self._matrix(number), tensor.dtype
             else:
-                placement, dtype = plain(f"s{number}", tensor.rows, tensor.cols), DType.FLOAT32
+                placement = plain(f"s{number}", tensor.rows, tensor.cols)
+                dtype = DType.FLOAT32 if tensor.dtype.floating else DType.BOOL
             self.placements.shared_dtype[number] = dtype
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
@@ -414,6 +418,9 @@ class _Chooser:
         if source.transposed:
             rows, cols = cols, rows
         name, size, transposed = f"s{number}", tensor.dtype.bytes, source.transposed
+        if not tensor.dtype.floating and source.chunk == _WIDEST:
+            # Rows of an odd number of vectors: what the lanes of a fragment read is then in banks of its own.
+            return SharedPlacement(name, rows, cols, (-(-cols // _WIDEST) | 1) * _WIDEST, transposed=transposed)
         if not matrix and (source.chunk < _WIDEST or tensor.dtype is DType.FLOAT32):
             cols = whole_vectors(cols, size) if source.chunk == _WIDEST else cols
             return SharedPlacement(name, rows, cols, cols, transposed=transposed)

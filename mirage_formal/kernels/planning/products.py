@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import (
     ProductShape,
@@ -55,9 +56,11 @@ class Products:
     def run(self) -> int:
         """Elements next to each other that a thread reads at once: 16 bytes of the kernel's smallest type.
 
-        Of a larger type a run is several reads, each of which would leave out what lies between a warp's threads.
+        Of a larger type a run is several reads, each of which would leave out what lies between a warp's threads. Masks
+        count only where there is nothing else.
         """
-        return _VECTOR_BYTES // min(tensor.dtype.bytes for tensor in self.flat.tensors)
+        sizes = {tensor.dtype.bytes for tensor in self.flat.tensors if tensor.dtype.floating}
+        return _VECTOR_BYTES // min(sizes, default=DType.BOOL.bytes)
 
     @property
     def eligible(self) -> list[Product]:
@@ -124,7 +127,7 @@ class Products:
         """Products whose results meet this one's elementwise."""
         out: set[int] = set()
         for op in self.flat.ops:
-            if isinstance(op, Elementwise) and len(op.operands) == 2:
+            if isinstance(op, Elementwise) and len(op.operands) >= 2:
                 roots = {self.root(n) for n in op.operands}
                 if number in roots:
                     out |= {r for r in roots if r is not None and r != number}

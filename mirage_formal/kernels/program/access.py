@@ -47,13 +47,14 @@ from mirage_formal.kernels.program.program import (
     Value,
     Var,
     WaitGroups,
+    Where,
 )
 
 GRID = ("bx", "by", "bz")
 WARP = 32
 MAX_THREADS = 1024
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-VECTOR_BYTES = frozenset((2, 4, 8, 16))
+VECTOR_BYTES = frozenset((1, 2, 4, 8, 16))
 COPY_BYTES = frozenset((4, 8, 16))
 
 
@@ -396,6 +397,9 @@ class _Walker:
                 self.use(at, "condition", condition)
                 self.value(a, at.under(condition), scope)
                 self.value(b, at.under(negated(condition)), scope)
+            case Where(mask, a, b):
+                for part in (mask, a, b):
+                    self.value(part, at, scope)
             case _:
                 assert_never(value)
 
@@ -427,7 +431,7 @@ class _Walker:
             self.fault(at, name, f"expected a {'shared buffer' if shared else 'parameter'} of that name")
             return
         if count < 1 or count * target.dtype.bytes not in VECTOR_BYTES:
-            self.fault(at, name, f"expected 2, 4, 8 or 16 bytes at once, got {count * target.dtype.bytes}")
+            self.fault(at, name, f"expected 1, 2, 4, 8 or 16 bytes at once, got {count * target.dtype.bytes}")
             return
         if isinstance(target, Param) and target.written is not mode.writes:
             self.fault(at, name, "expected a parameter that is either read or written")

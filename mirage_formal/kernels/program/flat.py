@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 
 
+class MapFn(Enum):
+    """What an elementwise operator does that is no function of one or two numbers."""
+
+    #: The second operand where the first, a mask, is not 0, and the last elsewhere.
+    SELECT = "select"
+    #: The constant, whatever there is.
+    CONSTANT = "constant"
+
+
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """result = fn(a), or fn(a, b) with broadcast, or fn(a, constant)."""
+    """result = fn of the operands' elements, with broadcast; a constant stands for the last operand."""
 
     result: int
-    fn: UnaryFn | BinaryFn
+    fn: UnaryFn | BinaryFn | MapFn
     operands: tuple[int, ...]
     constant: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ..."""
+    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ...
+
+    A maximum that is ``finite`` is at least the lowest finite float32, also of elements that are all -inf.
+    """
 
     result: int
     fn: BinaryFn
     operand: int
     dim: int
     kept: int = 1
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Repeat:
 class Accumulate:
     """Sum or maximum over the iterations, over one dim as well if ``dim`` is set (as in Reduce).
 
-    With a ``factor`` the sum so far is multiplied by it before the new term is added.
+    With a ``factor`` the sum so far is multiplied by it before the new term is added. ``finite`` as in Reduce.
     """
 
     result: int
@@ -69,6 +83,7 @@ class Accumulate:
     dim: int | None = None
     kept: int = 1
     factor: int | None = None
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +97,10 @@ class LoopConcat:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """largest = max over the iterations so far; rescale = exp(largest before - largest), 0 in the first iteration."""
+    """largest = max over the iterations so far; rescale = exp(largest before - largest), 0 in the first iteration.
+
+    It begins at the lowest finite float32, so that exp(x - largest) is 0 of an x that is -inf, and never NaN.
+    """
 
     largest: int
     rescale: int

@@ -4,7 +4,8 @@ A Program says what every thread of a block does; there is one Program per graph
 exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables, so that safety obligations (in bounds, no
 unsynchronised conflict) can be stated about the very expressions that are printed.
 
-Values are float32 in registers; shared and device memory hold elements of the buffer's dtype, converted on access.
+Values are float32 in registers; shared and device memory hold elements of the buffer's dtype, converted on access. An
+element of a mask is 0 or 1 in registers, and a byte in memory.
 """
 
 from __future__ import annotations
@@ -109,13 +110,24 @@ class UnaryFn(StrEnum):
     LOG = "log"
     ABS = "abs"
     RECIPROCAL = "reciprocal"
+    #: 1 of 0, and 0 of all else.
+    LOGICAL_NOT = "logical_not"
     #: Rounded to float16 (bfloat16) and back.
     ROUND_HALF = "round_half"
     ROUND_BFLOAT = "round_bfloat"
 
 
+def unary_fn(kind: OpKind) -> UnaryFn:
+    """The function of an operator of one element."""
+    named = {OpKind.ROUND_FLOAT16: UnaryFn.ROUND_HALF, OpKind.ROUND_BFLOAT16: UnaryFn.ROUND_BFLOAT}
+    return named[kind] if kind in named else UnaryFn(kind.value)
+
+
 class BinaryFn(StrEnum):
-    """Functions of two float32; operators of the graph are called by their own names, but for the extremes."""
+    """Functions of two float32; operators of the graph are called by their own names, but for the extremes.
+
+    The extremes of a NaN and anything are NaN. Comparisons give 1 where they hold and 0 elsewhere, also of a NaN.
+    """
 
     ADD = "add"
     SUB = "sub"
@@ -123,6 +135,13 @@ class BinaryFn(StrEnum):
     DIV = "div"
     MAX = "max"
     MIN = "min"
+    #: The quotient, and 0 where the divisor is 0.
+    DIV_NO_NAN = "div_no_nan"
+    EQ = "eq"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
 
 
 def binary_fn(kind: OpKind) -> BinaryFn:
@@ -157,7 +176,16 @@ class Select:
     b: Value
 
 
-Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select
+@dataclass(frozen=True, slots=True)
+class Where:
+    """``a`` where the mask is not 0, else ``b``; all three are read, but what is not chosen has no influence."""
+
+    mask: Value
+    a: Value
+    b: Value
+
+
+Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select | Where
 
 
 # --- statements ------------------------------------------------------------------------------------------------------

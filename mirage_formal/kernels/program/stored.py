@@ -30,7 +30,7 @@ TABLES: Final[Mapping[str, Mapping[type, type[Record]]]] = {
     table: {kind: getattr(records, f"{kind.__name__}Entry") for kind in kinds}
     for table, kinds in (
         ("integers", (ir.Int, ir.Var, ir.IntBin)),
-        ("values", (ir.Real, ir.Reg, ir.SharedRead, ir.GlobalRead, ir.Apply, ir.Combine, ir.Select)),
+        ("values", (ir.Real, ir.Reg, ir.SharedRead, ir.GlobalRead, ir.Apply, ir.Combine, ir.Select, ir.Where)),
         ("statements", ir.Stmt.__args__),
     )
 }

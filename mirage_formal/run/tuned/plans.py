@@ -4,13 +4,18 @@ A tuning directory (the user's cache, if no other is given) holds
 
 - ``plans/<id>.json``: the kernels of a run's candidates, each once, with the schedules that they can have;
 - ``kernels/<key>``: machine code of one kernel, or why there is none;
-- ``times/<device>.jsonl``: what one GPU took for each, a line for each measurement; the last one counts;
+- ``times/<device>.jsonl``: what one GPU took for each, a line for each measurement; the last one counts. Above them a
+  line says of which GPU they are;
 - ``finals/<digest>.json``: how the kernels of a directory were chosen, by the digest of its manifest;
 - ``triton/<digest>.py`` and ``triton/<key>.json``: Triton files, and what one GPU said of each.
+
+A file of kernels, times, finals or answers holds its own key too: one that was put in the place of another counts as
+none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import re
@@ -173,6 +178,28 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settled: bool = False
 
 
+class TimesOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The line above measurements.
+
+    Attributes:
+        device: The GPU, as it names the file.
+    """
+
+    device: str
+
+
+class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the kernels of a directory were chosen.
+
+    Attributes:
+        manifest: Digest of its manifest.
+        tuning: How.
+    """
+
+    manifest: str
+    tuning: TuningRecord
+
+
 def holds(one: Timed, of: Origin) -> bool:
     """Whether a time is that of a kernel: of the same text, by the same compiler."""
     return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
@@ -208,12 +235,12 @@ class Place:
     # --- kernels
 
     def prepared(self, key: str) -> Prepared | None:
-        """A kernel; None if it was not made yet or its file is damaged."""
+        """A kernel; None if it was not made yet, or its file is damaged or that of another key."""
         try:
             data = (self.root / "kernels" / key).read_bytes()
         except OSError:
             return None
-        if hashlib.sha256(data[_SEAL:]).digest() != data[:_SEAL]:
+        if _seal(key, data[_SEAL:]) != data[:_SEAL]:
             return None
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
@@ -225,7 +252,7 @@ class Place:
     def keep_kernel(self, key: str, made: Prepared) -> None:
         """Write a kernel."""
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
-        replace_file(self.root / "kernels" / key, hashlib.sha256(data).digest() + data)
+        replace_file(self.root / "kernels" / key, _seal(key, data) + data)
 
     def origin(self, key: str) -> Origin:
         """What made a kernel; with empty fields if there is none."""
@@ -245,7 +272,7 @@ class Place:
 
     def keep_final(self, manifest: str, tuning: TuningRecord) -> None:
         """Write how the kernels of a directory were chosen."""
-        replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(tuning))
+        replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(Chosen(manifest, tuning)))
 
     def final(self, manifest: str) -> TuningRecord | None:
         """How the kernels of a directory were chosen, if tuning chose them."""
@@ -253,18 +280,21 @@ class Place:
         if not path.is_file():
             return None
         try:
-            return msgspec.json.decode(read(path), type=TuningRecord)
+            found = msgspec.json.decode(read(path), type=Chosen)
         except msgspec.DecodeError:
             return None
+        return found.tuning if found.manifest == manifest else None
 
     # --- times
 
     def times_path(self, device: str) -> Path:
         """Where the times of a GPU are kept."""
-        return self.root / "times" / f"{_SLUG.sub('-', device.lower()).strip('-')}.jsonl"
+        return self.root / "times" / f"{_slug(device)}.jsonl"
 
     def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
         """What was measured on a GPU, by kernel.
+
+        Sound: a line counts only below one that names this GPU, so a file that was written for another has no times.
 
         Args:
             device: Its name.
@@ -273,13 +303,14 @@ class Place:
             compiler: Likewise; of the compiler.
         """
         found: dict[str, Timed] = {}
-        path = self.times_path(device)
+        path, whose = self.times_path(device), ""
         for text in path.read_bytes().splitlines() if path.is_file() else ():
-            try:
-                one = msgspec.json.decode(text, type=Timed)
-            except msgspec.DecodeError:  # a line that was cut off
+            one = _line(text)
+            if isinstance(one, TimesOf):
+                whose = one.device
+            elif one is None or whose != _slug(device):
                 continue
-            if driver is None or (one.settled and driver == one.driver and compiler in ("", one.compiler)):
+            elif driver is None or (one.settled and driver == one.driver and compiler in ("", one.compiler)):
                 found[one.key] = one
         return found
 
@@ -290,8 +321,29 @@ class Place:
     def keep_times(self, device: str, times: Iterable[Timed]) -> None:
         """Add measurements."""
         with self.times_path(device).open("ab") as file:
+            if not file.tell():
+                file.write(msgspec.json.encode(TimesOf(_slug(device))) + b"\n")
             for one in times:
                 file.write(msgspec.json.encode(one) + b"\n")
+
+
+def _line(text: bytes) -> Timed | TimesOf | None:
+    """A line of times; None if it was cut off."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=Timed)
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=TimesOf)
+    return None
+
+
+def _slug(device: str) -> str:
+    """The name of a GPU, as it names files."""
+    return _SLUG.sub("-", device.lower()).strip("-")
+
+
+def _seal(key: str, data: bytes) -> bytes:
+    """What stands in front of a kernel: of its key as well, so that no other kernel's file takes its place."""
+    return hashlib.sha256(key.encode() + b"\0" + data).digest()
 
 
 def read_plan(path: Path) -> TuningPlan:

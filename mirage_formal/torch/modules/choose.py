@@ -25,6 +25,7 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.request import Options, kept_results, stored_results
 from mirage_formal.run.whole.partition import floor_us
 from mirage_formal.torch.imported import Imported, Left, Region
+from mirage_formal.torch.judge import Judged
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 
@@ -44,7 +45,7 @@ Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
 
 def choose(
-    imported: Imported, asked: Mapping[str, Any], known: Known | None = None
+    imported: Imported, asked: Mapping[str, Any], known: Known | None = None, judged: Judged | None = None
 ) -> tuple[dict[int, TorchOperator], Report]:
     """Operators for the regions where a candidate is expected to be faster than torch's operators one by one.
 
@@ -53,6 +54,7 @@ def choose(
         asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each has the part of what is
             left that corresponds to what it may gain. ``out`` is a directory with one for each search of a region.
         known: What became of the regions of other imports, which are not searched again; that of these is added.
+        judged: How the regions compare with torch: those that differ stay with it.
 
     Returns:
         Operators by the numbers of regions, and what became of every region.
@@ -69,17 +71,26 @@ def choose(
         raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
     deadline = None if limit is None else time.monotonic() + limit
     equal: dict[str, list[int]] = {}
+    judged = judged or Judged()
     for number, region in enumerate(imported.regions):
-        equal.setdefault(_unnamed(region.program), []).append(number)
-    gains = {key: len(same) * _gain(imported.regions[same[0]].program, target) for key, same in equal.items()}
+        differs = f" {number}" if number in judged.faults else ""
+        equal.setdefault(_unnamed(region.program) + differs, []).append(number)
+    gains = {
+        key: 0.0 if same[0] in judged.faults else len(same) * _gain(imported.regions[same[0]].program, target)
+        for key, same in equal.items()
+    }
     total = sum(gains.values()) or 1.0
     found: dict[int, TorchOperator] = {}
     reports: list[RegionReport] = []
     for key in sorted(gains, key=lambda key: -gains[key]):
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
         unfused = estimate(region.program, target).us
-        report = RegionReport(numbers, region.digest, _called(imported, region), unfused)
+        said = "; ".join(dict.fromkeys(judged.said(number) for number in numbers))
+        report = RegionReport(numbers, region.digest, _called(imported, region), unfused, compared=said)
         gain, still = gains.pop(key), sum(gains.values())
+        if numbers[0] in judged.faults:
+            reports.append(dataclasses.replace(report, kept=str(judged.faults[numbers[0]])))
+            continue
         if not _improvable(region.program):
             reports.append(dataclasses.replace(report, kept="it is one operator"))
             continue
@@ -87,7 +98,7 @@ def choose(
         planned = None if limit is None else limit * gain / total
         if known is not None and key in known:
             earlier, operator = known[key]
-            report = dataclasses.replace(earlier, numbers=numbers)
+            report = dataclasses.replace(earlier, numbers=numbers, compared=said)
         else:
             report, operator = _searched(region, report, asked, (share, planned), _device(imported, region))
             if known is not None:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
+from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
 from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
@@ -67,7 +68,8 @@ def _planned(
 ) -> tuple[Plan | None, Report]:
     traced = trace(module, *given)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
-    operators, report = choose(traced.imported, asked)
+    judged = judge(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
+    operators, report = choose(traced.imported, asked, judged=judged)
     if asked.get("measure", options.MEASURED) and on_this_gpu(pytree.tree_leaves(given)):
         operators, report = faster_regions(traced.imported, operators, report, as_it_is)
     plan = None

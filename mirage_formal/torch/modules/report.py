@@ -32,6 +32,7 @@ class RegionReport:
         kept: Why torch keeps the region; empty if the candidate computes it.
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Those of torch, or of the compiler that has the rest.
+        compared: With what the import was compared before anything was made of it.
     """
 
     numbers: tuple[int, ...]
@@ -47,6 +48,7 @@ class RegionReport:
     kept: str = ""
     measured_us: float | None = None
     others_us: float | None = None
+    compared: str = ""
 
     def __str__(self) -> str:
         several = len(self.numbers) > 1
@@ -61,6 +63,8 @@ class RegionReport:
             lines.append("  runs its Triton file, whose functions are tested, not proved to be safe")
         if self.measured_us is not None and self.others_us is not None:
             lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
+        if self.compared:
+            lines.append(f"  {self.compared}")
         if self.kept:
             lines.append(f"  stays with torch: {self.kept}")
         return "\n".join(lines)

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.capture import called, lines
 from mirage_formal.torch.imported import Imported, Left
+from mirage_formal.torch.judge import judge
 from mirage_formal.torch.modules.choose import Known, choose
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -95,7 +96,7 @@ class Searches:
         except UnsupportedError as error:
             self.report.buckets.append(BucketReport(name, uppers, None, error.what))
             return None
-        operators, report = choose(found, asked, self._known)
+        operators, report = choose(found, asked, self._known, judge(found))
         self.report.buckets.append(BucketReport(name, uppers, report))
         if not operators:
             return None

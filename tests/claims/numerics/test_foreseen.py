@@ -151,3 +151,41 @@ def test_errors_beyond_all_numbers_are_not_told() -> None:
     assert found is not None
     assert found.outside == ()
     assert found.rounding is None or np.isfinite(found.rounding)
+
+
+def _norms(*, wide: bool) -> KernelGraph:
+    """x / sqrt(sum x^2) of x = 60 X, in float32 inside or with all of it stored in float16."""
+
+    def body(g: Graph, x: Tensor) -> Tensor:
+        x = g.scale(x, 60)
+        y = g.cast(x, mf.float32) if wide else x
+        y = y / g.sqrt(g.reduction(g.square(y), 1))
+        return g.cast(y, mf.float16) if wide else y
+
+    return program({"X": (16, 64)}, body)
+
+
+def test_what_stores_squares_that_the_program_does_not_store_is_outside() -> None:
+    found, other = foresee(_norms(wide=True), _norms(wide=False)), foresee(_norms(wide=True), _norms(wide=True))
+    assert found is not None
+    assert other is not None
+    assert found.outside == (1.0, 8.0)
+    assert other.outside == ()
+
+
+def test_an_element_that_the_program_loses_excuses_no_other() -> None:
+    """exp(5 x) is infinite for few elements of the program; a form that squares first loses many more."""
+
+    def body(g: Graph, x: Tensor, y: Tensor, *, early: bool) -> Tensor:
+        e = g.exp(g.scale(x, 5))
+        return g.mul(g.mul(e, e), y) if early else g.mul(g.mul(e, y), e)
+
+    wanted = program({"X": (64, 64), "Y": (64, 1)}, lambda g, x, y: body(g, x, g.scale(y, 2**-20), early=False))
+    early = program({"X": (64, 64), "Y": (64, 1)}, lambda g, x, y: body(g, x, g.scale(y, 2**-20), early=True))
+    arrays = draw_all(wanted, 0, 1.0)
+    (plain,), (other,) = executed(wanted, arrays), executed(early, arrays)
+    assert not np.isfinite(plain).all()
+    assert (np.isfinite(plain) & ~np.isfinite(other)).any()
+    found = foresee(wanted, early)
+    assert found is not None
+    assert 1.0 in found.outside

@@ -230,3 +230,17 @@ def test_a_pole_is_no_value_however_much_is_lost() -> None:
     assert not lost(graph, arrays)[0].any()
     arrays[3][:] = 1.0
     assert lost(graph, arrays)[0].any()
+
+
+def test_what_the_programs_own_operators_compute_is_not_lost_though_a_tensor_on_the_way_is_infinite() -> None:
+    """x / sqrt(sum x^2) at 60 x: the sum is infinite in float16, and the quotient a number, 0, which is wrong."""
+    ops = (
+        *(Op(K.SCALE, (0,), Attrs(factor=Fraction(60))), Op(K.SQUARE, (1,), Attrs())),
+        *(Op(K.SUM, (2,), Attrs(dim=1)), Op(K.SQRT, (3,), Attrs()), Op(K.DIV, (1, 4), Attrs())),
+    )
+    graph = KernelGraph((_typed((8, 64), "X"),), ops, (5, 3))
+    quotient, total = lost(graph, draw_all(graph, 0, 1.0))
+    assert not quotient.any()
+    assert not total.any()  # an output that is too large has to be infinite, which ``compare`` sees to
+    other = replace(graph, ops=(*ops, Op(K.SUB, (3, 3), Attrs())), outputs=(6,))
+    assert lost(other, draw_all(graph, 0, 1.0))[0].all()

@@ -169,6 +169,139 @@ def test_every_operator_agrees_with_the_reference() -> None:
         assert np.isfinite(tolerance).all()
 
 
+def _masked(*ops: Op, outputs: tuple[int, ...]) -> KernelGraph:
+    """A program over numbers X and Y and a mask M, inputs 0, 1 and 2."""
+    shape = (6, 8)
+    types = (("X", DType.FLOAT16), ("Y", DType.FLOAT16), ("M", DType.BOOL))
+    inputs = tuple(Input(name, DTensor(shape, dtype), row_major(shape)) for name, dtype in types)
+    return KernelGraph(inputs, ops, outputs)
+
+
+def test_selections_comparisons_and_roundings_agree_with_the_reference() -> None:
+    a = Attrs
+    graph = _masked(
+        Op(K.SELECT, (2, 0, 1), a()),
+        Op(K.SELECT, (2, 0), a(value=Fraction(1, 10))),
+        Op(K.LT, (0, 1), a()),
+        Op(K.GE, (3,), a(value=Fraction(0))),
+        Op(K.LOGICAL_NOT, (5,), a()),
+        Op(K.MUL, (6, 7), a()),
+        Op(K.MAXIMUM, (8, 2), a()),
+        Op(K.MAX, (9,), a(dim=1)),
+        Op(K.CAST, (10,), a(dtype=DType.FLOAT16)),
+        Op(K.CAST, (8,), a(dtype=DType.FLOAT16)),
+        Op(K.SELECT, (9, 3, 12), a()),
+        Op(K.ROUND_BFLOAT16, (13,), a()),
+        Op(K.LE, (0, 1), a()),
+        Op(K.EQ, (0,), a(value=Fraction(0))),
+        Op(K.SELECT, (16, 14), a(value=Fraction(0))),
+        Op(K.EXP, (17,), a()),
+        Op(K.SELECT, (15, 18), a(value=Fraction(0))),
+        Op(K.SUM, (19,), a(dim=1)),
+        Op(K.DIV_NO_NAN, (19, 20), a()),
+        Op(K.ROUND_FLOAT16, (21,), a()),
+        Op(K.SCALE, (4,), a(factor=Fraction(0))),
+        Op(K.ADD, (22, 23), a()),
+        outputs=(4, 11, 14, 24),
+    )
+    arrays = draw_all(graph, 0, 1.0)
+    found = expected(graph, graph, arrays)
+    for value, tolerance, wanted in zip(found.values, found.tolerances, reference.run(graph, arrays), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-11)
+        assert (tolerance <= 0.02 * np.abs(value)).all()
+
+
+def test_a_mask_that_is_drawn_has_empty_rows_and_columns() -> None:
+    mask = draw(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 8.0)
+    assert set(np.unique(mask)) == {0.0, 1.0}
+    assert (mask.any(axis=(0, 2)) == 0).any()
+    assert (mask.any(axis=(0, 1)) == 0).any()
+    assert 0.2 < mask.mean() < 0.5
+    assert np.array_equal(mask, draw(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 0.1))
+
+
+def test_what_a_selection_discards_has_no_error_and_no_influence() -> None:
+    """Infinite and undefined values, and exponentials beyond every float: sums with them are sums without them."""
+    graph = _masked(
+        Op(K.EXP, (0,), Attrs()),
+        Op(K.SELECT, (2, 3), Attrs(value=Fraction(0))),
+        Op(K.SUM, (4,), Attrs(dim=1)),
+        Op(K.DIV_NO_NAN, (4, 5), Attrs()),
+        outputs=(6,),
+    )
+    arrays = draw_all(graph, 0, 1.0)
+    plain = expected(graph, graph, arrays)
+    for wild in (np.nan, np.inf, 1e4, -1e4):
+        other = expected(graph, graph, [np.where(arrays[2] == 0, wild, arrays[0]), *arrays[1:]])
+        for one, two in zip((*plain.values, *plain.tolerances), (*other.values, *other.tolerances), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-12)
+    assert (plain.values[0][arrays[2].sum(axis=1) == 0] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [K.LT, K.LE])
+def test_a_comparison_of_what_rounding_decides_may_come_out_either_way(kind: K) -> None:
+    """x + y - y against x: equal, but for what rounding makes of the sum; so is a selection by it."""
+    graph = _masked(
+        Op(K.ADD, (0, 1), Attrs()),
+        Op(K.SUB, (3, 1), Attrs()),
+        Op(kind, (4, 0), Attrs()),
+        Op(K.SELECT, (5, 0, 1), Attrs()),
+        Op(kind, (1, 0), Attrs()),
+        Op(K.SELECT, (7, 0, 1), Attrs()),
+        outputs=(6, 8),
+    )
+    x, y, _ = arrays = draw_all(graph, 0, 1.0)
+    values, (near, clear), _ = _of(graph, arrays)
+    assert (near >= np.abs(x - y)).mean() > 0.9
+    assert (clear <= 0.01 * np.abs(values[1])).all()
+
+
+def _of(graph: KernelGraph, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+    found = expected(graph, graph, arrays)
+    return found.values, found.tolerances, found.overflows
+
+
+def test_an_element_that_a_doubtful_comparison_leaves_unknown_is_not_judged() -> None:
+    """where(x + y - y < x, log(x), 0) with x < 0 somewhere: there it is not a number or 0."""
+    graph = _masked(
+        Op(K.ADD, (0, 1), Attrs()),
+        Op(K.SUB, (3, 1), Attrs()),
+        Op(K.LT, (4, 0), Attrs()),
+        Op(K.LOG, (0,), Attrs()),
+        Op(K.SELECT, (5, 6), Attrs(value=Fraction(0))),
+        outputs=(7,),
+    )
+    arrays = draw_all(graph, 0, 1.0)
+    _, (tolerance,), _ = _of(graph, arrays)
+    assert np.isinf(tolerance[arrays[0] < 0]).mean() > 0.9
+    assert np.isfinite(tolerance[arrays[0] > 0]).all()
+
+
+def test_an_infinite_tolerance_excuses_its_element_and_no_other() -> None:
+    value, tolerance = np.array([1.0, 2.0, 3.0]), np.array([1e-3, np.inf, 1e-3])
+    found = compare(np.array([1.0, np.nan, 3.0]), value, tolerance, DType.FLOAT16)
+    assert (found.answer, found.lost, found.elements) == ("within", 1, 3)
+    assert compare(np.array([1.0, 2.0, 4.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare(value, value, np.full(3, np.inf), DType.FLOAT16).answer == "undecided"
+
+
+def test_rounding_operators_are_compared_at_their_own_steps() -> None:
+    """(x - round(x)) 256 of exact operands is exact; of the product x y it is off by a step at most near a tie."""
+    graph = _masked(
+        Op(K.ROUND_BFLOAT16, (0,), Attrs()),
+        Op(K.SUB, (0, 3), Attrs()),
+        Op(K.SCALE, (4,), Attrs(factor=Fraction(256))),
+        Op(K.MUL, (0, 1), Attrs()),
+        Op(K.ROUND_BFLOAT16, (6,), Attrs()),
+        outputs=(5, 7),
+    )
+    arrays = draw_all(graph, 0, 1.0)
+    (exact, product), (none, some), _ = _of(graph, arrays)
+    assert (exact != 0).any()
+    assert (none <= 6.1 * unit_roundoff(DType.FLOAT16) * np.abs(exact)).all()
+    assert (some < 0.06 * np.abs(product)).all()
+
+
 # --- tolerances ------------------------------------------------------------------------------------------------------
 
 

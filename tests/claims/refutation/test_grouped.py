@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.batched import BatchedDomain
 from mirage_formal.meaning.reference import run
-from tests.kit.graphs.random_graphs import random_graph
+from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import load, program
 
 FILLS = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
@@ -37,11 +37,12 @@ def written_out(item: Grouped) -> np.ndarray:
 
 def trials(graph: KernelGraph, seed: int, count: int = 3) -> tuple[Places, list[Trial]]:
     """Trials with different defaults and changed elements."""
-    rng, places = random.Random(seed), Places([item.tensor.shape for item in graph.inputs])
+    rng, places = random.Random(seed), Places([item.tensor for item in graph.inputs])
     made = []
     for _ in range(count):
-        fills = tuple(rng.choice(FILLS) for _ in graph.inputs)
+        fills = tuple(rng.choice(FILLS[: 3 if mask else 4]) for mask in places.masks)
         cells = {rng.randrange(places.total): rng.choice((-2, -1, 1, 2)) for _ in range(rng.randrange(5))}
+        cells = {n: int(v > 0) if places.masks[places.of(n)[0]] else v for n, v in cells.items()}
         made.append(Trial(fills, cells))
     return places, made
 
@@ -70,7 +71,8 @@ def test_classes_give_what_the_reference_gives_everywhere(part: int) -> None:
 def test_an_element_is_the_reference_s(part: int) -> None:
     for number, graph in enumerate(GRAPHS[part::8]):
         rng = random.Random(number)
-        arrays = [np.random.default_rng(number).integers(-2, 3, item.tensor.shape) for item in graph.inputs]
+        drawn = [np.random.default_rng(number).integers(-2, 3, item.tensor.shape) for item in graph.inputs]
+        arrays = with_masks(graph, drawn)
         for output, want in enumerate(run(graph, arrays)):
             index = tuple(rng.randrange(extent) for extent in want.shape)
             got = element(graph, partial(lambda arrays, i, box: arrays[i][np.ix_(*box)], arrays), output, index)
@@ -85,7 +87,7 @@ def test_bounds_hold_what_extended_precision_says(part: int) -> None:
     compared = 0
     for number, graph in enumerate(GRAPHS[part::8]):
         numbers = np.random.default_rng(number)
-        arrays = [numbers.normal(0, 1.5, item.tensor.shape) for item in graph.inputs]
+        arrays = with_masks(graph, [numbers.normal(0, 1.5, item.tensor.shape) for item in graph.inputs])
         extended = run_many(graph, [array[None].astype(np.longdouble) for array in arrays])
         for got, want in zip(run_bounded(graph, arrays), extended, strict=True):
             with np.errstate(all="ignore"):
@@ -100,7 +102,7 @@ def test_bounds_hold_what_extended_precision_says(part: int) -> None:
 def test_sums_count_every_coordinate() -> None:
     n = 1 << 20
     graph = program({"X": (2, n)}, lambda g, x: g.reduction(g.square(x), 1))
-    places = Places([(2, n)])
+    places = Places([graph.inputs[0].tensor])
     (found,) = run_grouped(graph, inputs_of(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
     assert written_out(found)[0].tolist() == [[n / 2 + 4 * n / 2 - 4 + 49], [n / 2 + 4 * n / 2]]
 

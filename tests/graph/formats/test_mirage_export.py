@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,8 +16,8 @@ from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, KERNEL_ROWS
 from mirage_formal.graph.formats.mirage.reader import from_mirage
 from mirage_formal.graph.formats.mirage.writer import to_mirage
 from mirage_formal.graph.graph import KernelGraph, Op
-from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
-from mirage_formal.graph.types import DType
+from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
+from mirage_formal.graph.types import DTensor, DType
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL
 
@@ -41,15 +43,19 @@ def _graph_with(kind: OpKind, level: Level) -> KernelGraph:
     """A graph of 4x4 tensors, 4x1 where a dim is repeated, with one operator of a kind."""
     n, spec = None, SPECS[kind]
     shape = (4, 1) if kind is OpKind.REPEAT else (4, 4)
-    one = Op(kind, tuple(range(spec.min_arity)), _attrs(kind))
+    value = Fraction(1, 2) if "value" in spec.optional else None
+    one = Op(kind, tuple(range(spec.min_arity)), replace(_attrs(kind), value=value))
     shapes = [shape, (4, 1)] if kind is OpKind.ACCUM_RESCALED_SUM_LAST else [shape] * spec.min_arity
     inputs = tuple(workloads.tensor(f"X{i}", *own) for i, own in enumerate(shapes))
+    if kind in (OpKind.SELECT, OpKind.LOGICAL_NOT):
+        inputs = (replace(inputs[0], tensor=replace(inputs[0].tensor, dtype=DType.BOOL)), *inputs[1:])
     if level is Level.KERNEL:
         return KernelGraph(inputs, (one,), (len(inputs),))
     loads = [workloads.load((n, n, n))] * len(inputs)
     ops = [one]
     if not spec.accumulator:
-        ops.append(Op(OpKind.ACCUM_SUM, (len(inputs),)))
+        mask = spec.family is Family.COMPARISON or kind is OpKind.LOGICAL_NOT
+        ops.append(Op(OpKind.ACCUM_MAX if mask else OpKind.ACCUM_SUM, (len(inputs),)))
     last = len(inputs) + sum(op.results for op in ops) - 1
     block = workloads.kernel(range(len(inputs)), (1, 1, 1), 1, loads, ops, [(last, (n, n, n))], dimx=2)
     return KernelGraph(inputs, (block,), (len(inputs),))
@@ -82,6 +88,14 @@ def test_attributes_and_ranks_without_a_place_are_refused() -> None:
         to_mirage([KernelGraph((workloads.tensor("X", 1, 1, 2, 2),), (workloads.op(OpKind.SUM, 0, dim=3),), (1,))])
     with pytest.raises(GraphError):
         to_mirage([KernelGraph((), (), ())])
+
+
+def test_masks_are_refused_by_the_name_of_their_input() -> None:
+    mask = replace(workloads.tensor("keep", 4, 4), tensor=DTensor((4, 4), DType.BOOL))
+    moved = KernelGraph((workloads.tensor("X", 4, 4), mask), (workloads.op(OpKind.EXP, 0),), (2,))
+    with pytest.raises(UnsupportedError, match="got bool") as raised:
+        to_mirage([moved])
+    assert raised.value.where == "graph 0, input keep"
 
 
 def test_shared_memory_offsets_do_not_overlap() -> None:

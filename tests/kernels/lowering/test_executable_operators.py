@@ -55,6 +55,34 @@ CASES = [
     (K.CONCAT, A(dim=0), ((5, 2), (1, 2))),
     (K.REPEAT, A(dim=1, times=7), ((3, 1, 4),)),
     (K.CAST, A(dtype=DType.FLOAT32), ((9,),)),
+    (K.SCALE, A(factor=Fraction(0)), ((6, 6),)),
+    (K.DIV_NO_NAN, A(), ((3, 7), (3, 7))),
+    (K.ROUND_FLOAT16, A(), ((3, 7),)),
+    (K.ROUND_BFLOAT16, A(), ((3, 7),)),
+    *((kind, A(), ((2, 3, 40), (2, 1, 40))) for kind in (K.EQ, K.LT, K.LE, K.GT, K.GE)),
+    *((kind, A(value=Fraction(1, 3)), ((2, 3, 40),)) for kind in (K.EQ, K.LT, K.LE, K.GT, K.GE)),
+]
+#: Operators of masks, with those of their operands that are none.
+MASKS = [
+    *(
+        (K.SELECT, A(), shapes, (1, 2))
+        for shapes in (((4, 33),) * 3, ((1, 33), (4, 33), (4, 1)), ((4, 1), (1, 33), (4, 33)))
+    ),
+    (K.SELECT, A(value=Fraction(-5)), ((4, 1), (4, 64)), (1,)),
+    (K.LOGICAL_NOT, A(), ((7, 9),), ()),
+    (K.CAST, A(dtype=DType.FLOAT32), ((7, 16),), ()),
+    (K.CAST, A(dtype=DType.FLOAT16), ((7, 9),), ()),
+    (K.CAST, A(dtype=DType.BOOL), ((7, 9),), ()),
+    *((kind, A(), ((4, 64), (1, 64)), ()) for kind in (K.MUL, K.MAXIMUM, K.EQ)),
+    (K.MAX, A(dim=1), ((3, 200),), ()),
+    (K.MAX, A(dim=0), ((200, 24),), ()),
+    (K.TRANSPOSE, A(perm=(2, 0, 1)), ((2, 3, 5),), ()),
+    (K.TRANSPOSE, A(perm=(1, 0)), ((96, 80),), ()),
+    (K.RESHAPE, A(shape=(6, 5)), ((2, 3, 5),), ()),
+    (K.SLICE, A(dim=1, start=2, stop=9), ((3, 12, 5),), ()),
+    (K.CONCAT, A(dim=1), ((2, 3, 2), (2, 5, 2)), ()),
+    (K.REPEAT, A(dim=1, times=7), ((3, 1, 4),), ()),
+    (K.PAD, A(dim=1, before=5, after=2), ((3, 4, 2),), ()),
 ]
 
 
@@ -87,9 +115,42 @@ def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ..
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(("kind", "attrs", "shapes", "numbers"), MASKS, ids=[str(case[0]) for case in MASKS])
+def test_operators_of_masks(
+    kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ...], numbers: tuple[int, ...], transposed: bool
+) -> None:
+    """What is not chosen is NaN or infinite; masks are bytes."""
+    types = [DType.FLOAT32 if i in numbers else DType.BOOL for i in range(len(shapes))]
+    inputs = tuple(
+        Input(f"x{i}", DTensor(s, dtype), strided(s, transposed))
+        for i, (s, dtype) in enumerate(zip(shapes, types, strict=True))
+    )
+    op = Op(kind, tuple(range(len(shapes))), attrs)
+    graph = KernelGraph(inputs, (op,), (len(shapes),))
+    result = kernel_types(graph)[-1]
+    program = operator_program("op0", op, tuple((x.tensor, x.strides, 0) for x in inputs), result, TARGET)
+    assert [param.dtype for param in program.params] == [*types, result.dtype]
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    random = np.random.default_rng(5)
+    arrays = [random.random(s) < 0.5 for s in shapes]
+    for number in numbers:
+        own = random.standard_normal(shapes[number])
+        arrays[number] = np.where(random.random(own.shape) < 0.2, [np.nan, np.inf][number % 2], own.astype(np.float32))
+    memory = []
+    for item, array in zip(inputs, arrays, strict=True):
+        flat = np.zeros(array.size, np.float32)
+        np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(4 * s for s in item.strides))[...] = array
+        memory.append(flat)
+    (want,) = reference.run(graph, [np.asarray(a, np.float64) for a in arrays])
+    for run in (interpret, emulate):
+        (got,) = run(program, memory)
+        np.testing.assert_array_equal(np.asarray(got, np.float64).reshape(want.shape), want)
+
+
 def test_every_kernel_operator_has_a_kernel() -> None:
     kernel_level = {kind for kind, spec in SPECS.items() if Level.KERNEL in spec.levels}
-    assert {case[0] for case in CASES} == SUPPORTED
+    assert {case[0] for case in (*CASES, *MASKS)} == SUPPORTED
     assert kernel_level - SUPPORTED == {K.MATMUL}
 
 

@@ -41,7 +41,9 @@ from tests.kit.kernels.safety_mutants import mutants
 
 K = OpKind
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32
-TOLERANCE = {SINGLE: 1e-6, HALF: 1e-3, DType.BFLOAT16: 8e-3}
+TOLERANCE = {SINGLE: 1e-6, HALF: 1e-3, DType.BFLOAT16: 8e-3, DType.BOOL: 0.0}
+#: What masks have in the place of operators of numbers.
+OF_MASKS = {K.ADD: K.MAXIMUM, K.SILU: K.LOGICAL_NOT}
 #: Extents that tiles divide and overhang, primes, rows that vectors fit and rows that they do not.
 EXTENTS = (1, 2, 3, 5, 7, 8, 12, 16, 31, 32, 33, 37, 48, 64, 65, 96, 127)
 
@@ -56,6 +58,7 @@ def drawn(seed: int, most: int) -> Iterator[tuple[OpKind, Attrs, list[Shape], DT
             continue
         dtype, dim = chosen.choice(list(DType)), chosen.randrange(rank)
         kind = chosen.choice([K.TRANSPOSE, K.TRANSPOSE, K.ADD, K.CONCAT, K.PAD, K.SILU, K.SLICE, K.CAST])
+        kind = kind if dtype.floating else OF_MASKS.get(kind, kind)
         attrs, shapes = attributes(kind, shape, dim)
         if kind is K.TRANSPOSE:
             attrs = Attrs(perm=tuple(chosen.sample(range(rank), rank)))
@@ -75,7 +78,9 @@ def test_random_permutes_beside_float64() -> None:
             continue
         seen += 1
         random_ = np.random.default_rng(number)
-        arrays = [to_storage(random_.standard_normal(s), dtype) for s in shapes]
+        arrays = [
+            to_storage(np.maximum(random_.standard_normal(s), 0 if dtype is DType.BOOL else -9), dtype) for s in shapes
+        ]
         exact = [from_storage(a, dtype).astype(np.float64) for a in arrays]
         given = [in_memory(a, place) for a, place in zip(exact, ways, strict=True)]
         (wanted,) = reference.run(graph, exact)

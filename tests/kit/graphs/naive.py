@@ -37,6 +37,13 @@ class Arithmetic(Protocol):
 
     def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]: ...
 
+    def compare(self, kind: OpKind, x: NDArray[Any], y: Any) -> NDArray[Any]: ...
+
+    def select(self, mask: NDArray[Any], x: NDArray[Any], y: Any) -> NDArray[Any]: ...
+
+    def quotient(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        """x / y, and 0 where y is 0."""
+
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]: ...
 
     def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]: ...
@@ -71,16 +78,38 @@ class FloatArithmetic:
                 return np.array([erf(v) for v in x.ravel()]).reshape(x.shape)
             case OpKind.LOG:
                 return np.log2(x) * np.log(2.0)
+            case OpKind.ROUND_FLOAT16:
+                return np.array([_nearest(v, 11, -24) for v in x.ravel()]).reshape(x.shape)
+            case OpKind.ROUND_BFLOAT16:
+                return np.array([_nearest(v, 8, -133) for v in x.ravel()]).reshape(x.shape)
         raise AssertionError(kind)
 
     def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         return np.where((x > y) == (kind is OpKind.MAXIMUM), x, y)
+
+    def compare(self, kind: OpKind, x: NDArray[Any], y: Any) -> NDArray[Any]:
+        holds = {OpKind.EQ: x == y, OpKind.LT: x < y, OpKind.LE: x <= y, OpKind.GT: x > y, OpKind.GE: x >= y}
+        return np.where(holds[kind], 1.0, 0.0)
+
+    def select(self, mask: NDArray[Any], x: NDArray[Any], y: Any) -> NDArray[Any]:
+        return np.where(mask == 1, x, y)
+
+    def quotient(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        return np.where(y == 0, 0.0, x / y)
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.matmul(a, b)
 
     def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]:
         return x.sum(axis=axis, keepdims=True)
+
+
+def _nearest(x: float, bits: int, least: int) -> float:
+    """The nearest number of so many bits and no bit below 2^least, ties to even; as if there were no largest."""
+    if not np.isfinite(x) or x == 0:
+        return x
+    step = Fraction(2) ** max(int(np.frexp(x)[1]) - bits, least)
+    return float(round(Fraction(x) / step) * step)
 
 
 def evaluate(graph: KernelGraph, inputs: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> list[NDArray[Any]]:
@@ -245,6 +274,16 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
             return arithmetic.silu(x)
         case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID | OpKind.TANH | OpKind.ERF | OpKind.LOG:
             return arithmetic.opaque(op.kind, x)
+        case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
+            return arithmetic.opaque(op.kind, x)
+        case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
+            return arithmetic.compare(op.kind, x, _second(op, args, 1, arithmetic))
+        case OpKind.SELECT:
+            return arithmetic.select(x, args[1], _second(op, args, 2, arithmetic))
+        case OpKind.LOGICAL_NOT:
+            return arithmetic.select(x, x - x, arithmetic.constant(Fraction(1)))
+        case OpKind.DIV_NO_NAN:
+            return arithmetic.quotient(x, args[1])
         case OpKind.MAXIMUM | OpKind.MINIMUM:
             return arithmetic.pair(op.kind, x, args[1])
         case OpKind.ABS:
@@ -291,6 +330,11 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
         case OpKind.CAST:
             return x
     raise AssertionError(op.kind)
+
+
+def _second(op: Op, args: Sequence[NDArray[Any]], number: int, arithmetic: Arithmetic) -> Any:
+    """The last operand, or the number in its place."""
+    return args[number] if op.attrs.value is None else arithmetic.constant(op.attrs.value)
 
 
 def _norm(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 from random import Random
@@ -30,8 +31,8 @@ from mirage_formal.graph.graph import (
     numbered,
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, Lax, Level, OpKind
-from mirage_formal.graph.rules import device_results, iterator_type, saver_type, shared_results
-from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, STensor, row_major
+from mirage_formal.graph.rules import device_results, iterator_type, register_result, saver_type, shared_results
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, RTensor, STensor, row_major
 
 MAX_ELEMENTS = 1024
 
@@ -44,9 +45,11 @@ FIELD_KINDS = frozenset(k for k in OpKind if SPECS[k].lax is not Lax.NONE)
 _FACTORS = (Fraction(1, 2), Fraction(3), Fraction(-1, 4), Fraction(1, 3))
 
 
-def attributes(draw: DrawFn, kind: OpKind, shape: tuple[int, ...]) -> Attrs:
-    """Attributes that may fit an operator whose first operand has this shape."""
+def attributes(draw: DrawFn, kind: OpKind, shape: tuple[int, ...], arity: int) -> Attrs:
+    """Attributes that may fit an operator of so many operands, of which the first one has this shape."""
     spec = SPECS[kind]
+    if "value" in spec.optional and arity < spec.max_arity:
+        return Attrs(value=draw(st.sampled_from((Fraction(0), *_FACTORS))))
     rank = len(shape)
     dim = draw(st.integers(0, rank - 1)) if "dim" in spec.required else None
     eps = draw(st.sampled_from([None, Fraction(1, 1000)])) if "eps" in spec.optional else None
@@ -79,20 +82,22 @@ def attributes(draw: DrawFn, kind: OpKind, shape: tuple[int, ...]) -> Attrs:
 def _applied(
     draw: DrawFn,
     kind: OpKind,
-    tensors: Sequence[DTensor] | Sequence[STensor],
+    tensors: Sequence[DTensor] | Sequence[STensor] | Sequence[RTensor],
     rule: Callable[[Attrs, tuple[int, ...]], bool],
 ) -> Op | None:
     """An application of an operator to some of the tensors, or None if it fits none of those tried."""
     spec = SPECS[kind]
     arity = draw(st.integers(spec.min_arity, spec.max_arity))
     first = draw(st.integers(0, len(tensors) - 1))
-    attrs = attributes(draw, kind, tensors[first].shape)
+    attrs = attributes(draw, kind, tensors[first].shape, arity)
     fitting = [(first, *rest) for rest in product(range(len(tensors)), repeat=arity - 1) if rule(attrs, (first, *rest))]
     return Op(kind, draw(st.sampled_from(fitting)), attrs) if fitting else None
 
 
-def inputs(draw: DrawFn, low: int = 1, high: int = 3, dtypes: Sequence[DType] = (DType.FLOAT16,)) -> list[Input]:
-    """Program inputs whose extents come from a small set, so that operators often fit."""
+def inputs(
+    draw: DrawFn, low: int = 1, high: int = 3, dtypes: Sequence[DType] = (DType.FLOAT16,), *, masks: bool = False
+) -> list[Input]:
+    """Program inputs whose extents come from a small set, so that operators often fit; some are masks, if asked."""
     extents = draw(st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=2, max_size=3))
     rank = draw(st.sampled_from([2, 2, 3]))
     dtype = draw(st.sampled_from(list(dtypes)))
@@ -100,7 +105,8 @@ def inputs(draw: DrawFn, low: int = 1, high: int = 3, dtypes: Sequence[DType] = 
     for index in range(draw(st.integers(low, high))):
         shape = tuple(draw(st.sampled_from(extents)) for _ in range(rank))
         strides = draw(st.sampled_from([row_major(shape), tuple(reversed(row_major(shape[::-1])))]))
-        found.append(Input(f"x{index}", DTensor(shape, dtype), strides))
+        mask = masks and draw(st.integers(0, 2)) == 0
+        found.append(Input(f"x{index}", DTensor(shape, DType.BOOL if mask else dtype), strides))
     return found
 
 
@@ -119,7 +125,7 @@ def kernel_graphs(
     All tensors are small. ``kinds`` and ``block_kinds`` restrict the operators; pass FIELD_KINDS-intersections for
     graphs that the finite fields can evaluate.
     """
-    given = inputs(draw)
+    given = inputs(draw, masks=OpKind.SELECT in kinds)
     types: list[DTensor] = [item.tensor for item in given]
     ops: list[KernelOp] = []
     allowed = sorted(set(kinds) & set(KERNEL_KINDS))
@@ -127,7 +133,7 @@ def kernel_graphs(
         if blocks and draw(st.integers(0, 3)) == 0:
             chosen = draw(st.lists(st.integers(0, len(types) - 1), min_size=1, max_size=3))
             operands = tuple(types[n] for n in chosen)
-            if len({t.dtype for t in operands}) > 1:
+            if len({t.dtype for t in operands if t.dtype.floating}) > 1:
                 continue
             block = draw(block_graphs(operands, kinds=block_kinds, threads=threads))
             results = block_outputs(block, operands)
@@ -200,7 +206,11 @@ def block_graphs(
             continue
         _append(draw, kind, ops, types, context)
     if not any(t.after_loop for t in types):
-        ops.append(Op(OpKind.ACCUM_SUM, (draw(st.sampled_from(range(len(types)))),)))
+        number = draw(st.sampled_from(range(len(types))))
+        dim = Attrs(dim=0)  # a mask is nothing to sum
+        ops.append(
+            Op(OpKind.ACCUM_SUM, (number,)) if types[number].dtype.floating else Op(OpKind.ACCUM_CONCAT, (number,), dim)
+        )
         types = list(_types(grid, loop, context, iterators, ops, operands))
     savers = _savers(draw, grid, types, separate_axes)
     return BlockGraph(grid, (32, 1, 1), loop, context.reduction_dimx, tuple(iterators), tuple(ops), savers)
@@ -236,17 +246,28 @@ def _append(draw: DrawFn, kind: OpKind, ops: list[BlockOp], types: list[STensor]
 
 
 def _thread(draw: DrawFn, types: list[STensor]) -> ThreadDefined:
-    """A chain of elementwise operators on one tensor, or on it and on itself."""
-    operand = draw(st.integers(0, len(types) - 1))
-    count = draw(st.integers(1, 2))
+    """A chain of elementwise operators on one tensor, on it and on itself, or on it and on another one like it."""
+    first = draw(st.integers(0, len(types) - 1))
+    like = [n for n, t in enumerate(types) if (t.shape, t.after_loop) == (types[first].shape, types[first].after_loop)]
+    operands = (first, draw(st.sampled_from(like)))[: draw(st.integers(1, 2))]
+    registers = [RTensor(types[n].shape, types[n].dtype) for n in operands]
     ops: list[Op] = []
+
+    def fits(kind: OpKind, attrs: Attrs, numbers: tuple[int, ...]) -> bool:
+        return not isinstance(register_result(kind, attrs, tuple(registers[n] for n in numbers)), str)
+
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(THREAD_KINDS))
-        spec = SPECS[kind]
-        numbers = tuple(draw(st.integers(0, count + len(ops) - 1)) for _ in range(spec.min_arity))
-        ops.append(Op(kind, numbers, attributes(draw, kind, types[operand].shape)))
-    outputs = draw(st.lists(st.integers(count, count + len(ops) - 1), min_size=1, max_size=2, unique=True))
-    return ThreadDefined((operand,) * count, ThreadGraph(count, tuple(ops), tuple(outputs)))
+        op = _applied(draw, kind, registers, partial(fits, kind))
+        if op is None:
+            op = Op(OpKind.SQUARE if registers[0].dtype.floating else OpKind.LOGICAL_NOT, (0,))
+        found = register_result(op.kind, op.attrs, tuple(registers[n] for n in op.operands))
+        assert not isinstance(found, str)
+        ops.append(op)
+        registers.append(found)
+    made = st.integers(len(operands), len(registers) - 1)
+    outputs = draw(st.lists(made, min_size=1, max_size=2, unique=True))
+    return ThreadDefined(operands, ThreadGraph(len(operands), tuple(ops), tuple(outputs)))
 
 
 def _types(
@@ -260,7 +281,7 @@ def _types(
     saver = OutputSaver(0, (None, None, None))
     block = BlockGraph(grid, (32, 1, 1), loop, context.reduction_dimx, tuple(iterators), tuple(ops), (saver,))
     # The placeholder saver may be at fault; only the tensors' types are wanted.
-    sound = replace(block, ops=(*ops, Op(OpKind.ACCUM_SUM, (0,))))
+    sound = replace(block, ops=(*ops, Op(OpKind.ACCUM_MAX, (0,))))
     last = sum(op.results for op in ops) + len(iterators)
     full = replace(sound, outputs=(OutputSaver(last, (0, 0, 0)),))
     return block_types(full, operands)[:last]

@@ -67,6 +67,8 @@ def inputs_for(graph: KernelGraph, seed: int = 0, scale: float = 0.3, low: float
     out = []
     for item in graph.inputs:
         values = rng.standard_normal(item.tensor.shape) * scale
+        if not item.tensor.dtype.floating:
+            values = (values > 0) * 1.0
         if low is not None:
             values = np.abs(values) + low
         out.append(stored(values, item.tensor.dtype))
@@ -111,7 +113,10 @@ def compare(
     found = run(program, [laid_out(a, item) for a, item in zip(arrays, graph.inputs, strict=True)])
     wanted = reference(graph, arrays)
     worst = max(error(f, w) for f, w in zip(found, wanted, strict=True))
-    dtype = graph.inputs[0].tensor.dtype
-    limit = 6 * ROUND[dtype] + 2e-5 if tolerance is None else tolerance
+    limit = (
+        6 * max(ROUND[item.tensor.dtype] for item in graph.inputs if item.tensor.dtype.floating) + 2e-5
+        if tolerance is None
+        else tolerance
+    )
     assert worst < limit, (worst, limit)
     return plan, program, worst

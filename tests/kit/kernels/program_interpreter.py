@@ -28,6 +28,7 @@ from tests.kit.kernels.program_observers import (
     Mask,
     Observer,
     Writers,
+    unit_of,
 )
 
 Values = NDArray[Any]
@@ -35,8 +36,10 @@ LIMIT = 2**31 - 1
 
 
 def to_storage(a: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Floats as they are stored; bfloat16 as its 16 bits."""
+    """Floats as they are stored; bfloat16 as its 16 bits, and a mask as bytes."""
     a = np.asarray(a, np.float32)
+    if dtype is DType.BOOL:
+        return (a != 0).astype(np.uint8)
     if dtype is DType.FLOAT16:
         with np.errstate(over="ignore"):
             return a.astype(np.float16)
@@ -53,7 +56,7 @@ def from_storage(a: NDArray[Any], dtype: DType) -> NDArray[Any]:
     return np.asarray(a).astype(np.float32)
 
 
-STORAGE = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
+STORAGE = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32, DType.BOOL: np.uint8}
 
 
 class Interpreter:
@@ -83,7 +86,11 @@ class Interpreter:
                 self.params[item.name] = to_storage(array, item.dtype)
         self.param = {item.name: item for item in program.params}
         self.buffer = {item.name: item for item in program.shared}
-        self.memory = np.full((self.blocks, program.shared_bytes // 2 + 2), 0xFFFF, np.uint16)
+        #: Shared memory, in units of which every element has a whole number.
+        self.unit = unit_of(program)
+        self.raw = np.uint8 if self.unit == 1 else np.uint16
+        units = (self.blocks, program.shared_bytes // self.unit + 2)
+        self.memory = np.full(units, np.iinfo(self.raw).max, self.raw)
         self.registers: dict[str, Values] = {}
         self.copies: list[Copy] = []
         self.copied = 0
@@ -170,6 +177,9 @@ class Interpreter:
             case p.Select():
                 c = self.integers(v.condition, mask) != 0
                 return np.where(c, self.value(v.a, mask & c), self.value(v.b, mask & ~c)).astype(np.float32)
+            case p.Where():
+                chosen = self.value(v.mask, mask) != 0
+                return np.where(chosen, self.value(v.a, mask), self.value(v.b, mask)).astype(np.float32)
 
     def values(self, values: Sequence[p.Value], mask: Mask) -> Values:
         return np.stack([self.value(v, mask) for v in values], axis=-1)
@@ -205,7 +215,7 @@ class Interpreter:
             aligned = count == 1 or item.align % (count * size) == 0
         else:
             base, aligned = item.offset, item.offset % size == 0
-            at = (base + used[:, None] * size) // 2 + np.arange(count * size // 2)
+            at = (base + used[:, None] * size) // self.unit + np.arange(count * size // self.unit)
         if not aligned or (count > 1 and ((base + used * size) % (count * size)).any()):
             raise Fault(f"{item.name}: misaligned")
         found = Access(item.name, kind, index, count, mask, block, thread, at)
@@ -216,7 +226,7 @@ class Interpreter:
     def read_bits(self, buffer: str, e: p.IntExpr, count: int, mask: Mask, *, anybody: bool = False) -> Values:
         item = self.buffer[buffer]
         found = self.access(item, e, count, mask, Kind.READ, anybody=anybody)
-        bits = np.zeros((*mask.shape, count * item.dtype.bytes // 2), np.uint16)
+        bits = np.zeros((*mask.shape, count * item.dtype.bytes // self.unit), self.raw)
         bits[mask] = self.memory[found.block, found.at]
         return bits
 
@@ -281,7 +291,7 @@ class Interpreter:
                 self.put(s.words, self.slot(s.words, s.index, mask), halves, mask)
             case p.SharedWrite():
                 item = self.buffer[s.buffer]
-                bits = np.ascontiguousarray(to_storage(self.values(s.values, mask), item.dtype)).view(np.uint16)
+                bits = np.ascontiguousarray(to_storage(self.values(s.values, mask), item.dtype)).view(self.raw)
                 found = self.access(item, s.index, len(s.values), mask, Kind.WRITE)
                 self.memory[found.block, found.at] = bits[mask]
             case p.GlobalWrite():
@@ -327,9 +337,9 @@ class Interpreter:
         count = s.bytes // item.dtype.bytes
         assert item.dtype is self.param[s.param].dtype
         self.integers(s.source, mask)  # it is computed even where nothing is read
-        bits = self.read_param(s.param, s.source, count, mask & (self.integers(s.valid, mask) != 0)).view(np.uint16)
+        bits = self.read_param(s.param, s.source, count, mask & (self.integers(s.valid, mask) != 0)).view(self.raw)
         found = self.access(item, s.index, count, mask, Kind.COPY)
-        self.memory[found.block, found.at] = 0xFFFF
+        self.memory[found.block, found.at] = np.iinfo(self.raw).max
         group = self.commits[found.block[:, 0]]
         self.copies.append(Copy(self.copied, found.block, found.thread, found.at, bits[mask], group))
         self.copied += 1
@@ -355,7 +365,7 @@ class Interpreter:
         lanes = np.arange(32)
         self.integers(s.index, mask)  # other lanes' must be valid too
         used = mask & (np.arange(self.threads) % 32 < 8 * s.count)
-        rows = self.read_bits(s.buffer, s.index, 8, used, anybody=True)  # [blocks, threads, 8]
+        rows = self.read_bits(s.buffer, s.index, 8, used, anybody=True).view(np.uint16)  # [blocks, threads, 8]
         rows = rows.reshape(self.blocks, self.threads // 32, 4, 8, 8)
         first = self.slot(s.words, s.at, mask, s.count)
         for k in range(s.count):
@@ -405,6 +415,7 @@ _UNARY: dict[p.UnaryFn, Callable[[NDArray[Any]], NDArray[Any]]] = {
     p.UnaryFn.LOG: np.log,
     p.UnaryFn.ABS: np.abs,
     p.UnaryFn.RECIPROCAL: lambda a: 1 / a,
+    p.UnaryFn.LOGICAL_NOT: lambda a: (a == 0).astype(np.float32),
     p.UnaryFn.ROUND_HALF: lambda a: from_storage(to_storage(a, DType.FLOAT16), DType.FLOAT16),
     p.UnaryFn.ROUND_BFLOAT: lambda a: from_storage(to_storage(a, DType.BFLOAT16), DType.BFLOAT16),
 }
@@ -419,8 +430,14 @@ def binary(fn: p.BinaryFn, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         F.DIV: np.divide,
         F.MAX: np.maximum,
         F.MIN: np.minimum,
+        F.DIV_NO_NAN: lambda a, b: np.where(b == 0, 0, a / b),
+        F.EQ: np.equal,
+        F.LT: np.less,
+        F.LE: np.less_equal,
+        F.GT: np.greater,
+        F.GE: np.greater_equal,
     }
-    return ops[fn](a, b)
+    return np.asarray(ops[fn](a, b), np.float32)
 
 
 def watched(program: p.Program, arrays: Sequence[Values], *observers: Observer, once: bool) -> tuple[Values, ...]:

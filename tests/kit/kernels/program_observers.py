@@ -1,13 +1,14 @@
 """What watches a Program run, and says what no right program does.
 
 Written apart from mirage_formal/claims/safety and by another method: nothing is symbolic, each access of each thread
-is marked on the 16-bit units of shared memory, or the elements of outputs, that it touches.
+is marked on the units of shared memory, of 16 bits or of a byte, or the elements of outputs, that it touches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,11 @@ Mask = NDArray[np.bool_]
 
 #: Instead of a thread: none, or several (of which each stands for any, as in a warp's loads of matrices).
 NOBODY, ANYBODY = -1, -2
+
+
+def unit_of(program: p.Program) -> int:
+    """Bytes of a unit of shared memory."""
+    return min(2, *(buffer.dtype.bytes for buffer in program.shared), 2)
 
 
 class Fault(AssertionError):
@@ -43,7 +49,7 @@ class Access:
         index, count: The first element [blocks, threads], and how many each thread touches.
         mask: Threads that do it [blocks, threads].
         block, thread: The same threads [accesses, 1].
-        at: What they touch [accesses, units]: 16-bit units of shared memory, or elements of a parameter.
+        at: What they touch [accesses, units]: units of shared memory, or elements of a parameter.
     """
 
     name: str
@@ -64,7 +70,7 @@ class Copy:
     block: Ints
     thread: Ints
     at: Ints
-    bits: NDArray[np.uint16]
+    bits: NDArray[Any]
     group: Ints
 
 
@@ -102,7 +108,7 @@ class Hazards(Observer):
 
     def __init__(self, program: p.Program) -> None:
         gx, gy, gz = program.grid
-        shape = (gx * gy * gz, program.shared_bytes // 2 + 2)
+        shape = (gx * gy * gz, program.shared_bytes // unit_of(program) + 2)
         self.numbers = {buffer.name: number for number, buffer in enumerate(program.shared, 1)}
         self.owner = np.zeros(shape, np.int64)
         self.pending = np.zeros(shape, bool)

@@ -26,7 +26,7 @@ import numpy as np
 import mirage_formal as mf
 from mirage_formal import BlockTensor, Graph, Tensor
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.types import DimMap
+from mirage_formal.graph.types import DimMap, DTensor, DType
 from mirage_formal.meaning import reference
 from tests.kit.paths import REPOSITORY
 
@@ -34,9 +34,18 @@ HERE = REPOSITORY / "tests"
 BLOCK = (128, 1, 1)
 
 Pair = tuple[KernelGraph, KernelGraph]
-Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
+Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name; a Mask is that of a mask
 Read = tuple[Tensor, DimMap] | tuple[Tensor, DimMap, int | None]  # a tensor, its imap, its fmap
 Saved = tuple[BlockTensor, DimMap]  # what a block writes, and its omap
+
+
+class Mask(tuple[int, ...]):
+    """The shape of an input that is a mask of booleans."""
+
+    __slots__ = ()
+
+    def __new__(cls, *extents: int) -> Mask:
+        return super().__new__(cls, extents)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,10 @@ def claim(*, positive: bool = False, **small: object) -> Callable[[Callable[...,
 def program(inputs: Mapping[str, Sequence[int]], body: Callable[..., object]) -> KernelGraph:
     """A frozen program: ``body`` takes the graph and one tensor per input and returns its output or outputs."""
     graph = mf.new_kernel_graph()
-    tensors = [graph.new_input(dims=tuple(dims), name=name) for name, dims in inputs.items()]
+    tensors = [
+        graph.new_input(dims=tuple(dims), name=name, dtype="bool" if isinstance(dims, Mask) else "float16")
+        for name, dims in inputs.items()
+    ]
     found = body(graph, *tensors)
     for output in found if isinstance(found, tuple | list) else (found,):
         graph.mark_output(output)
@@ -165,12 +177,15 @@ def load(corpus: str) -> tuple[Claim, ...]:
 
 
 def points(graph: KernelGraph, seed: int, count: int = 3, positive: bool = False) -> list[list[np.ndarray]]:
-    """Random inputs of moderate scale."""
+    """Random inputs of moderate scale; those of masks are 0 and 1."""
     numbers = np.random.default_rng(seed)
-    shapes = [source.tensor.shape for source in graph.inputs]
-    if positive:
-        return [[numbers.uniform(0.3, 1.6, shape) for shape in shapes] for _ in range(count)]
-    return [[numbers.normal(0, 0.8, shape) for shape in shapes] for _ in range(count)]
+
+    def drawn(tensor: DTensor) -> np.ndarray:
+        if tensor.dtype is DType.BOOL:
+            return numbers.integers(0, 2, tensor.shape).astype(np.float64)
+        return numbers.uniform(0.3, 1.6, tensor.shape) if positive else numbers.normal(0, 0.8, tensor.shape)
+
+    return [[drawn(source.tensor) for source in graph.inputs] for _ in range(count)]
 
 
 def gap(left: KernelGraph, right: KernelGraph, inputs: Sequence[np.ndarray]) -> float:

@@ -94,6 +94,36 @@ class Exact:
     def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         return self.opaque(kind, self.opaque(kind, x) + self.opaque(kind, y))
 
+    def compare(self, kind: OpKind, x: NDArray[Any], y: Any) -> NDArray[Any]:
+        """A bit for the difference in Z_p, the same in both parts; every inequality is a < b, or its negation."""
+        turned = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
+        if kind in turned:
+            return self._both(lambda a, b: self._compared(turned[kind], b, a), x, y)
+        return self._both(lambda a, b: self._compared(kind, a, b), x, y)
+
+    def _compared(self, kind: OpKind, a: Number, b: Number) -> Number:
+        if a.p is None or b.p is None:
+            return Number(None, None, self.primes)
+        p = self.primes[0]
+        there = (b.p - a.p if kind is OpKind.LE else a.p - b.p) % p
+        if kind is OpKind.EQ:
+            bit = int(there == 0) or self._word(OpKind.EQ, min(there, p - there)) % 2
+        else:
+            bit = self._word(OpKind.LT, there) % 2 if there else 0
+        bit = 1 - bit if kind is OpKind.LE else bit
+        return Number(bit, bit, self.primes)
+
+    def select(self, mask: NDArray[Any], x: NDArray[Any], y: Any) -> NDArray[Any]:
+        return mask * x + (mask * self.constant(Fraction(-1)) + self.constant(Fraction(1))) * y
+
+    def quotient(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        def inverse(v: Number) -> Number:
+            parts = zip((v.p, v.q), self.primes, strict=True)
+            p, q = (None if a is None else pow(a, -1, m) if a else 0 for a, m in parts)
+            return Number(p, q, self.primes)
+
+        return x * self._map(inverse, y)
+
     def matmul(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.matmul(a, b)
 
@@ -108,8 +138,17 @@ class Exact:
             return None
         if x == 0 and kind not in (OpKind.SIGMOID, OpKind.LOG):  # the others are 0 at 0
             return 0
+        return self._word(kind, x) % m
+
+    def _word(self, kind: OpKind, x: int) -> int:
         first, second = self.keys[kind]
-        return _mix(_mix(((x + 1) * 0x9E3779B97F4A7C15 + first) & WORD) ^ second) % m
+        return _mix(_mix(((x + 1) * 0x9E3779B97F4A7C15 + first) & WORD) ^ second)
+
+    def _both(self, function: Callable[[Number, Number], Number], x: NDArray[Any], y: Any) -> NDArray[Any]:
+        if isinstance(y, Number):
+            return self._map(lambda v: function(v, y), x)
+        one, other = np.broadcast_arrays(x, y)
+        return self._shaped([function(a, b) for a, b in zip(one.ravel(), other.ravel(), strict=True)], one.shape)
 
     def _map(self, function: Callable[[Number], Number], x: NDArray[Any]) -> NDArray[Any]:
         return self._shaped([function(v) for v in x.ravel()], x.shape)

@@ -178,7 +178,9 @@ def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
     module = SimpleNamespace(DeviceRuns=Runs)
     monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", module)
     monkeypatch.setattr("mirage_formal.run.built.recorded.device_name", lambda: "Interpreter")
-    monkeypatch.setattr(command, "device_count", lambda: 1)
+    for name, answer in (("device_count", 1), ("current_device", 0)):
+        monkeypatch.setattr(command, name, lambda answer=answer: answer)
+    monkeypatch.setattr(command, "arch_of", lambda device: "sm_90a")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DirectoryWarning)  # what the test before this one has measured
         build_run(results[0].directory.parent.parent, count=2, archs=(), force=True)

@@ -62,6 +62,7 @@ class _Writer:
     def graph(self, graph: KernelGraph) -> list[_Json]:
         """The list of operators of a graph."""
         types = kernel_types(graph)
+        self._refuse(graph, types)
         tensors = [self._device(tensor) for tensor in types]
         out = [_input(item, tensor) for item, tensor in zip(graph.inputs, tensors, strict=False)]
         number = len(graph.inputs)
@@ -83,6 +84,39 @@ class _Writer:
             out.append(_record("kn_output_op", [tensors[item]], [], output_map=_WHOLE, output_strides=strides))
         return out
 
+    def _refuse(self, graph: KernelGraph, types: tuple[DTensor, ...]) -> None:
+        """Refuse a graph with an operator or an element type that the format does not have; the first one is named.
+
+        Raises:
+            UnsupportedError: It has one.
+        """
+        for index, op in enumerate(graph.ops):
+            given, at = tuple(types[n] for n in op.operands), f"op {index}"
+            if isinstance(op, Op):
+                self._name(op, len(given[0].shape), at)
+                continue
+            plain = inlined(op.graph)
+            ranks = [len(tile.shape) for tile in block_types(plain, given)]
+            for number, inner in enumerate(plain.ops):
+                assert isinstance(inner, Op)
+                self._block_name(inner, ranks[inner.operands[0]], f"{at}, block op {number}")
+        for item in graph.inputs:
+            if item.tensor.dtype not in self._dialect.dtypes.values():
+                what = f"expected an element type that the format has, got {item.tensor.dtype.value}"
+                raise UnsupportedError(what, where=f"input {item.name}", hint="mugraph.json takes every type")
+
+    def _name(self, op: Op, rank: int, at: str) -> str:
+        name = kernel_name(_row(op, rank, at))
+        if name is None:
+            raise _missing(op, "kernel", at)
+        return name
+
+    def _block_name(self, op: Op, rank: int, at: str) -> str:
+        name = block_name(_row(op, rank, at), self._dialect)
+        if name is None:
+            raise _missing(op, "block", at)
+        return name
+
     def _device(self, tensor: DTensor) -> _Json:
         dim, rank = _padded(tensor.shape, "tensors")
         return {
@@ -95,9 +129,7 @@ class _Writer:
 
     def _kernel_op(self, op: Op, operands: list[_Json], results: list[_Json], at: str) -> _Json:
         rank = operands[0]["num_dims"]
-        name = kernel_name(_row(op, rank, at))
-        if name is None:
-            raise _missing(op, "kernel", at)
+        name = self._name(op, rank, at)
         if op.kind is OpKind.RMS_NORM:
             return _record(name, operands, results, normalized_size=operands[0]["dim"][rank - 1])
         return _record(name, operands, results)
@@ -117,9 +149,7 @@ class _Writer:
             operators.append(_record("tb_input_op", [], tensors[-1:], **fields))
         for index, op in enumerate(plain.ops):
             assert isinstance(op, Op)
-            name = block_name(_row(op, len(shared[op.operands[0]].shape), f"{at}, block op {index}"), self._dialect)
-            if name is None:
-                raise _missing(op, "block", f"{at}, block op {index}")
+            name = self._block_name(op, len(shared[op.operands[0]].shape), f"{at}, block op {index}")
             uses = [tensors[n] for n in op.operands]
             mine = shared[len(tensors)]
             offset = uses[0]["smem_offset"] if _in_place(op) else memory.place(mine)

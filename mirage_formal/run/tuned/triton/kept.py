@@ -22,12 +22,14 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         failed: What went wrong, or empty.
         answer: Of its numerics; empty if it was not compared with float64.
         numerics: The comparison.
+        key: What they are kept by.
     """
 
     us: float = 0.0
     failed: str = ""
     answer: str = ""
     numerics: NumericsRecord | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,18 @@ class Kept:
     machine: Machine
 
     def get(self, one: TritonText) -> Said:
-        """What is known of a file; nothing if what was kept cannot be read."""
+        """What is known of a file; nothing if what was kept cannot be read, or was kept by another key."""
         path = self._path(one)
         try:
-            return msgspec.json.decode(read(path), type=Said) if path.is_file() else Said()
+            found = msgspec.json.decode(read(path), type=Said) if path.is_file() else Said()
         except (msgspec.DecodeError, OSError):
             return Said()
+        return found if found.key == path.stem else Said()
 
     def put(self, one: TritonText, said: Said) -> None:
         """Keep what is known of a file."""
-        replace_file(self._path(one), msgspec.json.encode(said))
+        path = self._path(one)
+        replace_file(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
 
     def file(self, one: TritonText) -> Path:
         """Where the file is, for the process that runs it."""

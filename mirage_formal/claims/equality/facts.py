@@ -1,0 +1,111 @@
+"""What is known of a tensor from the operators that compute it: whether it always has a value, and its sign.
+
+A selection discards what it does not choose, also where that has no value. So it is a product with its mask only where
+the value that it chooses from exists for all inputs, and otherwise a function of which nothing else is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+
+class Sign(IntEnum):
+    """What is known of the sign of all elements, where they have values."""
+
+    UNKNOWN = 0
+    NONNEGATIVE = 1
+    POSITIVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a tensor.
+
+    Attributes:
+        total: Whether each element has a value for all inputs: no divisor on the way to it can be 0, no radicand be
+            negative, no argument of a logarithm be 0 or negative.
+        sign: The sign of its elements.
+    """
+
+    total: bool
+    sign: Sign
+
+
+INPUT: Final = Fact(True, Sign.UNKNOWN)
+#: Steps that put the elements of a tensor in other places, or some of them.
+_SAME: Final = ("split", "fold", "rename", "slice", "reshape", "transpose", "repeat", "sum", "max", "running_max")
+
+
+def fact(body: tuple[Any, ...], operands: Sequence[Fact]) -> Fact:
+    """Return what is known of the result of a step, from what is known of its operands.
+
+    Sound: each row follows from the operator's definition, for all reals.
+    """
+    total = all(a.total for a in operands)
+    sign = operands[0].sign
+    match body:
+        case ("unary", name):
+            return _unary(name, total, sign)
+        case ("binary", name):
+            return _binary(name, total, sign, operands[1].sign)
+        case ("matmul",):
+            return Fact(total, min(sign, operands[1].sign))
+        case ("scale", factor):
+            # Nothing of the operand is left in a product with 0.
+            return Fact(total or not factor, sign if factor > 0 else Sign(not factor))
+        case ("offset", value):
+            if value > 0 and sign is not Sign.UNKNOWN:
+                return Fact(total, Sign.POSITIVE)
+            return Fact(total, sign if value >= 0 else Sign.UNKNOWN)
+        case ("carry", *_):
+            return Fact(total, Sign.NONNEGATIVE)
+        case ("rescaled",):
+            return Fact(total, sign if operands[1].sign is not Sign.UNKNOWN else Sign.UNKNOWN)
+        case (name, *_) if name in _SAME:
+            return operands[0]
+        case _:
+            raise AssertionError(body)
+
+
+def together(parts: Sequence[Fact]) -> Fact:
+    """Return what is known of tensors side by side."""
+    return Fact(all(a.total for a in parts), min(a.sign for a in parts))
+
+
+def _unary(name: str, total: bool, sign: Sign) -> Fact:
+    match name:
+        case "exp" | "sigmoid":
+            return Fact(total, Sign.POSITIVE)
+        case "sqrt":
+            return Fact(total and sign is not Sign.UNKNOWN, max(sign, Sign.NONNEGATIVE))
+        case "square" | "relu":
+            return Fact(total, max(sign, Sign.NONNEGATIVE))
+        case "log":
+            return Fact(total and sign is Sign.POSITIVE, Sign.UNKNOWN)
+        case "erf" | "gelu" | "round_float16" | "round_bfloat16":
+            return Fact(total, Sign.UNKNOWN)
+        case _:
+            raise AssertionError(name)
+
+
+def _binary(name: str, total: bool, a: Sign, b: Sign) -> Fact:
+    match name:
+        case "add":
+            return Fact(total, max(a, b) if min(a, b) is not Sign.UNKNOWN else Sign.UNKNOWN)
+        case "sub":
+            return Fact(total, Sign.UNKNOWN)
+        case "mul" | "div_no_nan":
+            return Fact(total, min(a, b))
+        case "div":
+            return Fact(total and b is Sign.POSITIVE, min(a, b))
+        case "max":
+            return Fact(total, max(a, b))
+        case "select":
+            return Fact(total, min(b, Sign.NONNEGATIVE))
+        case "eq" | "lt" | "le":
+            return Fact(total, Sign.NONNEGATIVE)
+        case _:
+            raise AssertionError(name)

@@ -1,0 +1,419 @@
+"""Imports compared with torch: each region once, in the module's own types, before anything is made of it.
+
+The program of a region is evaluated in its element types (meaning/typed.py) and compared with what torch computes for
+the same nodes, under the contract (torch/contract.py). Tensors are those of the call that a module is imported with, as
+torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Regions that differ stay with
+torch, and the smallest operator that differs is named: the first that does when it is imported alone, or else the
+first whose result differs where all results of the region are looked at.
+
+What is compared is bounded: a region beyond the bounds is compared with fewer sets, or not at all, and says so. Tensors
+on the meta device have no values, so only drawn sets are compared.
+
+Sound: only regions that agree are replaced, and regions that were not compared say so; no answer depends on a time.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from mirage_formal.errors import MirageError
+from mirage_formal.frontend.origins import Origin
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.meaning.typed import run_typed
+from mirage_formal.torch.capture import Captured, called, lines
+from mirage_formal.torch.contract import Difference, Expected, difference
+from mirage_formal.torch.convert import imported as import_of
+from mirage_formal.torch.draws import SETS, drawn
+from mirage_formal.torch.imported import Imported, Region
+from mirage_formal.torch.twin import Twin, between
+
+#: Elements that one evaluation of a region may compute, and multiplications of its products.
+MOST_ELEMENTS: Final = 1 << 27
+MOST_PRODUCTS: Final = 1 << 36
+#: Elements, and multiplications of 16, of all evaluations of a region together; less than a set is one set.
+_BUDGET: Final = 1 << 26
+#: Random roundings; one where a region is large.
+_SAMPLES: Final = 2
+_LARGE: Final = 1 << 22
+#: The set of the arguments that a module is imported with.
+GIVEN: Final = "the arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An import that breaks the contract.
+
+    Attributes:
+        node: The node of the torch graph whose result differs.
+        operator: What it calls, as in "aten.exp.default".
+        where: The user's line.
+        values: Which set of tensors shows it.
+        difference: How it differs.
+        alone: Whether the operator differs when it is imported alone.
+    """
+
+    node: str
+    operator: str
+    where: Origin | None
+    values: str
+    difference: Difference
+    alone: bool
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where is not None else ""
+        among = "" if self.alone else ", behind the operators that it reads"
+        return f"the import differs from PyTorch in {self.operator}{place}{among}: {self.difference} ({self.values})"
+
+
+@dataclass(slots=True)
+class Judged:
+    """What was found out about an import.
+
+    Attributes:
+        faults: For numbers of regions how they differ.
+        sets: For numbers of regions how many sets of tensors were compared.
+        skipped: For numbers of regions why they were compared with fewer sets than others, or not at all.
+    """
+
+    faults: dict[int, Fault] = field(default_factory=dict)
+    sets: dict[int, int] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+
+    def said(self, number: int) -> str:
+        """Return with what a region was compared, for a report; empty if it was not looked at."""
+        if number in self.skipped and not self.sets.get(number):
+            return self.skipped[number]
+        count = self.sets.get(number, 0)
+        text = f"compared with PyTorch on {count} set{'s' if count != 1 else ''} of tensors" if count else ""
+        return f"{text} ({self.skipped[number]})" if number in self.skipped else text
+
+
+def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
+    """Return the tensors of a call by the placeholders of an import that stand for its arguments.
+
+    Args:
+        imported: The import.
+        leaves: The arguments, flattened; one that is no tensor has a placeholder as well.
+    """
+    names = [node.name for node in imported.module.graph.nodes if node.op == "placeholder"]
+    state = ("parameter", "buffer", "constant")
+    names = [name for name in names if imported.arguments.get(name, "argument").partition(" ")[0] not in state]
+    return {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, torch.Tensor)}
+
+
+def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS) -> Judged:
+    """Compare every region of an import with torch.
+
+    Args:
+        imported: The import.
+        values: The tensors of the placeholders that are arguments, by name; None, or some without memory, if there are
+            no values.
+        sets: The sets that are drawn, of which large regions take the first.
+    """
+    found = Judged()
+    known: dict[tuple[str, str], int] = {}
+    pieces = {number: Piece(imported, number) for number in range(len(imported.regions))}
+    todo: dict[int, Piece] = {}
+    for number, piece in pieces.items():
+        first = known.setdefault(piece.text, number)
+        if first == number:
+            todo[number] = piece
+    for number, piece in todo.items():
+        _with_sets(found, number, piece, sets)
+    waiting = {number: piece for number, piece in pieces.items() if known[piece.text] not in found.faults}
+    for number, leaves in _given(imported, waiting, values or {}):
+        if pieces[number].affordable and number not in found.faults:
+            _compare(found, number, pieces[number], GIVEN, leaves)
+    for number, piece in pieces.items():
+        first = known[piece.text]
+        if first != number:
+            found.sets[number] = found.sets.get(number, 0) + found.sets.get(first, 0)
+            found.skipped.update({number: found.skipped[first]} if first in found.skipped else {})
+            if first in found.faults:
+                found.faults.setdefault(number, found.faults[first])
+    return found
+
+
+def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) -> None:
+    if not piece.affordable:
+        found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
+        return
+    count = max(1, min(len(sets), _BUDGET // piece.work))
+    if count < len(sets):
+        found.skipped[number] = f"{count} of {len(sets)} drawn sets: {piece.size}"
+    for place, style in enumerate(sets[:count]):
+        seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:7], "big")
+        if number not in found.faults:
+            _compare(found, number, piece, f"drawn: {style}, set {place}", drawn(piece.leaves, style, seed))
+
+
+def _compare(found: Judged, number: int, piece: Piece, name: str, leaves: Mapping[str, Any]) -> None:
+    try:
+        expected = piece.expected(leaves)
+    except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
+        return
+    found.sets[number] = found.sets.get(number, 0) + 1
+    for node, how in piece.differences(leaves, expected):
+        found.faults[number] = located(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
+        return
+
+
+def _fault(piece: Piece, node: str, name: str, how: Difference, *, alone: bool) -> Fault:
+    own = piece.nodes[node]
+    own = own.args[0] if own.target is operator.getitem else own
+    return Fault(node, called(own), lines(own)[0], name, how, alone)
+
+
+class Piece:
+    """One region beside the nodes that it stands for.
+
+    Attributes:
+        region: The region.
+        nodes: All nodes of the torch graph, by name.
+        order: The nodes between what is read and the region's outputs.
+        leaves: What is read: a tensor without memory for each, or a constant.
+        text: What names it: the digest of its program, and its operators.
+    """
+
+    def __init__(self, imported: Imported, number: int) -> None:
+        self.region: Region = imported.regions[number]
+        self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
+        read = {item.node for item in self.region.inputs}
+        outputs = [output.node for output in self.region.outputs]
+        placeholders = {name for name, node in self.nodes.items() if node.op != "call_function"}
+        self.order = [n for n in between(list(self.nodes.values()), outputs, read) if n.name not in placeholders]
+        inside = {node.name for node in self.order}
+        leaves = {n.name: n for node in self.order for n in node.all_input_nodes if n.name not in inside}
+        self.constants: dict[str, Any] = {}
+        self.leaves: dict[str, Any] = {}
+        for name in sorted({*leaves, *read}):
+            own = name not in self.nodes  # a constant that the import has made
+            if own or (imported.arguments.get(name) == "constant" and not imported.given[name].dim()):
+                self.constants[name] = imported.given[name].detach()
+            else:
+                self.leaves[name] = self.nodes[name].meta["val"]
+        self.twin = Twin(self.order, outputs)
+        self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
+
+    @property
+    def program(self) -> KernelGraph:
+        """The region's program."""
+        return self.region.program
+
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors of the program and of the nodes."""
+        own = sum(prod(tensor.shape) for tensor in kernel_types(self.program))
+        values = (x for node in self.order for x in torch.utils._pytree.tree_leaves(node.meta.get("val")))
+        return own + sum(int(x.numel()) for x in values if isinstance(x, torch.Tensor))
+
+    @property
+    def products(self) -> int:
+        """Multiplications of the program's matrix products."""
+        types = kernel_types(self.program)
+        number, count = len(self.program.inputs), 0
+        for op in self.program.ops:
+            if isinstance(op, Op) and op.kind is OpKind.MATMUL:
+                count += prod(types[op.operands[0]].shape) * types[number].shape[-1]
+            number += op.results
+        return count
+
+    @property
+    def work(self) -> int:
+        """What one evaluation takes, in elements."""
+        return max(1, self.elements + self.products // 16)
+
+    @property
+    def affordable(self) -> bool:
+        """Whether it is evaluated at all."""
+        return self.elements <= MOST_ELEMENTS and self.products <= MOST_PRODUCTS
+
+    @property
+    def size(self) -> str:
+        """How large it is, for a report."""
+        return f"{self.elements / 1e6:.3g} million elements and {self.products / 1e9:.3g} billion products"
+
+    def expected(self, leaves: Mapping[str, Any]) -> dict[str, Expected]:
+        """Return what is expected of each output.
+
+        Raises:
+            RuntimeError: Torch refuses the tensors.
+        """
+        given = {**self.constants, **leaves}
+        samples = 1 if self.work > _LARGE else _SAMPLES
+        with torch.no_grad():
+            own = self.twin.own(given)
+            exact = self.twin.exact(given)
+            moved = [self.twin.exact(given, seed) for seed in range(1, samples + 1)]
+        return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
+
+    def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs as the program has them in its own types."""
+        tensors = self.region.read({**self.constants, **leaves})
+        arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
+        found = [torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays)]
+        return {output.node: output.present(found) for output in self.region.outputs}
+
+    def differences(
+        self, leaves: Mapping[str, Any], expected: Mapping[str, Expected]
+    ) -> Iterator[tuple[str, Difference]]:
+        """Yield the outputs that break the contract, and how."""
+        results = self.results(leaves)
+        for output in self.region.outputs:
+            wanted = expected[output.node]
+            here = Expected(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
+            if (found := difference(results[output.node], here)) is not None:
+                yield output.node, found
+
+
+def _text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
+    """Return what nodes compute, whatever they are called."""
+    names = {name: f"x{i}" for i, name in enumerate(leaves)} | {node.name: f"t{i}" for i, node in enumerate(order)}
+    rows = [f"{tuple(x.shape)} {tuple(x.stride())} {x.dtype} {x.device}" for x in leaves.values()]
+    for node in order:
+        args = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: names[n.name])
+        rows.append(f"{node.target} {args}")
+    return "\n".join(rows)
+
+
+def _given(
+    imported: Imported, pieces: Mapping[int, Piece], values: Mapping[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield what regions read in the call that a module was imported with, by their numbers.
+
+    Torch computes the module's graph once, as far as regions need it; what is read no more is freed. Operators that
+    are not ATen's, and those that write, are not called, and what needs them has no values.
+    """
+    wanted: dict[str, set[int]] = {}
+    for number, piece in pieces.items():
+        for name in piece.leaves:
+            wanted.setdefault(name, set()).add(number)
+    nodes = list(imported.module.graph.nodes)
+    order = between(nodes, list(wanted), ())
+    last = {read.name: node.name for node in order for read in node.all_input_nodes}
+    known = {name: x for name, x in {**imported.given, **values}.items() if _has_values(x)}
+    kept: dict[int, dict[str, Any]] = {number: {} for number in pieces}
+    devices = sorted({x.device.index for x in known.values() if x.is_cuda})
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        for node in order:
+            if node.op == "call_function" and all(n.name in known for n in node.all_input_nodes) and _calls(node):
+                args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: known[n.name])
+                try:
+                    known[node.name] = node.target(*args, **kwargs)
+                except RuntimeError:  # as out of memory: its regions are compared with drawn sets
+                    continue
+            for number in sorted(wanted.get(node.name, ())):
+                if node.name in known:
+                    kept[number][node.name] = known[node.name].detach()
+                if kept[number].keys() == pieces[number].leaves.keys():
+                    yield number, kept.pop(number)
+                    wanted = {name: some - {number} for name, some in wanted.items()}
+            for read in node.all_input_nodes:
+                if last[read.name] == node.name and read.name not in imported.given:
+                    known.pop(read.name, None)
+
+
+def _calls(node: Node) -> bool:
+    """Whether a node may be called once more: it computes and does nothing else."""
+    if node.target is operator.getitem:
+        return True
+    own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in ("aten", "prims")
+    return own and not node.target._schema.is_mutable
+
+
+def _has_values(x: Any) -> bool:
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter)
+    return plain and not x.is_meta
+
+
+# --- the smallest operator that differs ------------------------------------------------------------------------------
+
+
+def located(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
+    """Return the smallest operator of a region that differs on these tensors.
+
+    Args:
+        piece: The region.
+        leaves: Tensors on which it differs.
+        name: The name of the set that they are.
+
+    Returns:
+        The first that differs when it is imported alone; or else the first whose result differs where every result of
+        the region is one of the program; None if no result does.
+    """
+    given = {**piece.constants, **leaves}
+    values = {**given, **_every(piece, given)}
+    for node in piece.order:
+        if node.target is operator.getitem:
+            continue
+        users = [user for user in piece.order if user.target is operator.getitem and user.args[0] is node]
+        part = [node, *users]
+        if (found := _first(part, values, [n.name for n in part])) is not None:
+            return _fault(piece, *found[:1], name, found[1], alone=True)
+    names = [node.name for node in piece.order]
+    if (found := _first(piece.order, given, names)) is not None:
+        return _fault(piece, found[0], name, found[1], alone=False)
+    return None
+
+
+def _every(piece: Piece, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all results of the nodes in their own types."""
+    with torch.no_grad():
+        return Twin(piece.order, [node.name for node in piece.order]).own(given)
+
+
+def _first(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[str, Difference] | None:
+    """Return the first of some results that differs where these nodes are imported by themselves."""
+    try:
+        found = import_of(cut_out(nodes, values, outputs))
+    except MirageError:
+        return None
+    place = {node.name: i for i, node in enumerate(nodes)}
+    differing: list[tuple[str, Difference]] = []
+    for number in range(len(found.regions)):
+        piece = Piece(found, number)
+        leaves = {name: values[name] for name in piece.leaves if name in values}
+        if leaves.keys() == piece.leaves.keys():
+            try:
+                differing += piece.differences(leaves, piece.expected(leaves))
+            except RuntimeError:
+                continue
+    return min(differing, key=lambda pair: place[pair[0]], default=None)
+
+
+def cut_out(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Collection[str]) -> Captured:
+    """Return some nodes as a graph of their own.
+
+    Args:
+        nodes: The nodes, in order.
+        values: Tensors of what they read.
+        outputs: Names of the nodes that are results; those that are no tensors are left out.
+    """
+    graph = Graph()
+    known: dict[str, Node] = {}
+    inside = {node.name for node in nodes}
+    for read in {n.name: n for node in nodes for n in node.all_input_nodes if n.name not in inside}.values():
+        known[read.name] = graph.placeholder(read.name)
+        known[read.name].meta = dict(read.meta)
+    for node in nodes:
+        known[node.name] = graph.node_copy(node, lambda n: known[n.name])
+    results = [n.name for n in nodes if n.name in outputs and isinstance(n.meta.get("val"), torch.Tensor)]
+    graph.output(tuple(known[name] for name in results))
+    numbers = {name for name, node in known.items() if node.op == "placeholder" and not values[name].dim()}
+    arguments = {n: "constant" if n in numbers else f"argument {n}" for n, o in known.items() if o.op == "placeholder"}
+    given = {name: values[name] for name in numbers}
+    return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
+
+
+__all__ = ["GIVEN", "Fault", "Judged", "Piece", "arguments_of", "cut_out", "judge", "located"]

@@ -1,0 +1,302 @@
+"""Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
+
+In float64 nothing is rounded but what the module rounds: a cast to a narrower type is that rounding. Booleans and
+integers are those of the module's own types, so that a comparison that rounding decides is decided once.
+
+With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
+an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
+bias is added, and the weights of attention before they are multiplied by values. How far results go tells what rounding
+may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is NaN there, as which of
+such sums are finite depends on how a device adds; and so is a sum of a bias and a product that its type cannot hold.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.fx import Node
+
+from mirage_formal.torch.contract import ROUNDOFF
+from mirage_formal.torch.rows import rules
+
+#: What change an element type and nothing else.
+_CASTS: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "to.dtype",
+        "to.device",
+        "to.dtype_layout",
+        "to.other",
+        "_to_copy.default",
+        "type_as.default",
+    )
+)
+#: Functions for which programs have others near 1, as log(1 + x): these are off by float32's unit roundoff at 1.
+_NEAR_ONE: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "log1p.default",
+        "expm1.default",
+        "softplus.default",
+        "log_sigmoid.default",
+        "mish.default",
+        "elu.default",
+        "celu.default",
+        "selu.default",
+        "gelu.default",
+        "log_softmax.int",
+        "logsumexp.default",
+        "binary_cross_entropy.default",
+        "binary_cross_entropy_with_logits.default",
+    )
+)
+_SINGLE: Final = 2.0**-23
+#: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
+_MOST: Final = 2.0**127
+#: Operators that add something to a product, and the argument that it is.
+_ADDED: Final = {
+    "aten.linear.default": "bias",
+    "aten.addmm.default": "self",
+    "aten.baddbmm.default": "self",
+    "aten.conv1d.default": "bias",
+    "aten.conv2d.default": "bias",
+    "aten.conv3d.default": "bias",
+}
+_ATTENTION: Final = "aten.scaled_dot_product_attention.default"
+#: Operators whose result for magnitudes is the largest sum on the way.
+_SUMS: Final = frozenset(_ADDED) | {
+    f"aten.{name}"
+    for name in (
+        "matmul.default",
+        "mm.default",
+        "bmm.default",
+        "mv.default",
+        "dot.default",
+        "sum.default",
+        "sum.dim_IntList",
+        "mean.default",
+        "mean.dim",
+        "avg_pool1d.default",
+        "avg_pool2d.default",
+        "avg_pool3d.default",
+        "l1_loss.default",
+        _ATTENTION.removeprefix("aten."),
+    )
+}
+#: Operators that square what they read.
+_SQUARES: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "var.correction",
+        "var.dim",
+        "std.correction",
+        "std.dim",
+        "linalg_vector_norm.default",
+        "norm.ScalarOpt_dim",
+        "rms_norm.default",
+        "layer_norm.default",
+        "group_norm.default",
+        "instance_norm.default",
+        "batch_norm.default",
+        "_native_batch_norm_legit_functional.default",
+        "_native_batch_norm_legit_no_training.default",
+        "pairwise_distance.default",
+        "mse_loss.default",
+        "huber_loss.default",
+        "smooth_l1_loss.default",
+    )
+)
+
+#: A node, its arguments and those by name.
+_Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Twin:
+    """Nodes of a torch graph, and what torch computes for them.
+
+    Args:
+        nodes: The nodes, each behind those that it reads.
+        outputs: Names of the nodes whose results are wanted.
+    """
+
+    def __init__(self, nodes: Sequence[Node], outputs: Collection[str]) -> None:
+        self._nodes = nodes
+        self._outputs = frozenset(outputs)
+        self._last = {read.name: node.name for node in nodes for read in node.all_input_nodes}
+        self._place = {node.name: i for i, node in enumerate(nodes)}
+        self._discrete: dict[str, Any] = {}
+
+    def own(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs in the module's own types.
+
+        Args:
+            known: The tensors that the nodes read, by the names of their nodes.
+        """
+        self._discrete = {}
+
+        def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            found = node.target(*args, **kwargs)
+            if not any(_floating(x) for x in _tensors(found)):
+                self._discrete[node.name] = found
+            return found
+
+        return self._run(known, call)
+
+    def exact(self, known: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+        """Return the outputs in float64; call ``own`` with the same tensors first.
+
+        Args:
+            known: The tensors that the nodes read, by the names of their nodes, in the module's own types.
+            seed: Of random roundings; None for none.
+        """
+        free = {name for name, row in rules().items() if row.free}
+        wide: dict[str, Any] = {}
+        for number, (name, tensor) in enumerate(known.items()):
+            if _floating(tensor):
+                wide[name] = tensor.double()
+                if seed is not None:
+                    wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed << 32) + number)
+
+        def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if node.name in self._discrete:
+                return self._discrete[node.name]
+            target, own = str(node.target), node.meta.get("val")
+            if target in _CASTS:
+                found = args[0].double()
+            else:
+                args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
+                found = node.target(*args, **kwargs)
+            if isinstance(own, torch.Tensor) and _narrows(node, own):
+                found = found.to(own.dtype).double()
+            if seed is None or node.target is operator.getitem or target in free:
+                return found
+            number = (seed << 32) + (1 << 31) + (self._place[node.name] << 2)
+            found = _inside(node, args, kwargs, found, number)
+            floor = _SINGLE if target in _NEAR_ONE else 0.0
+            return _each(found, own, lambda x, y: _moved(x, ROUNDOFF.get(y.dtype, 0.0), floor, number + 1))
+
+        return self._run({**known, **wide}, call)
+
+    def _run(self, known: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        values = dict(known)
+        found: dict[str, Any] = {name: values[name] for name in self._outputs if name in values}
+        for node in self._nodes:
+            args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: values[n.name])
+            result = call(node, args, kwargs)
+            if node.name in self._outputs:
+                found[node.name] = result
+            if node.name in self._last:
+                values[node.name] = result
+            for read in node.all_input_nodes:
+                if self._last[read.name] == node.name:
+                    values.pop(read.name, None)
+        return found
+
+
+def between(nodes: Sequence[Node], outputs: Collection[str], read: Collection[str]) -> list[Node]:
+    """Return the nodes that lie between tensors that are read and outputs, in order.
+
+    Args:
+        nodes: All nodes of a graph, in order.
+        outputs: Names of the nodes that are wanted.
+        read: Names of nodes that are known.
+    """
+    named = {node.name: node for node in nodes}
+    stack, seen = [name for name in outputs if name not in read], set[str]()
+    while stack:
+        name = stack.pop()
+        if name not in seen:
+            seen.add(name)
+            stack += [n.name for n in named[name].all_input_nodes if n.name not in read]
+    return [node for node in nodes if node.name in seen]
+
+
+def _tensors(found: Any) -> list[Any]:
+    return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+
+def _floating(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
+
+
+def _widened(given: Any) -> Any:
+    """Return arguments with every floating-point type and tensor in float64."""
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return torch.float64 if x.is_floating_point else x
+        return x.double() if _floating(x) else x
+
+    return torch.utils._pytree.tree_map(wide, given)
+
+
+def _epsilon_given(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name, with what is added under a root where that depends on the type and is not given."""
+    own = str(node.target) == "aten.rms_norm.default" and len(node.args) < 4 and kwargs.get("eps") is None
+    return {**kwargs, "eps": torch.finfo(torch.float32).eps} if own else kwargs
+
+
+def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: int) -> Any:
+    """Return a result, moved by what is rounded on the way to it; NaN where float32 cannot hold what is on the way."""
+    target = str(node.target)
+    if not (target in _SUMS or target in _SQUARES):
+        return found
+    names = [item.name for item in node.target._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if target in _SQUARES:
+        clipped = {name: _squared(x) for name, x in given.items()}
+        return node.target(**clipped)
+    unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
+    if target in _ADDED:
+        name = _ADDED[target]
+        rest = given.get(name)
+        if rest is not None:
+            product = node.target(**{**given, name: torch.zeros_like(rest)})
+            found = found + (_moved(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
+            most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
+            found = torch.where(product.isfinite() & (product.abs() > most), torch.nan, found)
+    if target == _ATTENTION:
+        spread = node.target(**{**given, "value": given["value"].abs()})
+        found = found + (_moved(spread, unit, 0.0, seed) - spread).nan_to_num(nan=0.0)
+        return found
+    sizes = {name: x.abs() if _floating(x) else abs(x) if name in ("alpha", "beta") else x for name, x in given.items()}
+    return torch.where(node.target(**sizes).nan_to_num(nan=0.0) <= _MOST, found, torch.nan)
+
+
+def _squared(x: Any) -> Any:
+    """Return an argument, NaN where float32 cannot hold as many squares as it has."""
+    if not _floating(x) or not x.numel():
+        return x
+    return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), x, torch.nan)
+
+
+def _narrows(node: Node, own: Any) -> bool:
+    """Whether a node rounds to a type that is narrower than what it reads."""
+    if not own.dtype.is_floating_point:
+        return False
+    read = [n.meta.get("val") for n in node.all_input_nodes]
+    types = [x.dtype for x in read if _floating(x)]
+    other = "other" if str(node.target) in ("aten.to.other", "aten.type_as.default") else ""
+    types = types[:1] if other else types
+    return any(ROUNDOFF.get(own.dtype, 0.0) > ROUNDOFF.get(dtype, 0.0) for dtype in types)
+
+
+def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """Return a result, or each of several, changed where it is a tensor of floating-point numbers."""
+    if isinstance(found, tuple | list):
+        return type(found)(_each(x, y, change) for x, y in zip(found, own, strict=True))
+    return change(found, own) if _floating(found) else found
+
+
+def _moved(tensor: Any, share: float, floor: float, seed: int) -> Any:
+    """Return a tensor whose elements are off by a share of them and a floor, each up or down at random."""
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    signs = torch.randint(0, 2, (2, *tensor.shape), generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
+    found = tensor * (1 + share * signs[0])
+    return found + floor * signs[1] if floor else found
+
+
+__all__ = ["Twin", "between"]
