@@ -63,7 +63,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         raise ProofError("expected a list of texts, got brackets nested too deep", "proof") from error
     except (ValueError, FormatError) as error:
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
-    mine, theirs = ([x.tensor.shape for x in graph.inputs] for graph in (program, candidate))
+    mine, theirs = ([x.tensor.signature for x in graph.inputs] for graph in (program, candidate))
     need(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
     found = apart(candidate, moves=moves)
     if found is None:

@@ -319,10 +319,10 @@ def test_a_program_of_moves_alone() -> None:
         (OutputSaver(2, (0, 1, None)),),
     )
     graphs = []
-    for one, kernel in ((made, True), (via, False)):
+    for one, inside in ((made, True), (via, False)):
         view = one.add(program.ops[0])
         padded = one.padded(view, (*SHAPE, 1), (*WANTED, 1))
-        inner = GraphDefined((padded,), block) if kernel else Op(K.REPEAT, (padded,), Attrs(dim=2, times=2))
+        inner = GraphDefined((padded,), block) if inside else Op(K.REPEAT, (padded,), Attrs(dim=2, times=2))
         graphs.append(one.graph(one.cut(one.add(inner), (*WANTED, 2), (*SHAPE, 2))))
     graph, looked_for = graphs
     assert isinstance(prove(program, graph), Unknown)

@@ -26,16 +26,12 @@ def number(g: Graph, mask: Tensor) -> Tensor:
 
 @claim(a=2, n=3)
 def a_selection_as_a_blend(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: y + number(g, m) * (x - y)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: y + number(g, m) * (x - y))
 
 
 @claim(a=2, n=3)
 def a_selection_by_the_negated_mask(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: g.select(g.logical_not(m), y, x)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: g.select(g.logical_not(m), y, x))
 
 
 @claim(a=2, n=3)
@@ -64,16 +60,12 @@ def a_number_for_what_is_not_chosen(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def a_factor_through_a_selection(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x, 3) * 2, lambda g, m, x, y: g.select(m, x + x, 6)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x, 3) * 2, lambda g, m, x, y: g.select(m, x + x, 6))
 
 
 @claim(a=2, n=3)
 def a_shift_through_a_selection(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x, y) + 1, lambda g, m, x, y: g.select(m, x + 1, y + 1)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x, y) + 1, lambda g, m, x, y: g.select(m, x + 1, y + 1))
 
 
 @claim(a=2, n=3)
@@ -98,8 +90,8 @@ def halves_put_together(a: int = A, n: int = N) -> Pair:
 def a_selection_in_a_selection(a: int = A, n: int = N) -> Pair:
     return pair(
         {**masked(a, n), "L": Mask(a, n)},
-        lambda g, m, x, y, l: g.select(m, g.select(l, x, 0), 0),
-        lambda g, m, x, y, l: g.select(g.logical_and(l, m), x, 0),
+        lambda g, m, x, y, o: g.select(m, g.select(o, x, 0), 0),
+        lambda g, m, x, y, o: g.select(g.logical_and(o, m), x, 0),
     )
 
 
@@ -107,8 +99,8 @@ def a_selection_in_a_selection(a: int = A, n: int = N) -> Pair:
 def selections_in_either_order(a: int = A, n: int = N) -> Pair:
     return pair(
         {**masked(a, n), "L": Mask(a, n)},
-        lambda g, m, x, y, l: g.select(m, g.select(l, x, 0), 0) * y,
-        lambda g, m, x, y, l: g.select(l, g.select(m, x * y, 0), 0),
+        lambda g, m, x, y, o: g.select(m, g.select(o, x, 0), 0) * y,
+        lambda g, m, x, y, o: g.select(o, g.select(m, x * y, 0), 0),
     )
 
 
@@ -125,8 +117,8 @@ def a_mask_negated_twice(a: int = A, n: int = N) -> Pair:
 def a_disjunction_in_another_order(a: int = A, n: int = N) -> Pair:
     return pair(
         {**masked(a, n), "K": Mask(a, n), "L": Mask(a, n)},
-        lambda g, m, x, y, k, l: g.select(g.logical_or(g.logical_or(m, k), l), x, y),
-        lambda g, m, x, y, k, l: g.select(g.logical_or(l, g.logical_or(k, m)), x, y),
+        lambda g, m, x, y, k, o: g.select(g.logical_or(g.logical_or(m, k), o), x, y),
+        lambda g, m, x, y, k, o: g.select(g.logical_or(o, g.logical_or(k, m)), x, y),
     )
 
 
@@ -143,8 +135,8 @@ def any_of_a_mask_row_by_row(a: int = A, n: int = N) -> Pair:
 def a_comparison_of_masks(a: int = A, n: int = N) -> Pair:
     return pair(
         {**masked(a, n), "L": Mask(a, n)},
-        lambda g, m, x, y, l: g.select(g.eq(m, l), x, y),
-        lambda g, m, x, y, l: g.select(g.eq(l, m), x, y),
+        lambda g, m, x, y, o: g.select(g.eq(m, o), x, y),
+        lambda g, m, x, y, o: g.select(g.eq(o, m), x, y),
     )
 
 
@@ -186,9 +178,7 @@ def a_masked_product_in_a_loop(b: int = 16, k: int = 4096, n: int = 6144) -> Pai
     return pair(
         {"M": Mask(b, k), "X": (b, k), "W": (k, n)},
         lambda g, m, x, w: g.select(m, x, 0) @ w,
-        lambda g, m, x, w: kernel(
-            g, (2, 2), [(m, on(0), 1), (x, on(0), 1), (w, on(None, 1), 0)], body, loop=2
-        ),
+        lambda g, m, x, w: kernel(g, (2, 2), [(m, on(0), 1), (x, on(0), 1), (w, on(None, 1), 0)], body, loop=2),
     )
 
 
@@ -223,8 +213,8 @@ def a_slice_of_a_selection(a: int = A, n: int = N) -> Pair:
 def selections_side_by_side(a: int = A, n: int = N) -> Pair:
     return pair(
         {**masked(a, n), "L": Mask(a, n)},
-        lambda g, m, x, y, l: g.concat([g.select(m, x, 0), g.select(l, y, 0)], 1),
-        lambda g, m, x, y, l: g.select(g.concat([m, l], 1), g.concat([x, y], 1), 0),
+        lambda g, m, x, y, o: g.concat([g.select(m, x, 0), g.select(o, y, 0)], 1),
+        lambda g, m, x, y, o: g.select(g.concat([m, o], 1), g.concat([x, y], 1), 0),
     )
 
 
@@ -454,9 +444,7 @@ def equal_if_the_difference_is_zero(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def equal_to_a_number(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.eq(x, 1), y, x), lambda g, x, y: g.select(g.eq(1 - x, 0), y, x)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.eq(x, 1), y, x), lambda g, x, y: g.select(g.eq(1 - x, 0), y, x))
 
 
 @claim(a=2, n=3)
@@ -531,9 +519,7 @@ def a_window_of_positions(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def numbers_out_of_a_division(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.div_no_nan(x, y * 4), lambda g, x, y: g.div_no_nan(x / 4, y)
-    )
+    return pair(two(a, n), lambda g, x, y: g.div_no_nan(x, y * 4), lambda g, x, y: g.div_no_nan(x / 4, y))
 
 
 @claim(a=2, n=3)
@@ -574,9 +560,7 @@ def a_sum_over_one_divisor(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def a_divisor_that_is_never_zero(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.div_no_nan(x, 1 + g.exp(y)), lambda g, x, y: x * g.sigmoid(-y)
-    )
+    return pair(two(a, n), lambda g, x, y: g.div_no_nan(x, 1 + g.exp(y)), lambda g, x, y: x * g.sigmoid(-y))
 
 
 @claim(a=2, n=3)
@@ -592,8 +576,8 @@ def a_softmax_without_nan(a: int = A, n: int = N) -> Pair:
 def a_division_before_and_behind_a_product(b: int = 16, k: int = 4096, n: int = 6144) -> Pair:
     return pair(
         {"X": (b, k), "L": (b, 1), "W": (k, n)},
-        lambda g, x, l, w: g.div_no_nan(x, l) @ w,
-        lambda g, x, l, w: g.div_no_nan(x @ w, l),
+        lambda g, x, o, w: g.div_no_nan(x, o) @ w,
+        lambda g, x, o, w: g.div_no_nan(x @ w, o),
     )
 
 

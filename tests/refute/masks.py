@@ -30,9 +30,7 @@ def number(g: Graph, mask: Tensor) -> Tensor:
 
 @claim(a=2, n=3)
 def the_negated_mask(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: g.select(g.logical_not(m), x, y)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x, y), lambda g, m, x, y: g.select(g.logical_not(m), x, y))
 
 
 @claim(a=2, n=3)
@@ -64,8 +62,8 @@ def a_blend_that_keeps_the_second_value(a: int = A, n: int = N) -> Pair:
 def a_conjunction_for_a_disjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_or(m, l), x, y),
-        lambda g, m, x, y, l: g.select(g.logical_and(m, l), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_or(m, o), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_and(m, o), x, y),
     )
 
 
@@ -73,8 +71,8 @@ def a_conjunction_for_a_disjunction(a: int = A, n: int = N) -> Pair:
 def one_mask_of_a_conjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_and(m, l), x, y),
-        lambda g, m, x, y, l: g.select(l, x, y),
+        lambda g, m, x, y, o: g.select(g.logical_and(m, o), x, y),
+        lambda g, m, x, y, o: g.select(o, x, y),
     )
 
 
@@ -82,8 +80,8 @@ def one_mask_of_a_conjunction(a: int = A, n: int = N) -> Pair:
 def one_mask_of_a_disjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_or(m, l), x, y),
-        lambda g, m, x, y, l: g.select(m, x, y),
+        lambda g, m, x, y, o: g.select(g.logical_or(m, o), x, y),
+        lambda g, m, x, y, o: g.select(m, x, y),
     )
 
 
@@ -91,8 +89,8 @@ def one_mask_of_a_disjunction(a: int = A, n: int = N) -> Pair:
 def a_negated_conjunction_by_a_conjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_not(g.logical_and(m, l)), x, y),
-        lambda g, m, x, y, l: g.select(g.logical_and(g.logical_not(m), g.logical_not(l)), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_not(g.logical_and(m, o)), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_and(g.logical_not(m), g.logical_not(o)), x, y),
     )
 
 
@@ -100,8 +98,8 @@ def a_negated_conjunction_by_a_conjunction(a: int = A, n: int = N) -> Pair:
 def a_negated_disjunction_by_a_disjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_not(g.logical_or(m, l)), x, y),
-        lambda g, m, x, y, l: g.select(g.logical_or(g.logical_not(m), g.logical_not(l)), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_not(g.logical_or(m, o)), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_or(g.logical_not(m), g.logical_not(o)), x, y),
     )
 
 
@@ -109,8 +107,8 @@ def a_negated_disjunction_by_a_disjunction(a: int = A, n: int = N) -> Pair:
 def masks_added(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_or(m, l), x, 0),
-        lambda g, m, x, y, l: g.select(m, x, 0) + g.select(l, x, 0),
+        lambda g, m, x, y, o: g.select(g.logical_or(m, o), x, 0),
+        lambda g, m, x, y, o: g.select(m, x, 0) + g.select(o, x, 0),
     )
 
 
@@ -136,8 +134,8 @@ def any_along_the_other_dim(a: int = A, n: int = A) -> Pair:
 def equal_masks_for_a_conjunction(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.logical_and(m, l), x, y),
-        lambda g, m, x, y, l: g.select(g.eq(m, l), x, y),
+        lambda g, m, x, y, o: g.select(g.logical_and(m, o), x, y),
+        lambda g, m, x, y, o: g.select(g.eq(m, o), x, y),
     )
 
 
@@ -181,17 +179,15 @@ def a_mask_padded_at_the_other_end(a: int = A, n: int = N) -> Pair:
 def masks_side_by_side_the_other_way_round(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(g.concat([m, l], 1), g.concat([x, y], 1), 0),
-        lambda g, m, x, y, l: g.select(g.concat([l, m], 1), g.concat([x, y], 1), 0),
+        lambda g, m, x, y, o: g.select(g.concat([m, o], 1), g.concat([x, y], 1), 0),
+        lambda g, m, x, y, o: g.select(g.concat([o, m], 1), g.concat([x, y], 1), 0),
     )
 
 
 @claim(a=2, n=3)
 def an_exponential_of_a_selection(a: int = A, n: int = N) -> Pair:
     """exp(0) is 1, not 0."""
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, g.exp(x), 0), lambda g, m, x, y: g.exp(g.select(m, x, 0))
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, g.exp(x), 0), lambda g, m, x, y: g.exp(g.select(m, x, 0)))
 
 
 @claim(a=2, n=3)
@@ -243,8 +239,8 @@ def a_summand_on_one_side_only(a: int = A, n: int = N) -> Pair:
 def selections_exchanged(a: int = A, n: int = N) -> Pair:
     return pair(
         two_masks(a, n),
-        lambda g, m, x, y, l: g.select(m, g.select(l, x, 1), 2),
-        lambda g, m, x, y, l: g.select(l, g.select(m, x, 1), 2),
+        lambda g, m, x, y, o: g.select(m, g.select(o, x, 1), 2),
+        lambda g, m, x, y, o: g.select(o, g.select(m, x, 1), 2),
     )
 
 
@@ -295,16 +291,12 @@ def a_quotient_where_the_mask_does_not_hold(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3, positive=True)
 def another_quotient(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x / y, 0), lambda g, m, x, y: g.select(m, y / x, 0)
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x / y, 0), lambda g, m, x, y: g.select(m, y / x, 0))
 
 
 @claim(a=2, n=3, positive=True)
 def what_is_not_chosen_divided_too(a: int = A, n: int = N) -> Pair:
-    return pair(
-        masked(a, n), lambda g, m, x, y: g.select(m, x / y, x), lambda g, m, x, y: g.select(m, x, x) / y
-    )
+    return pair(masked(a, n), lambda g, m, x, y: g.select(m, x / y, x), lambda g, m, x, y: g.select(m, x, x) / y)
 
 
 @claim(a=2, n=3, positive=True)
@@ -354,16 +346,12 @@ def above_for_below(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def above_a_number_for_below_it(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.gt(x, 0), y, 1), lambda g, x, y: g.select(g.lt(x, 0), y, 1)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.gt(x, 0), y, 1), lambda g, x, y: g.select(g.lt(x, 0), y, 1))
 
 
 @claim(a=2, n=3)
 def equal_for_different(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.eq(x, y), x, 1), lambda g, x, y: g.select(g.ne(x, y), x, 1)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.eq(x, y), x, 1), lambda g, x, y: g.select(g.ne(x, y), x, 1))
 
 
 @claim(a=2, n=3)
@@ -395,23 +383,17 @@ def equal_to_the_negative(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def below_another_number(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.lt(x, 0), y, 1), lambda g, x, y: g.select(g.lt(x, 1), y, 1)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.lt(x, 0), y, 1), lambda g, x, y: g.select(g.lt(x, 1), y, 1))
 
 
 @claim(a=2, n=3)
 def one_side_shifted(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.lt(x, y), x, 1), lambda g, x, y: g.select(g.lt(x + 1, y), x, 1)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.lt(x, y), x, 1), lambda g, x, y: g.select(g.lt(x + 1, y), x, 1))
 
 
 @claim(a=2, n=3)
 def one_side_scaled(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.lt(x, y), x, 2), lambda g, x, y: g.select(g.lt(3 * x, y), x, 2)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.lt(x, y), x, 2), lambda g, x, y: g.select(g.lt(3 * x, y), x, 2))
 
 
 @claim(a=2, n=3)
@@ -426,9 +408,7 @@ def both_sides_squared(a: int = A, n: int = N) -> Pair:
 @claim(a=2, n=3)
 def the_negative_below_zero(a: int = A, n: int = N) -> Pair:
     """Whether a number is 0 does not depend on its sign, whether it is negative does."""
-    return pair(
-        two(a, n), lambda g, x, y: g.select(g.lt(x, 0), y, 2), lambda g, x, y: g.select(g.lt(-x, 0), y, 2)
-    )
+    return pair(two(a, n), lambda g, x, y: g.select(g.lt(x, 0), y, 2), lambda g, x, y: g.select(g.lt(-x, 0), y, 2))
 
 
 @claim(a=2, n=3)
@@ -477,16 +457,12 @@ def operands_of_a_division_exchanged(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def a_divisor_that_cancels_where_it_may_be_zero(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.div_no_nan(x, g.relu(y)) * g.relu(y), lambda g, x, y: x * 1
-    )
+    return pair(two(a, n), lambda g, x, y: g.div_no_nan(x, g.relu(y)) * g.relu(y), lambda g, x, y: x * 1)
 
 
 @claim(a=2, n=3)
 def something_over_itself(a: int = A, n: int = N) -> Pair:
-    return pair(
-        {"X": (a, n)}, lambda g, x: g.div_no_nan(g.relu(x), g.relu(x)), lambda g, x: x * 0 + 1
-    )
+    return pair({"X": (a, n)}, lambda g, x: g.div_no_nan(g.relu(x), g.relu(x)), lambda g, x: x * 0 + 1)
 
 
 @claim(a=2, n=3)
@@ -518,9 +494,7 @@ def a_sum_of_inverses(a: int = A, n: int = N) -> Pair:
 
 @claim(a=2, n=3)
 def a_sign_lost_in_a_division(a: int = A, n: int = N) -> Pair:
-    return pair(
-        two(a, n), lambda g, x, y: g.div_no_nan(x, x - y), lambda g, x, y: g.div_no_nan(x, y - x)
-    )
+    return pair(two(a, n), lambda g, x, y: g.div_no_nan(x, x - y), lambda g, x, y: g.div_no_nan(x, y - x))
 
 
 @claim(a=2, n=3)
@@ -565,8 +539,10 @@ def a_sum_of_roundings(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
         lambda g, x, y: (g.round_to((x + y) * Fraction(1, 3), "bfloat16") - (x + y) * Fraction(1, 3)) * 1024,
-        lambda g, x, y: (g.round_to(x * Fraction(1, 3), "bfloat16") - x * Fraction(1, 3)) * 1024
-        + (g.round_to(y * Fraction(1, 3), "bfloat16") - y * Fraction(1, 3)) * 1024,
+        lambda g, x, y: (
+            (g.round_to(x * Fraction(1, 3), "bfloat16") - x * Fraction(1, 3)) * 1024
+            + (g.round_to(y * Fraction(1, 3), "bfloat16") - y * Fraction(1, 3)) * 1024
+        ),
     )
 
 

@@ -51,7 +51,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     """
     terms, where = Terms(), "proof"
     inputs = tuple(x.tensor.shape for x in program.inputs)
-    if inputs != tuple(x.tensor.shape for x in candidate.inputs):
+    if [x.tensor.signature for x in program.inputs] != [x.tensor.signature for x in candidate.inputs]:
         raise ProofError("expected the inputs of the program", "candidate")
     try:
         tables = document(proof)

@@ -306,8 +306,9 @@ class Ring:
         Sound: of c exp(a) r, with a number c that is not 0, it is exp(-a) / c times that of r, for both are 0 where r
         is; and that of 1 is 1. A content lemma for the power 0 takes nothing else out of several monomials.
         """
-        outside, q, rest = (), 1, poly
-        found = self.lemmas["content"].get((frozenset(poly.items()), 0))
+        outside: Mono = ()
+        q: Coef = 1
+        rest, found = poly, self.lemmas["content"].get((frozenset(poly.items()), 0))
         if found is not None:
             self.used.add(found[0])
             outside, q, rest = found[1]

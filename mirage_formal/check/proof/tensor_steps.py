@@ -193,8 +193,8 @@ class Steps:
     def _binary(self, kind: object, left: object, right: object) -> Tensor:
         """An operator of two tensors.
 
-        Sound: a mask is 0 or 1, so where a value always exists, it times the mask is it where the mask is 1, and else 0.
-        What is above 0 has an inverse. a < b if a - b is negative, a <= b unless b - a is, a = b if a - b is zero.
+        Sound: a mask is 0 or 1, so of what always has a value the product with a mask is the selection. What is above 0
+        has an inverse. a < b if a - b is negative, a <= b unless b - a is, a = b if a - b is zero.
         """
         a, b, name, ring = self.tensor(left), self.tensor(right), word(kind, BINARY), self.ring
         term, (total, sign) = self.terms.binary(name, a.term, b.term), self.terms.known[b.term]

@@ -107,8 +107,8 @@ class Changes(Terms, ABC):
         """1 / p, and 0 where p is 0.
 
         Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
-        sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what is
-        left is the same whatever exponential p is multiplied with.
+        sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what
+        is left is the same whatever exponential p is multiplied with.
         """
         if not p:
             return p

@@ -4,8 +4,8 @@ A value is a grid of pieces: per axis the lengths of its segments, and a tensor 
 concatenation there is one piece. Pieces are combined segment by segment after cutting both operands to common segments.
 
 A piece that has no exact terms, because its indices do not nest or because it would be too large, is an atom: a tensor
-of which no more is said than which operator on which tensors computes it, and what is known of its values (facts). Equal operators on equal tensors are computed
-once, so that equal parts of two programs are equal, whatever they are.
+of which no more is said than which operator on which tensors computes it, and what facts.py knows of its values. Equal
+operators on equal tensors are computed once, so that equal parts of two programs are equal, whatever they are.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ class Exact(Untiled[Pieces]):
                     a = self.ordered(OpKind.MAX, (a,), axis, extent)[0]
                 a = self._joined(a, LOOP_AXIS)
                 lengths = (*a.lengths[:axis], (1,), *a.lengths[axis + 1 :])
-                kinds = ((Kind.PMAX, "running_max"), (Kind.CARRY, "carry"))
-                made = [self._each((name,), a, partial(self.tensors.running, axis=axis, kind=kind)) for kind, name in kinds]
+                rows = ((Kind.PMAX, "running_max"), (Kind.CARRY, "carry"))
+                made = (self._each((name,), a, partial(self.tensors.running, axis=axis, kind=k)) for k, name in rows)
                 return tuple(replace(value, lengths=lengths) for value in made)
             case OpKind.ACCUM_RESCALED_SUM:
                 return (self._rescaled(a, operands[1]),)

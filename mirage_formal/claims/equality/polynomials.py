@@ -108,7 +108,7 @@ def single(factor: int, e2: int = 2) -> Polynomial:
 
 
 def content(p: Polynomial) -> Fraction:
-    """The number that makes the coefficients integers without a common divisor, the first one positive, if divided by."""
+    """The number by which coefficients are divided to be integers without a common divisor, the first one positive."""
     q = Fraction(gcd(*(Fraction(c).numerator for _, c in p)), lcm(*(Fraction(c).denominator for _, c in p)))
     return -q if p[0][1] < 0 else q
 

@@ -302,14 +302,16 @@ def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals, wh
 
 def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
     mine, theirs = kernel_types(program), kernel_types(candidate)
-    wanted = [source.tensor.shape for source in program.inputs]
-    got = [source.tensor.shape for source in candidate.inputs]
+    wanted, got = ([source.tensor.signature for source in graph.inputs] for graph in (program, candidate))
     if wanted != got:
-        raise GraphError(f"expected inputs of the program's shapes {wanted}, got {got}")
-    wanted = [mine[n].shape for n in program.outputs]
-    got = [theirs[n].shape for n in candidate.outputs]
+        raise GraphError(f"expected inputs of the program's shapes {_listed(wanted)}, got {_listed(got)}")
+    wanted, got = [mine[n].signature for n in program.outputs], [theirs[n].signature for n in candidate.outputs]
     if wanted != got:
-        raise GraphError(f"expected outputs of the program's shapes {wanted}, got {got}")
+        raise GraphError(f"expected outputs of the program's shapes {_listed(wanted)}, got {_listed(got)}")
+
+
+def _listed(signatures: list[str]) -> str:
+    return f"[{', '.join(signatures)}]"
 
 
 def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:

@@ -29,7 +29,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.meaning.reference import run
-from tests.kit.graphs.random_graphs import ORDERED, random_graph
+from tests.kit.graphs.random_graphs import ORDERED, random_graph, with_masks
 from tests.kit.proofs.kernel_values import Numbers
 
 ALL = frozenset(OpKind)
@@ -51,7 +51,7 @@ class Whole(Numbers):
 
 def compare(graph: KernelGraph, seed: int, low: float = 0.5, high: float = 1.5) -> tuple[Elaboration, bool]:
     numbers = np.random.default_rng(seed)
-    inputs = [numbers.uniform(low, high, x.tensor.shape) for x in graph.inputs]
+    inputs = with_masks(graph, [numbers.uniform(low, high, x.tensor.shape) for x in graph.inputs])
     terms = Terms()
     found = Elaboration(terms, graph, "program")
     with np.errstate(all="ignore"):

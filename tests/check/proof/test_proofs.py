@@ -16,6 +16,7 @@ from mirage_formal.check.proof.reader import Reader, document
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
+from tests.kit.graphs.random_graphs import with_masks
 from tests.kit.proofs.hand_proofs import PAIRS, text
 from tests.kit.proofs.kernel_values import Numbers, Values, replayed
 from tests.kit.runs.effort import calls
@@ -108,7 +109,23 @@ WRONG = [
     ("a product that is not the polynomial", "content", [("lemmas", 0, 4, 2)], "to be the product"),
     ("a rest that is not the polynomial's", "content", [("lemmas", 0, 5, 0, 2, 4)], "to be the product"),
     ("content of a whole power", "content", [("lemmas", 0, 2, 2)], "integer in -64..1"),
-    ("content of no power", "content", [("lemmas", 0, 2, 0)], "a negative power or a root"),
+    ("content of what may be 0 for a quotient", "content", [("lemmas", 0, 2, 0)], "equal elements"),
+    ("content of a quotient for what may be 0", "inverse", [("lemmas", 0, 2, -2)], "equal elements"),
+    ("an input out of what may be 0", "inverse",
+     [("lemmas", 0, 3, [1, 2, 2, 2]), ("lemmas", 0, 5, [[1], [1, 2, -2, 3, 2]])], "only exponentials"),
+    ("a number that is not the product's out of what may be 0", "inverse", [("lemmas", 0, 4, 2)], "to be the product"),
+    ("no content of what may be 0", "inverse", [("lemmas", [])], "equal elements"),
+    ("another function", "equal", [("factors", [["fn", "sin", []]])], "one of erf"),
+    ("one function under two names", "equal",
+     [("factors", [["in", 0, [[0, 1, 0], [0, 1, 1]]], ["in", 1, [[0, 1, 0], [0, 1, 1]]],
+                   ["fn", "zero", [[1, 0, 2], [-1, 1, 2]]], ["fn", "zero", [[-1, 0, 2], [1, 1, 2]]]])],
+     "distinct factors"),
+    ("a selection with two masks", "keep", [("factors", [["keep", [], [], []]])], "list of 3..3"),
+    ("a product for a selection", "keep", [("steps", 4, 1, "mul")], "that the graphs compute"),
+    ("a comparison the other way round", "at most", [("steps", 4, ["binary", "lt", 0, 1])], "that the graphs compute"),
+    ("below for at most", "at most", [("steps", 2, 1, "lt")], "that the graphs compute"),
+    ("a rounding to another type", "rounded", [("steps", 5, 1, "round_float16")], "that the graphs compute"),
+    ("a quotient for a division without NaN", "inverse", [("steps", 10, 1, "div")], "that the graphs compute"),
     ("a new divisor in the content", "content",
      [("lemmas", 0, 3, [1, 2, 0, -2]), ("lemmas", 0, 5, [[1, 2, 2, 0, 2], [1, 3, 2, 0, 2]])], "no new divisor"),
     ("a new divisor in the rest", "content",
@@ -353,7 +370,7 @@ def test_every_step_has_the_value_of_its_term() -> None:
     checked = 0
     for name, (program, candidate) in PAIRS.items():
         numbers = np.random.default_rng(1)
-        arrays = [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs]
+        arrays = with_masks(program, [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs])
         steps = replayed(program, candidate, document(text(name)))
         terms = Numbers(steps.terms, arrays)
         values = Values(steps.ring, [terms(source) for source in steps.sources])

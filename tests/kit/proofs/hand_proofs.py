@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_formal import BlockBuilder, BlockTensor
-from tests.kit.proofs.claims import Saved, kernel, on, pair
+from tests.kit.proofs.claims import Mask, Saved, kernel, on, pair
 
 
 def rename(a: int, *pairs: Sequence[int]) -> list[Any]:
@@ -100,6 +100,37 @@ PAIRS = {
         {"A": (2, 3), "B": (2, 5)},
         lambda g, a, b: g.max(g.concat(a, b, 1), 1),
         lambda g, a, b: g.max(g.concat(b, a, 1), 1),
+    ),
+    "select": pair(
+        {"M": Mask(2, 3), "A": (2, 3), "B": (2, 3)},
+        lambda g, m, a, b: g.select(m, a, b),
+        lambda g, m, a, b: b + g.cast(m, "float16") * (a - b),
+    ),
+    # What may have no value stays in its selection.
+    "keep": pair(
+        {"M": Mask(2, 3), "A": (2, 3), "B": (2, 3)},
+        lambda g, m, a, b: g.select(m, a / b, 0),
+        lambda g, m, a, b: g.select(m, a * g.reciprocal(b), 0),
+    ),
+    "equal": pair(
+        {"A": (2, 3), "B": (2, 3)},
+        lambda g, a, b: g.select(g.eq(a, b), a, 0),
+        lambda g, a, b: g.select(g.eq(b, a), a, 0),
+    ),
+    "at most": pair(
+        {"A": (2, 3), "B": (2, 3)},
+        lambda g, a, b: g.select(g.le(a, b), a, 0),
+        lambda g, a, b: g.select(g.logical_not(g.lt(b, a)), a, 0),
+    ),
+    "inverse": pair(
+        {"A": (2, 3), "B": (2, 3), "C": (2, 3)},
+        lambda g, a, b, c: g.div_no_nan(a, g.exp(a) * b + g.exp(a) * c),
+        lambda g, a, b, c: g.div_no_nan(a / g.exp(a), b + c),
+    ),
+    "rounded": pair(
+        {"A": (2, 3), "B": (2, 3)},
+        lambda g, a, b: g.round_to(a + b, "bfloat16"),
+        lambda g, a, b: g.round_to(b + a, "bfloat16"),
     ),
 }  # fmt: skip
 
@@ -339,6 +370,69 @@ PROOFS = {
             ["binary", "max", 1, 3], ["binary", "max", 3, 1],
         ],
         "outputs": [[4, 5, []]],
+    },
+    "select": {
+        "digits": [2, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["input", 2, [[0], [1]]], ["binary", "select", 0, 1],
+            ["scale", 0, -1], ["offset", 4, 1], ["binary", "select", 5, 2], ["binary", "add", 3, 6],
+            ["binary", "sub", 1, 2], ["binary", "mul", 0, 8], ["binary", "add", 2, 9],
+        ],
+        "outputs": [[7, 10, []]],
+    },
+    "keep": {
+        "digits": [2, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["input", 2, [[0], [1]]], ["binary", "div", 1, 2],
+            ["binary", "select", 0, 3], ["scale", 2, 0], ["offset", 5, 1], ["binary", "div", 6, 2],
+            ["binary", "mul", 1, 7], ["binary", "select", 0, 8],
+        ],
+        "outputs": [[4, 9, []]],
+    },
+    "equal": {
+        "digits": [2, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["binary", "eq", 0, 1], ["binary", "select", 2, 0],
+            ["binary", "eq", 1, 0], ["binary", "select", 4, 0],
+        ],
+        "outputs": [[3, 5, []]],
+    },
+    "at most": {
+        "digits": [2, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["binary", "le", 0, 1], ["binary", "select", 2, 0],
+            ["binary", "lt", 1, 0], ["scale", 4, -1], ["offset", 5, 1], ["binary", "select", 6, 0],
+        ],
+        "outputs": [[3, 7, []]],
+    },
+    "inverse": {
+        "digits": [2, 3],
+        "factors": [["in", 0, _ELEMENT], ["exp", [[1, 0, 2]]], ["in", 1, _ELEMENT], ["in", 2, _ELEMENT]],
+        "lemmas": [["content", [[1, 1, 2, 2, 2], [1, 1, 2, 3, 2]], 0, [1, 2], 1, [[1, 2, 2], [1, 3, 2]]]],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["input", 2, [[0], [1]]], ["unary", "exp", 0],
+            ["binary", "mul", 3, 1], ["binary", "mul", 3, 2], ["binary", "add", 4, 5], ["binary", "div_no_nan", 0, 6],
+            ["binary", "div", 0, 3], ["binary", "add", 1, 2], ["binary", "div_no_nan", 8, 9],
+        ],
+        "outputs": [[7, 10, []]],
+    },
+    "rounded": {
+        "digits": [2, 3],
+        "factors": [],
+        "lemmas": [],
+        "steps": [
+            ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["binary", "add", 0, 1], ["unary", "round_bfloat16", 2],
+            ["binary", "add", 1, 0], ["unary", "round_bfloat16", 4],
+        ],
+        "outputs": [[3, 5, []]],
     },
 }  # fmt: skip
 

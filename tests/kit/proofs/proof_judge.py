@@ -10,6 +10,7 @@ import numpy as np
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.graph import KernelGraph
+from tests.kit.graphs.random_graphs import with_masks
 from tests.kit.proofs.kernel_values import Numbers, Values, replayed
 from tests.kit.proofs.proof_edits import Normal, Proof
 
@@ -29,12 +30,7 @@ def lines_are_true(pair: Pair, proof: Proof) -> bool:
     """Whether each tensor's element is what its operator term computes, at random inputs and a few positions."""
     _, program, candidate = pair
     numbers = np.random.default_rng(1)
-    arrays = [
-        numbers.uniform(0.3, 1.4, x.tensor.shape)
-        if x.tensor.dtype.floating
-        else numbers.integers(0, 2, x.tensor.shape).astype(float)
-        for x in program.inputs
-    ]
+    arrays = with_masks(program, [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs])
     steps = replayed(program, candidate, proof)
     wanted = Numbers(steps.terms, arrays)
     values = Values(steps.ring, [wanted(source) for source in steps.sources])
