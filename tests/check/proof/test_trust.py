@@ -59,12 +59,12 @@ def test_replaying_loads_no_solver_and_no_library() -> None:
 
 
 def test_the_rules_stay_small() -> None:
-    assert total(RULES)[0] <= 800
+    assert total(RULES)[0] <= 880
 
 
 def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
-    assert total(names)[0] <= 3000
+    assert total(names)[0] <= 3300
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
     own = {"check.composed", "check.equal", "errors", "files", "limits", "strict_json", "terminal"}
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
