@@ -358,7 +358,7 @@ class BlockBuilder(Functions[BlockTensor]):
             raise fail(GraphError, f"{kind.value}: {stage} (operands {given})", _LOOP_HINT)
         results = shared_results(kind, attrs, types, BlockContext(self.forloop_range, self.reduction_dimx))
         if isinstance(results, str):
-            raise rule_error(kind, results, operands)
+            raise rule_error(kind, results, operands, attrs)
         self._ops.append(Op(kind, tuple(t.number for t in operands), attrs))
         label = describe(kind, operands, len(self._tensors))
         return tuple(self._tensor(result, label) for result in results)

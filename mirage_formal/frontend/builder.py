@@ -214,6 +214,6 @@ class KernelBuilder(Products):
     def _apply(self, kind: OpKind, operands: tuple[Tensor, ...], attrs: Attrs = NO_ATTRS) -> tuple[Tensor, ...]:
         results = device_results(kind, attrs, tuple(t.type for t in operands))
         if isinstance(results, str):
-            raise rule_error(kind, results, operands)
+            raise rule_error(kind, results, operands, attrs)
         op = Op(kind, tuple(t.number for t in operands), attrs)
         return self._append(op, operands, results, describe(kind, operands, self._count))

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError
 from mirage_formal.frontend.arguments import fail
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import DType, Shape
 
 _LONGEST_LABEL = 24
@@ -136,13 +137,17 @@ def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
     return text, "the last dim of the left operand must equal the last but one of the right"
 
 
-def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...]) -> MirageError:
+def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...], attrs: Attrs = NO_ATTRS) -> MirageError:
     """The error for a type rule's complaint about these operands."""
     if kind is OpKind.MATMUL and (found := matmul_fault(operands[0], operands[1])) is not None:
         return fail(ShapeError, f"{kind.value}: {found[0]}", found[1])
-    if any(t.dtype is not operands[0].dtype for t in operands):
+    typed = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    if not isinstance(typed, DType):
         given = ", ".join(f"{t!r} {t.dtype.value}" for t in operands)
-        return fail(DTypeError, f"{kind.value}: expected operands of one element type, got {given}", "cast one operand")
+        fault = typed if kind is OpKind.CAST else f"{typed.partition(', got')[0]}, got {given}"
+        masks = any(t.dtype is DType.BOOL for t in operands) or kind is OpKind.LOGICAL_NOT
+        hint = "cast a mask to count with it; compare a tensor to make a mask" if masks else "cast one operand"
+        return fail(DTypeError, f"{kind.value}: {fault}", hint)
     given = ", ".join(map(repr, operands))
     return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
 

@@ -12,7 +12,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
 
 
@@ -66,6 +66,7 @@ def test_every_operator() -> None:
     A = graph.new_input((4, 8))
     B = graph.new_input((4, 8))
     w = graph.new_input((8,))
+    m = graph.new_input((4, 8), "bool")
     made = {
         OpKind.ADD: graph.add(A, B),
         OpKind.SUB: graph.sub(A, B),
@@ -85,6 +86,16 @@ def test_every_operator() -> None:
         OpKind.RECIPROCAL: graph.reciprocal(A),
         OpKind.MAXIMUM: graph.maximum(A, B),
         OpKind.MINIMUM: graph.minimum(A, B),
+        OpKind.EQ: graph.eq(A, B),
+        OpKind.LT: graph.lt(A, B),
+        OpKind.LE: graph.ge(A, B),
+        OpKind.GT: graph.gt(A, 2),
+        OpKind.GE: graph.ge(A, Fraction(1, 2)),
+        OpKind.SELECT: graph.select(m, A, B),
+        OpKind.LOGICAL_NOT: graph.logical_not(m),
+        OpKind.DIV_NO_NAN: graph.div_no_nan(A, B),
+        OpKind.ROUND_FLOAT16: graph.round_to(A, "float16"),
+        OpKind.ROUND_BFLOAT16: graph.round_to(A, "bfloat16"),
         OpKind.SHIFT: graph.shift(A, 2),
         OpKind.SLICE: graph.slice(A, 1, 2, 5),
         OpKind.PAD: graph.pad(A, 0, 1, 2),
@@ -102,6 +113,7 @@ def test_every_operator() -> None:
         OpKind.CAST: graph.cast(A, "float32"),
         OpKind.MATMUL: graph.matmul(A, graph.transpose(B, 0, 1)),
     }
+    assert set(made) == {kind for kind, spec in SPECS.items() if Level.KERNEL in spec.levels}
     frozen = program(graph, *made.values())
     kinds = [op.kind for op in frozen.ops if isinstance(op, Op)]
     producers = {}

@@ -23,6 +23,8 @@ p = np.abs(x) + 0.1
 w8, b8, w68, b68 = (rng.normal(size=shape) for shape in (8, 8, (6, 8), (6, 8)))
 W, B5 = rng.normal(size=(5, 8)), rng.normal(size=5)
 m01 = (x > 0).astype(float)
+above, below = x > 0.5, y < 0.5
+near = np.where(above, x, np.round(y))  # elements that are equal to those of x, and others
 
 
 def lse(a: Array, axis: int, keep: bool = True) -> Array:
@@ -36,6 +38,20 @@ def ln(a: Array, axes: Any) -> Array:
 def rms(a: Array, axes: Any) -> Array:
     return np.asarray(a / np.sqrt((a * a).mean(axes, keepdims=True) + 1e-5))
 
+
+def nearest_bfloat16(a: Array) -> Array:
+    """Numbers of float32 rounded to 16 bits, ties to even, as integers do it."""
+    bits = a.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(float)
+
+
+def cast(t: mf.Tensor) -> mf.Tensor:
+    return t.graph.cast(t, "float32")
+
+
+single = x.astype(np.float32).astype(float)
+with np.errstate(all="ignore"):
+    logarithm, quotient = np.log(x), x / np.round(y)
 
 CASES: dict[str, tuple[Callable[..., Any], list[Array], Any]] = {
     "tanh": (lambda t: t.tanh(), [x], np.tanh(x)),
@@ -102,6 +118,41 @@ CASES: dict[str, tuple[Callable[..., Any], list[Array], Any]] = {
     "where": (lambda m, t, u: m.where(t, u), [m01, x, y], np.where(m01 > 0, x, y)),
     "where1": (lambda m, t: m.where(t, -100), [m01, x], np.where(m01 > 0, x, -100)),
     "where2": (lambda m, t: m.where(0, t), [m01, x], np.where(m01 > 0, 0, x)),
+    "eq": (lambda t, u: cast(t.eq(u)), [x, near], x == near),
+    "ne": (lambda t, u: cast(t.ne(u)), [x, near], x != near),
+    "lt": (lambda t, u: cast(t.lt(u)), [x, near], x < near),
+    "le": (lambda t, u: cast(t.le(u)), [x, near], x <= near),
+    "gt": (lambda t, u: cast(t.gt(u)), [x, near], x > near),
+    "ge": (lambda t, u: cast(t.ge(u)), [x, near], x >= near),
+    "eq1": (lambda t: cast(t.eq(-1)), [near], near == -1),
+    "ne1": (lambda t: cast(t.graph.ne(1, t)), [near], near != 1),
+    "lt1": (lambda t: cast(t.lt(1)), [near], near < 1),
+    "le1": (lambda t: cast(t.le(1)), [near], near <= 1),
+    "gt1": (lambda t: cast(t.gt(1)), [near], near > 1),
+    "ge1": (lambda t: cast(t.ge(1)), [near], near >= 1),
+    "1lt": (lambda t: cast(t.graph.lt(1, t)), [near], near > 1),
+    "1ge": (lambda t: cast(t.graph.ge(1, t)), [near], near <= 1),
+    "lt of rows": (lambda t, u: cast(t.lt(u)), [x, w8], x < w8),
+    "not": (lambda m: cast(m.logical_not()), [above], ~above),
+    "and": (lambda m, n: cast(m.logical_and(n)), [above, below], above & below),
+    "or": (lambda m, n: cast(m.logical_or(n)), [above, below], above | below),
+    "and of rows": (lambda m, n: cast(m.logical_and(n)), [above, below[0, :1]], above & below[0, :1]),
+    "any": (lambda m: cast(m.max(2)), [above], above.any(2, keepdims=True)),
+    "select": (lambda m, t, u: m.select(t, u), [above, x, y], np.where(above, x, y)),
+    "select1": (lambda m, t: m.select(t, -100), [above, x], np.where(above, x, -100)),
+    "select2": (lambda m, t: m.select(0, t), [above, x], np.where(above, 0, x)),
+    "select of rows": (lambda m, t, u: m.select(t, u), [above[0], x, y[:, :1]], np.where(above[0], x, y[:, :1])),
+    "select by a column": (lambda m, t: m.select(t, 1), [above[..., :1], w8], np.where(above[..., :1], w8, 1)),
+    "where of a mask": (lambda m, t, u: m.where(t, u), [above, x, y], np.where(above, x, y)),
+    "discarded": (lambda t: t.gt(0).select(t.log(), 0), [x], np.where(x > 0, logarithm, 0)),
+    "discarded quotients": (
+        lambda t, u: u.eq(0).select(-1, t / u),
+        [x, np.round(y)],
+        np.where(np.round(y) == 0, -1, quotient),
+    ),
+    "div_no_nan": (lambda t, u: t.div_no_nan(u), [x, np.round(y)], np.where(np.round(y) == 0, 0, quotient)),
+    "float16": (lambda t: t.round_to("float16"), [x * 1e4], (x * 1e4).astype(np.float16).astype(float)),
+    "bfloat16": (lambda t: t.round_to(mf.bfloat16), [single], nearest_bfloat16(single)),
     "where3": (lambda m: m.where(2, -100), [m01], np.where(m01 > 0, 2, -100)),
     "ln": (lambda t, w, b: t.graph.layer_norm(t, (6, 8), w, b, 1e-5), [x, w68, b68], ln(x, (1, 2)) * w68 + b68),
     "ln1": (lambda t, b: t.graph.layer_norm(t, bias=b, eps=1e-5), [x, b8], ln(x, 2) + b8),
@@ -112,7 +163,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Array], Any]] = {
 
 def program(made: Callable[..., Any], arrays: list[Array]) -> KernelGraph:
     graph = mf.new_kernel_graph()
-    found = made(*(graph.new_input(a.shape, mf.float32) for a in arrays))
+    found = made(*(graph.new_input(a.shape, "bool" if a.dtype == bool else mf.float32) for a in arrays))
     for tensor in found if isinstance(found, list) else [found]:
         graph.mark_output(tensor)
     return graph.freeze()
