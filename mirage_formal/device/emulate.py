@@ -210,7 +210,7 @@ def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
     import numpy as np
 
     if dtype is DType.BOOL:
-        return (array != 0).astype(np.uint8)
+        return np.not_equal(array, 0).astype(np.uint8)
     if dtype is not DType.BFLOAT16:
         with np.errstate(over="ignore"):
             return array.astype(_raw_dtype(dtype))

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program.program import (
     Barrier,
     BinaryFn,
+    Combine,
     Commit,
     CopyAsync,
     For,
@@ -56,12 +58,22 @@ from tests.kit.kernels.emulated_programs import (
 )
 
 TILE = SharedBuffer("tile", FLOAT, 64, 0)
+#: A buffer of bytes.
+BYTES = SharedBuffer("tile", DType.BOOL, 64, 0)
 
 
-def small(*body: Stmt, shared: tuple[SharedBuffer, ...] = (TILE,), threads: int = 32, count: int = 64) -> Program:
+def small(
+    *body: Stmt,
+    shared: tuple[SharedBuffer, ...] = (TILE,),
+    threads: int = 32,
+    count: int = 64,
+    dtype: DType = FLOAT,
+) -> Program:
     """A kernel that does something, then writes zeros to Y."""
     done = [GlobalWrite("Y", ix(tid), (Real(0.0),))]
-    return program("small", [reads("X", count), writes("Y", threads)], list(shared), [*body, *done], threads=threads)
+    return program(
+        "small", [reads("X", count, dtype), writes("Y", threads)], list(shared), [*body, *done], threads=threads
+    )
 
 
 def fault_of(kernel: Program, **options: bool) -> EmulationFault:
@@ -81,6 +93,10 @@ def put(index: I | int, *values: GlobalRead) -> SharedWrite:
 
 def copy(index: I | int, source: I | int) -> CopyAsync:
     return CopyAsync("tile", ix(index), "X", ix(source))
+
+
+#: The first two threads copy 16 masks each.
+MASKS = CopyAsync("tile", ix(tid * 16), "X", ix(tid * 16))
 
 
 def read(index: I | int, buffer: str = "tile") -> tuple[Stmt, ...]:
@@ -299,6 +315,24 @@ FAULTS: dict[str, tuple[Program, FaultKind, str, int | None]] = {
         "Y",
         0,
     ),
+    "a byte between others that nobody wrote": (
+        small(put(tid * 2), Barrier(), *read(tid * 2 + 1), shared=(BYTES,)),
+        FaultKind.UNINITIALISED,
+        "tile",
+        None,
+    ),
+    "a race for a byte": (
+        small(put(tid), *read(I(31) - tid), shared=(BYTES,)),
+        FaultKind.UNINITIALISED,
+        "tile",
+        None,
+    ),
+    "bytes in flight": (
+        small(If(ix(tid < 2), (MASKS,)), *read(tid), shared=(BYTES,), dtype=DType.BOOL),
+        FaultKind.PENDING,
+        "tile",
+        None,
+    ),
     "two blocks write one element": (
         replace(small(), grid=(1, 2, 1)),
         FaultKind.DOUBLE_WRITE,
@@ -385,6 +419,25 @@ def test_other_accesses_of_one_thread_are_no_race() -> None:
     own = (put(tid), *read(tid), SharedWrite("tile", ix(tid), (Reg("r", ix(0)),)))
     shared = (Barrier(), SetReg("r", ix(0), SharedRead("tile", ix(5))))
     assert run(small(*own, *shared), [np.ones(64)])[0].size == 32
+
+
+def test_neighbours_may_have_bytes_of_one_word() -> None:
+    """Each byte is an element of its own, for stores, vectors and asynchronous copies."""
+    x = np.arange(64) % 3 == 0
+    kernel = small(
+        Registers("v", 2),
+        If(ix(tid < 2), (MASKS,)),
+        Commit(),
+        WaitGroups(0),
+        put(tid + 32, GlobalRead("X", ix(tid + 32))),
+        Barrier(),
+        SharedVector("v", ix(0), "tile", ix(tid * 2), 2),
+        shared=(BYTES,),
+        dtype=DType.BOOL,
+    )
+    both = GlobalWrite("Y", ix(tid), (Combine(BinaryFn.ADD, Reg("v", ix(0)), Reg("v", ix(1))),))
+    (found,) = run(replace(kernel, body=(*kernel.body[:-1], both)), [x])
+    assert found.tolist() == x.reshape(32, 2).sum(axis=1).tolist()
 
 
 SYNCHRONISATION = (Barrier, WaitGroups, Commit)

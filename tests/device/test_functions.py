@@ -67,7 +67,8 @@ def computed(a: Any, b: Any) -> dict[str, Any]:
 def pairs() -> tuple[Any, Any]:
     """All pairs of the values, and zeros up to an even number."""
     first, second = (grid.reshape(-1) for grid in np.meshgrid(VALUES, VALUES, indexing="ij"))
-    return tuple(np.append(x, np.zeros(-len(x) % 64, np.float32)).astype(np.float32) for x in (first, second))
+    rest = np.zeros(-len(first) % 64, np.float32)
+    return np.append(first, rest), np.append(second, rest)
 
 
 def beside(found: Any, wanted: Any) -> None:

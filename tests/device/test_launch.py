@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from mirage_formal.device import launch, runtime, tensors
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
 from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
 from mirage_formal.run.built.build import build
@@ -201,6 +204,45 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph
         optimized(*(x.astype(np.float64) for x in given))
     with pytest.raises(UnsupportedError, match="expected a GPU"):
         optimized.prepare()
+
+
+def masked() -> tuple[KernelGraph, list[Any], Any]:
+    """A selection by a mask that lies across, between exponentials and a number; inputs, and what is expected."""
+    inputs = (Input("M", DTensor((4, 6), DType.BOOL), (1, 4)), w.tensor("X", 4, 6))
+    program = KernelGraph(inputs, (w.op(OpKind.EXP, 1), w.op(OpKind.SELECT, 0, 2, value=Fraction(2))), (3,))
+    random = np.random.default_rng(0)
+    mask = random.random((4, 6)) < 0.5
+    x = np.where(mask, random.standard_normal((4, 6)), np.nan).astype(np.float16)
+    return program, [mask, x], np.where(mask, np.exp(x.astype(np.float64)), 2.0)
+
+
+def test_masks_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read where they lie, as the bytes that they are."""
+    program, (mask, x), want = masked()
+    built = with_code(build(program, program, load_target("h200")))
+    fake = install(monkeypatch, built)
+    optimized = Optimized.of(built.executable)
+    turned = aligned(np.ascontiguousarray(mask.T)).T
+    close(optimized(ndarray(turned), ndarray(aligned(x))).host, want)
+    assert [entry[1] for entry in fake.log if entry[0] == "launch"] == [one.name for one in built.executable.launches]
+    close(optimized(mask, x), want)  # host tensors are copied
+    with pytest.raises(DTypeError, match="input M: expected elements of bool, got uint8"):
+        optimized(ndarray(turned.astype(np.uint8)), ndarray(aligned(x)))
+
+
+@pytest.mark.parametrize("owner", ["numpy", "torch"])
+def test_masks_without_a_gpu(owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    program, given, want = masked()
+    optimized = Optimized(program, lambda arch: pytest.fail(arch))
+    if owner == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.from_numpy(x) for x in given]
+    with pytest.warns(NoDeviceWarning):
+        got = optimized(*given)
+    close(np.asarray(got), want)
+    with pytest.raises(DTypeError, match="input M: expected elements of bool, got float16"):
+        optimized(given[1], given[1])
 
 
 def test_it_runs_without_solvers(tmp_path: Path, split: tuple[KernelGraph, Built]) -> None:

@@ -153,7 +153,7 @@ def test_awkward_extents(kind: OpKind) -> None:
             arrays = [random.standard_normal(s).astype(np.float32).astype(np.float64) for s in shapes]
             if kind in (K.SQRT, K.LOG, K.DIV, K.RECIPROCAL):
                 arrays = [np.abs(a) + 0.1 for a in arrays]
-            arrays = [(a > 0) * 1.0 if masked(kind, i) else a for i, a in enumerate(arrays)]
+            arrays = [np.sign(np.maximum(a, 0)) if masked(kind, i) else a for i, a in enumerate(arrays)]
             (found,) = interpret(program, [in_memory(a, place) for a, place in zip(arrays, ways, strict=True)])
             (wanted,) = reference.run(graph, arrays)
             np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=3e-5, atol=3e-5, err_msg=str(shape))

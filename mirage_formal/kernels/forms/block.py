@@ -109,7 +109,7 @@ def apart(ops: Sequence[BlockOp], dim: int) -> bool:
     for op in ops:
         assert isinstance(op, Op)
         family = SPECS[op.kind].family
-        if family in (Family.FUNCTION, Family.ARITHMETIC) or op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX):
+        if SPECS[op.kind].elementwise or op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX):
             continue
         if family in (Family.REDUCTION, Family.NORM) and op.kind is not OpKind.RUNNING_MAX and op.attrs.dim != dim:
             continue

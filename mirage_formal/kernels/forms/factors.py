@@ -126,9 +126,9 @@ class _Factors:
         match item.kind:
             case OpKind.RMS_NORM:
                 return (self._norm(item, given, moving),)
-            case OpKind.MUL | OpKind.DIV if not self._behind(given):
+            case OpKind.MUL | OpKind.DIV if not self._behind(given) and not self._masks(given):
                 return (self._arithmetic(item, given, moving),)
-            case OpKind.SCALE:
+            case OpKind.SCALE if item.attrs.factor:  # 0 times a factor that is infinite would be NaN
                 (x,) = given
                 scaled = self._new.again(item, (x.number,))
                 return (_Value(scaled, x.factors, moving=moving),)
@@ -141,6 +141,10 @@ class _Factors:
     def _behind(self, given: tuple[_Value, ...]) -> bool:
         """Whether operands lie behind the loop, where no product repeats."""
         return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
+
+    def _masks(self, given: tuple[_Value, ...]) -> bool:
+        """Whether operands are masks, of which a product is the conjunction."""
+        return not all(self._new.types[value.number].dtype.floating for value in given)
 
     def _norm(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
         """x / sqrt(mean(x^2) + eps) w."""

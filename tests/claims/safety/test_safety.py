@@ -9,6 +9,7 @@ import pytest
 
 from mirage_formal.claims.safety.obligations import Broken, Held, Kind, Means
 from mirage_formal.claims.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
+from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.kernels.program.program import (
     Barrier,
@@ -75,6 +76,34 @@ def put(index: IntExpr | int, buffer: str = "a") -> Stmt:
 
 def get(index: IntExpr | int, buffer: str = "a") -> Stmt:
     return SetReg("r", Int(0), SharedRead(buffer, programs.expr(index)))
+
+
+def test_masks_are_bytes() -> None:
+    """Neighbours are other elements; what nobody wrote, what races and what is misaligned is found byte by byte."""
+    masks, mask = SharedBuffer("a", DType.BOOL, 128, 0), Param("X", DType.BOOL, 1024, False)
+    other = SharedBuffer("b", DType.BOOL, 128, 127)
+
+    def kernel(*body: Stmt, shared: tuple[SharedBuffer, ...] = (masks,)) -> Program:
+        return program(*body, shared=shared, params=(mask, Y))
+
+    def vector(index: IntExpr) -> Stmt:
+        return SharedVector("r", Int(0), "a", index, 2)
+
+    both = SharedWrite("a", mul(tid, 2), (Real(1.0), Real(0.0)))
+    copies = (If(less(tid, 8), (CopyAsync("a", mul(tid, 16), "X", mul(tid, 16)),)), Commit(), WaitGroups(0), Barrier())
+    safe = (put(tid), Barrier(), get(sub(63, tid))), (both, Barrier(), vector(mul(tid, 2))), (*copies, get(add(tid, 3)))
+    for body in safe:
+        assert isinstance(discharge_safety(kernel(*body)).verdict, Safe), body
+    unsafe = (
+        (put(tid), get(sub(63, tid))),
+        (put(mul(tid, 2)), Barrier(), get(add(mul(tid, 2), 1))),
+        (both, Barrier(), vector(tid)),
+        (If(less(tid, 8), (CopyAsync("a", mul(tid, 16), "X", mul(tid, 8)),)), Commit(), WaitGroups(0), Barrier()),
+    )
+    for body in unsafe:
+        assert not isinstance(discharge_safety(kernel(*body)).verdict, Safe), body
+    overlap = kernel(both, Barrier(), put(tid, "b"), Barrier(), get(127), shared=(masks, other))
+    assert not isinstance(discharge_safety(overlap).verdict, Safe)
 
 
 def copy(index: IntExpr, source: IntExpr | None = None, valid: IntExpr | int = 1) -> Stmt:

@@ -68,7 +68,7 @@ def inputs_for(graph: KernelGraph, seed: int = 0, scale: float = 0.3, low: float
     for item in graph.inputs:
         values = rng.standard_normal(item.tensor.shape) * scale
         if not item.tensor.dtype.floating:
-            values = (values > 0) * 1.0
+            values = np.sign(np.maximum(values, 0))
         if low is not None:
             values = np.abs(values) + low
         out.append(stored(values, item.tensor.dtype))

@@ -57,7 +57,7 @@ class Maker:
         self.count += 1
         return Tensor(self.count - 1, shape, mask, exact)
 
-    def step(self, found: Sequence[Tensor], reductions: bool) -> Tensor | None:  # noqa: C901 - one case per operator
+    def step(self, found: Sequence[Tensor]) -> Tensor | None:  # noqa: C901 - one case per operator
         """A random operator on what there is; None if the operands that were drawn do not fit."""
         pick = self.chosen.choice
         masks, numbers = [t for t in found if t.mask], [t for t in found if not t.mask]
@@ -110,7 +110,7 @@ class Maker:
         if way == "cast" and masks:
             a = pick(masks)
             return self.add(K.CAST, (a,), a.shape, mask=False, exact=True, dtype=self.dtype)
-        if way == "reduce" and reductions:
+        if way == "reduce":
             a = pick(found)
             if a.shape[1] > 1:
                 kind = K.MAX if a.mask else pick((K.MAX, K.SUM))
@@ -126,9 +126,9 @@ def masked_kernel(seed: int, dtype: DType) -> KernelGraph:
     loop = chosen.choice((1, 1, 2, 3))
     shapes: list[Shape] = [(rows, cols)]
     types = [dtype]
-    for kind in (dtype, DType.BOOL, DType.BOOL):
+    for element in (dtype, DType.BOOL, DType.BOOL):
         shapes.append(chosen.choice(((rows, cols), (1, cols), (rows, 1))))
-        types.append(kind)
+        types.append(element)
     product = chosen.random() < 0.4
     if product:
         shapes.append((cols, 16))
@@ -137,7 +137,7 @@ def masked_kernel(seed: int, dtype: DType) -> KernelGraph:
     maker = Maker(chosen, dtype, len(tensors))
     found = tensors[:4]
     for _ in range(chosen.randint(3, 9)):
-        if (made := maker.step(found, True)) is not None:
+        if (made := maker.step(found)) is not None:
             found.append(made)
     if product:
         left = chosen.choice([t for t in found if not t.mask and t.shape == (rows, cols)])
@@ -155,19 +155,19 @@ def masked_kernel(seed: int, dtype: DType) -> KernelGraph:
         kept = t.exact and kind is K.ACCUM_MAX
         after.append(maker.add(kind, (t,), t.shape, mask=t.mask, exact=kept))
     for _ in range(chosen.randint(0, 4)):
-        if (made := maker.step(after, True)) is not None:
+        if (made := maker.step(after)) is not None:
             after.append(made)
     leaves = [t for t in after if t.number not in maker.used]
     grid = 2 if rows > 1 and all(t.shape[0] == rows for t in leaves) and chosen.random() < 0.5 else 1
     iterators, operands = [], []
-    for i, (shape, kind) in enumerate(zip(shapes, types, strict=True)):
+    for i, (shape, element) in enumerate(zip(shapes, types, strict=True)):
         own = i < 4 and shape[0] == rows and grid == 2
         fmap = (0 if i == 4 else 1 if shape[1] == cols and cols > 1 else None) if loop > 1 else None
         iterators.append(InputIterator(_ROWS if own else _NONE, fmap))
         whole = [shape[0] * (2 if own else 1), shape[1]]
         if fmap is not None:
             whole[fmap] *= loop
-        operands.append(DTensor((whole[0], whole[1]), kind))
+        operands.append(DTensor((whole[0], whole[1]), element))
     savers = tuple(OutputSaver(t.number, _ROWS if grid == 2 else _NONE) for t in leaves)
     block = BlockGraph((grid, 1, 1), (64, 1, 1), loop, 1, tuple(iterators), tuple(maker.ops), savers)
     return alone(GraphDefined(tuple(range(len(shapes))), block), operands)

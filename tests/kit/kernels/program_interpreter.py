@@ -423,7 +423,7 @@ _UNARY: dict[p.UnaryFn, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 def binary(fn: p.BinaryFn, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     F = p.BinaryFn
-    ops = {
+    ops: dict[p.BinaryFn, Callable[[NDArray[Any], NDArray[Any]], Any]] = {
         F.ADD: np.add,
         F.SUB: np.subtract,
         F.MUL: np.multiply,

@@ -23,7 +23,12 @@ from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.run.built.values import Built
 
-_RAW: dict[DType, Any] = {DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16, DType.FLOAT32: np.float32}
+_RAW: dict[DType, Any] = {
+    DType.FLOAT16: np.float16,
+    DType.BFLOAT16: np.uint16,
+    DType.FLOAT32: np.float32,
+    DType.BOOL: np.uint8,
+}
 
 
 class ndarray:
