@@ -21,8 +21,6 @@ from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, P
 MAX_POINTS = 1 << 22
 #: Shared memory is looked at for at most so many blocks; beyond, conditions on the block are taken at their worst.
 MAX_BLOCKS = 16
-#: All types have sizes that are multiples of this many bytes.
-UNIT = 2
 
 Values = NDArray[np.int64]
 Extents = Sequence[tuple[str, int]]
@@ -247,7 +245,9 @@ class _Memory:
     def __init__(self, program: Program, fixed: Mapping[str, int]) -> None:
         self._program = program
         self._fixed = fixed
-        self._owner = np.zeros(program.shared_bytes // UNIT + 1, dtype=np.int32)
+        #: All buffers have elements whose sizes are multiples of this many bytes.
+        self._unit = min((buffer.dtype.bytes for buffer in program.shared), default=1)
+        self._owner = np.zeros(program.shared_bytes // self._unit + 1, dtype=np.int32)
         self._ids = {buffer.name: number + 1 for number, buffer in enumerate(program.shared)}
         self._touched: dict[int, NDArray[np.int64] | None] = {}
         self._partial = False
@@ -283,7 +283,7 @@ class _Memory:
             return None
         index = _points(access, extents, own).index
         first = np.unique(index) * access.target.dtype.bytes + getattr(access.target, "offset", 0)
-        units = np.unique((first[:, None] + np.arange(0, access.bytes, UNIT)).ravel() // UNIT)
+        units = np.unique((first[:, None] + np.arange(0, access.bytes, self._unit)).ravel() // self._unit)
         # What lies outside breaks its own obligation.
         return units[(units >= 0) & (units < self._owner.size)]
 
@@ -291,7 +291,9 @@ class _Memory:
         extents, own, _ = self._free(access)
         points = _points(access, extents, own)
         first = points.index * access.target.dtype.bytes + getattr(access.target, "offset", 0)
-        units = np.clip((first[:, None] + np.arange(0, access.bytes, UNIT)) // UNIT, 0, self._owner.size - 1)
+        units = np.clip(
+            (first[:, None] + np.arange(0, access.bytes, self._unit)) // self._unit, 0, self._owner.size - 1
+        )
         wrong = self._owner[units] != owner
         position = int(wrong.any(axis=1).argmax())
         seen = int(self._owner[units[position][int(wrong[position].argmax())]])
