@@ -21,6 +21,7 @@ from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, P
 MAX_POINTS = 1 << 22
 #: Shared memory is looked at for at most so many blocks; beyond, conditions on the block are taken at their worst.
 MAX_BLOCKS = 16
+
 Values = NDArray[np.int64]
 Extents = Sequence[tuple[str, int]]
 

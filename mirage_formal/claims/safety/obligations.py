@@ -28,6 +28,8 @@ class Kind(StrEnum):
     CONFLICT = "conflict"
     #: What a read of shared memory sees was last written through the same buffer: live buffers do not overlap.
     LIVE = "live"
+    #: What is read from a register array was written before, by the same thread.
+    ASSIGNMENT = "definite assignment"
     #: Two threads never write one element of a parameter.
     SINGLE_WRITER = "single writer"
     #: Every element of a written parameter is written.

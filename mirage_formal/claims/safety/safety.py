@@ -3,9 +3,10 @@
 A Program is safe if no integer overflows and nothing is divided by 0; every access is in bounds and aligned; barriers,
 waits and collectives stand in uniform control flow; accesses to shared memory that nothing orders never meet, where an
 asynchronous copy is unordered until its thread has waited for its group and a barrier follows; what a statement reads
-from shared memory was written through the same buffer; and every element of a written parameter is written, by one
-thread. Obligations are about the very expressions that are printed; those about two accesses leave out divisions that
-their conditions make needless. Most hold by bounds or digits; the others go to z3 and cvc5.
+from shared memory was written through the same buffer, and what it reads from registers was written before; and every
+element of a written parameter is written, by one thread. Obligations are about the very expressions that are printed;
+those about two accesses leave out divisions that their conditions make needless. Most hold by bounds or digits; the
+others go to z3 and cvc5.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from time import perf_counter
 from typing import assert_never
 
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask
+from mirage_formal.claims.safety.assignment import assignments
 from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
 from mirage_formal.claims.safety.obligations import (
     Broken,
@@ -73,6 +75,7 @@ def obligations(program: Program) -> tuple[Obligation, ...]:
         *(_same_for_all(program, use) for use in found.uniform),
         *conflicts(program, found),
         *lives(program, found),
+        *assignments(program),
         *writers(program, found),
     )
 

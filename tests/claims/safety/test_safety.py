@@ -394,7 +394,7 @@ def test_conditions_on_many_blocks_are_taken_at_their_worst() -> None:
     made = Program("p", (y,), (A,), (blocks, 1, 1), THREADS, (Registers("r", 1), *shared, out))
     assert isinstance(discharge_safety(made).verdict, Unknown)
     guarded = If(equal(bx, 0), (SetReg("r", Int(0), SharedRead("a", tid)),))
-    always = replace(made, body=(made.body[0], put(tid), Barrier(), guarded, out))
+    always = replace(made, body=(Registers("r", 1, initial=0.0), put(tid), Barrier(), guarded, out))
     assert isinstance(discharge_safety(always).verdict, Safe)
 
 

@@ -1,7 +1,8 @@
 """What a Program computes, statement by statement with numpy, all blocks and threads in lockstep.
 
 There is one interpreter: it computes integers, addresses and values, and refuses what has no meaning (integers beyond
-31 bits, accesses out of bounds, misaligned vectors, collectives under divergent conditions). What else no right
+31 bits, accesses out of bounds, misaligned vectors, collectives under divergent conditions, registers that are read
+before they are written). What else no right
 program does, observers say.
 """
 
@@ -92,6 +93,7 @@ class Interpreter:
         units = (self.blocks, program.shared_bytes // self.unit + 2)
         self.memory = np.full(units, np.iinfo(self.raw).max, self.raw)
         self.registers: dict[str, Values] = {}
+        self.written: dict[str, Values] = {}
         self.copies: list[Copy] = []
         self.copied = 0
         self.commits = np.zeros(self.blocks, np.int64)
@@ -165,6 +167,7 @@ class Interpreter:
                 return np.full(mask.shape, v.value, np.float32)
             case p.Reg():
                 at = self.slot(v.array, v.index, mask)
+                self.expect_written(v.array, at, 1, mask)
                 return self.registers[v.array][:, :, at]
             case p.SharedRead():
                 return self.read_shared(v.buffer, v.index, 1, mask)[..., 0]
@@ -264,6 +267,11 @@ class Interpreter:
 
     def put(self, array: str, slot: int, values: Values, mask: Mask) -> None:
         self.registers[array][:, :, slot][mask] = values[mask]
+        self.written[array][:, :, slot] |= mask
+
+    def expect_written(self, array: str, first: int, count: int, mask: Mask) -> None:
+        if not self.written[array][mask][:, first : first + count].all():
+            raise Fault(f"{array}[{first}] x{count}: read before it was written")
 
     def statement(self, s: p.Stmt, mask: Mask) -> None:  # noqa: C901
         match s:
@@ -273,6 +281,7 @@ class Interpreter:
                 else:
                     start = np.nan if s.initial is None else s.initial
                     self.registers[s.name] = np.full((*mask.shape, s.count), start, np.float32)
+                self.written[s.name] = np.full((*mask.shape, s.count), s.initial is not None and not s.words)
             case p.For():
                 for i in range(s.extent):
                     self.env[s.var] = i
@@ -327,6 +336,7 @@ class Interpreter:
             case p.ShuffleReduce():
                 self.everyone(s, mask)
                 i = self.slot(s.array, s.at, mask)
+                self.expect_written(s.array, i, 1, mask)
                 a = self.registers[s.array][:, :, i]
                 self.put(s.array, i, binary(s.fn, a, a[:, np.arange(self.threads) ^ s.mask]), mask)
             case _:
@@ -381,6 +391,7 @@ class Interpreter:
         def pairs(array: str, at: p.IntExpr, count: int) -> Values:
             used = count * s.dtype.bytes // 2
             first = self.slot(array, at, mask, used)
+            self.expect_written(array, first, used, mask)
             bits = self.registers[array][:, :, first : first + used].reshape(self.blocks, warps, 32, count, 2)
             return from_storage(np.ascontiguousarray(bits).view(STORAGE[s.dtype]), s.dtype)
 
@@ -395,6 +406,7 @@ class Interpreter:
                 right[:, :, 2 * t + h + 8 * k, g] = b[:, :, :, k, h]
         out = left @ right
         first = self.slot(s.d, s.d_at, mask, 4)
+        self.expect_written(s.d, first, 4, mask)
         for k in range(4):
             part = out[:, :, g + 8 * (k // 2), 2 * t + k % 2].reshape(self.blocks, self.threads)
             self.put(s.d, first + k, self.registers[s.d][:, :, first + k] + part, mask)

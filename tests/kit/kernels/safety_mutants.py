@@ -11,13 +11,24 @@ from mirage_formal.kernels.program.program import (
     Commit,
     CopyAsync,
     For,
+    GlobalVector,
+    GlobalWrite,
     If,
     Int,
     IntBin,
     IntOp,
+    LoadMatrix,
+    Mma,
+    Pack,
     Program,
     Reg,
     Registers,
+    SetReg,
+    SharedVector,
+    SharedWrite,
+    ShuffleReduce,
+    Stmt,
+    Var,
     WaitGroups,
 )
 
@@ -112,3 +123,44 @@ def mutants(program: Program) -> Iterator[tuple[str, Program]]:
     for grid in (program.grid[0] + 1, program.grid[0] - 1):
         if grid > 0:
             yield f"grid {grid}", replace(program, grid=(grid, *program.grid[1:]))
+
+
+WRITES = (SetReg, Pack, SharedWrite, SharedVector, GlobalVector, CopyAsync, LoadMatrix, Mma, ShuffleReduce, GlobalWrite)
+
+
+def write_mutants(program: Program) -> Iterator[tuple[str, Program]]:
+    """One write removed, moved, made less often or conditional; or an initialisation removed."""
+    for what, body in _writes(program.body):
+        yield what, replace(program, body=body)
+
+
+def _writes(body: tuple[Stmt, ...]) -> Iterator[tuple[str, tuple[Stmt, ...]]]:
+    for position, stmt in enumerate(body):
+        before, after = body[:position], body[position + 1 :]
+        for what, changed in _rewritten(stmt):
+            yield f"[{position}] {what}", (*before, *changed, *after)
+        if after and not isinstance(stmt, Registers):
+            yield f"[{position}] swap", (*before, after[0], stmt, *after[1:])
+
+
+def _rewritten(stmt: Stmt) -> Iterator[tuple[str, tuple[Stmt, ...]]]:
+    name = type(stmt).__name__
+    if isinstance(stmt, (*WRITES, For, If)):
+        yield f"drop {name}", ()
+    match stmt:
+        case Registers(initial=value) if value is not None:
+            yield "no initial value", (replace(stmt, initial=None),)
+        case For(var, extent, body):
+            for n in sorted({extent - 1, extent // 2, 1} - {0, extent}):
+                yield f"for {var} < {extent} -> {n}", (replace(stmt, extent=n),)
+            yield from ((what, (replace(stmt, body=inner),)) for what, inner in _writes(body))
+        case If(_, body):
+            yield from ((what, (replace(stmt, body=inner),)) for what, inner in _writes(body))
+        case SetReg():
+            yield "some threads only", (If(IntBin(IntOp.LT, Var("tid"), Int(7)), (stmt,)),)
+    if isinstance(stmt, SetReg | Pack | SharedVector | GlobalVector | LoadMatrix | Mma):
+        for f in fields(stmt):
+            if f.name in ("index", "at", "a_at", "b_at", "d_at"):
+                moved = IntBin(IntOp.ADD, getattr(stmt, f.name), Int(1))
+                changed: Any = {f.name: moved}
+                yield f"{name}.{f.name} one further", (replace(stmt, **changed),)
