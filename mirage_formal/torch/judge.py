@@ -2,7 +2,8 @@
 
 The program of a region is evaluated in its element types (meaning/typed.py) and compared with what torch computes for
 the same nodes, under the contract (torch/contract.py). Tensors are those of the call that a module is imported with, as
-torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Regions that differ stay with
+torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Of regions with one program for
+the same operators, as layers of a model, the first is looked at. Regions that differ stay with
 torch, and the smallest operator that differs is named: the first whose result differs where all results of the region
 are looked at, and it is said whether it differs when it is imported alone.
 
@@ -131,17 +132,14 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
             todo[number] = piece
     for number, piece in todo.items():
         _with_sets(found, number, piece, sets)
-    waiting = {number: piece for number, piece in pieces.items() if known[piece.text] not in found.faults}
+    waiting = {number: piece for number, piece in todo.items() if number not in found.faults and piece.affordable}
     for number, leaves in _given(imported, waiting, values or {}):
-        if pieces[number].affordable and number not in found.faults:
-            _compare(found, number, pieces[number], GIVEN, leaves)
+        _compare(found, number, waiting[number], GIVEN, leaves)
     for number, piece in pieces.items():
         first = known[piece.text]
-        if first != number:
-            found.sets[number] = found.sets.get(number, 0) + found.sets.get(first, 0)
-            found.skipped.update({number: found.skipped[first]} if first in found.skipped else {})
-            if first in found.faults:
-                found.faults.setdefault(number, found.faults[first])
+        for rows in (found.faults, found.sets, found.skipped):
+            if first in rows:
+                rows[number] = rows[first]
     return found
 
 
