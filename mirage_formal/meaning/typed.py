@@ -65,7 +65,7 @@ class SingleDomain(FloatDomain):
     def softmax(self, a: Array, axis: int, extent: int) -> Array:
         """See ``Domain.softmax``."""
         weights = np.exp(a - a.max(axis=axis, keepdims=True))
-        return weights / self.sum(weights, axis, extent, 1)
+        return _single(weights / self.sum(weights, axis, extent, 1))
 
 
 def _single(values: Any) -> Singles:

@@ -2,9 +2,10 @@
 
 The program of a region is evaluated in its element types (meaning/typed.py) and compared with what torch computes for
 the same nodes, under the contract (torch/contract.py). Tensors are those of the call that a module is imported with, as
-torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Regions that differ stay with
-torch, and the smallest operator that differs is named: the first that does when it is imported alone, or else the
-first whose result differs where all results of the region are looked at.
+torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Of regions with one program for
+the same operators, as layers of a model, the first is looked at. Regions that differ stay with
+torch, and the smallest operator that differs is named: the first whose result differs where all results of the region
+are looked at, and it is said whether it differs when it is imported alone.
 
 What is compared is bounded: a region beyond the bounds is compared with fewer sets, or not at all, and says so. Tensors
 on the meta device have no values, so only drawn sets are compared.
@@ -131,17 +132,14 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
             todo[number] = piece
     for number, piece in todo.items():
         _with_sets(found, number, piece, sets)
-    waiting = {number: piece for number, piece in pieces.items() if known[piece.text] not in found.faults}
+    waiting = {number: piece for number, piece in todo.items() if number not in found.faults and piece.affordable}
     for number, leaves in _given(imported, waiting, values or {}):
-        if pieces[number].affordable and number not in found.faults:
-            _compare(found, number, pieces[number], GIVEN, leaves)
+        _compare(found, number, waiting[number], GIVEN, leaves)
     for number, piece in pieces.items():
         first = known[piece.text]
-        if first != number:
-            found.sets[number] = found.sets.get(number, 0) + found.sets.get(first, 0)
-            found.skipped.update({number: found.skipped[first]} if first in found.skipped else {})
-            if first in found.faults:
-                found.faults.setdefault(number, found.faults[first])
+        for rows in (found.faults, found.sets, found.skipped):
+            if first in rows:
+                rows[number] = rows[first]
     return found
 
 
@@ -170,8 +168,7 @@ def _compare(found: Judged, number: int, piece: Piece, name: str, leaves: Mappin
 
 
 def _fault(piece: Piece, node: str, name: str, how: Difference, *, alone: bool) -> Fault:
-    own = piece.nodes[node]
-    own = own.args[0] if own.target is operator.getitem else own
+    own = _maker(piece.nodes[node])
     return Fault(node, called(own), lines(own)[0], name, how, alone)
 
 
@@ -349,28 +346,24 @@ def located(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
         name: The name of the set that they are.
 
     Returns:
-        The first that differs when it is imported alone; or else the first whose result differs where every result of
-        the region is one of the program; None if no result does.
+        The first whose result differs where every result of the region is one of the program; None if none does.
     """
     given = {**piece.constants, **leaves}
-    values = {**given, **_every(piece, given)}
-    for node in piece.order:
-        if node.target is operator.getitem:
-            continue
-        users = [user for user in piece.order if user.target is operator.getitem and user.args[0] is node]
-        part = [node, *users]
-        if (found := _first(part, values, [n.name for n in part])) is not None:
-            return _fault(piece, *found[:1], name, found[1], alone=True)
-    names = [node.name for node in piece.order]
-    if (found := _first(piece.order, given, names)) is not None:
-        return _fault(piece, found[0], name, found[1], alone=False)
-    return None
-
-
-def _every(piece: Piece, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all results of the nodes in their own types."""
+    found = _first(piece.order, given, [node.name for node in piece.order])
+    if found is None:
+        return None
+    node = _maker(piece.nodes[found[0]])
+    part = [node, *(user for user in piece.order if user.target is operator.getitem and user.args[0] is node)]
+    read = [n.name for n in node.all_input_nodes]
     with torch.no_grad():
-        return Twin(piece.order, [node.name for node in piece.order]).own(given)
+        known = Twin(piece.order, read).own(given)
+    single = _first(part, {**given, **known}, [n.name for n in part])
+    return _fault(piece, node.name, name, (single or found)[1], alone=single is not None)
+
+
+def _maker(node: Node) -> Node:
+    """Return the operator of which a node is a result."""
+    return node.args[0] if node.target is operator.getitem else node
 
 
 def _first(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[str, Difference] | None:

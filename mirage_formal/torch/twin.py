@@ -54,6 +54,8 @@ _NEAR_ONE: Final = frozenset(
     )
 )
 _SINGLE: Final = 2.0**-23
+#: Elements of a tensor that is read; larger ones are weights, of which it is enough that what they multiply is off.
+_MOST_MOVED: Final = 1 << 18
 #: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
 _MOST: Final = 2.0**127
 #: Operators that add something to a product, and the argument that it is.
@@ -157,7 +159,7 @@ class Twin:
         for number, (name, tensor) in enumerate(known.items()):
             if _floating(tensor):
                 wide[name] = tensor.double()
-                if seed is not None:
+                if seed is not None and tensor.numel() <= _MOST_MOVED:
                     wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed << 32) + number)
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
