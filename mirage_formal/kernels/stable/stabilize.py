@@ -433,32 +433,32 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
         item, result = made.get(number, (None, 0))
         return item if isinstance(item, Op) and item.kind in kinds and not result else None
 
+    def uncast(number: int) -> int:
+        """What a tensor is a cast of, if it is one."""
+        cast = maker(number, OpKind.CAST)
+        return number if cast is None else uncast(cast.operands[0])
+
     exponential: Op | None = op
     mask = None
     if op.kind is OpKind.SELECT and op.attrs.value == 0:
-        mask, number = op.operands[0], op.operands[1]
-        while (cast := maker(number, OpKind.CAST)) is not None:
-            (number,) = cast.operands
-        exponential = maker(number, OpKind.EXP)
+        mask = op.operands[0]
+        exponential = maker(uncast(op.operands[1]), OpKind.EXP)
     if exponential is None or exponential.kind is not OpKind.EXP:
         return False
     difference = maker(exponential.operands[0], OpKind.SUB)
     if difference is None:
         return False
-    scores, top = difference.operands
+    scores, top = (uncast(number) for number in difference.operands)
     while (largest := maker(top, *_MAXIMA, OpKind.SELECT)) is not None:
+        chooses, top = largest.operands[0], uncast(largest.operands[-1])
         if largest.kind is not OpKind.SELECT:
-            (top,) = largest.operands
-            if mask is None and top == scores:
+            if top == scores:
                 return True
             continue
-        chooses, top = largest.operands[:2]
-        if largest.attrs.value is None:
-            return False
-        if mask == chooses and top == scores:
-            return True
+        if largest.attrs.value is None or top == scores:
+            return mask == chooses
         at_least = maker(chooses, OpKind.GE)
-        if at_least is None or at_least.operands != (top,) or at_least.attrs.value != largest.attrs.value:
+        if at_least is None or uncast(at_least.operands[0]) != top:
             return False
     return False
 
