@@ -37,8 +37,6 @@ from mirage_formal.kernels.stable.normalised import normalised
 from mirage_formal.kernels.stable.partials import hoisted, moved
 from mirage_formal.kernels.stable.shapes import Stop
 from mirage_formal.kernels.stable.shifted import (
-    FLOOR,
-    LOOP,
     Level,
     Maxima,
     Need,
@@ -388,8 +386,6 @@ class _Walk:
         for saver in block.outputs:
             shift = values[saver.operand].shift
             if shift is not None:
-                if shift.origin[:2] == ("exp", index) and self._maxima[shift.origin].isdisjoint((LOOP, FLOOR)):
-                    raise Need(shift.origin, FLOOR)
                 # Rounded to the program's type it would not be the number that was subtracted.
                 place = (level.cast(shift.tensor, DType.FLOAT32), saver.omap)
                 if place not in places:
@@ -438,28 +434,31 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
         cast = maker(number, OpKind.CAST)
         return number if cast is None else uncast(cast.operands[0])
 
+    def conjuncts(mask: int) -> set[int]:
+        """The masks of which one is the conjunction."""
+        both = maker(mask, OpKind.MUL)
+        return {mask} if both is None else set().union(*map(conjuncts, both.operands))
+
+    masks: set[int] = set()
     exponential: Op | None = op
-    mask = None
-    if op.kind is OpKind.SELECT and op.attrs.value == 0:
-        mask = op.operands[0]
-        exponential = maker(uncast(op.operands[1]), OpKind.EXP)
-    if exponential is None or exponential.kind is not OpKind.EXP:
+    while exponential is not None and exponential.kind in (OpKind.SELECT, OpKind.SCALE):
+        if exponential.kind is OpKind.SELECT:
+            if exponential.attrs.value != 0:
+                return False
+            masks |= conjuncts(exponential.operands[0])
+        exponential = maker(uncast(exponential.operands[-1]), OpKind.EXP, OpKind.SELECT, OpKind.SCALE)
+    if exponential is None or exponential.kind is not OpKind.EXP or op.kind is OpKind.SCALE:
         return False
     difference = maker(exponential.operands[0], OpKind.SUB)
     if difference is None:
         return False
     scores, top = (uncast(number) for number in difference.operands)
     while (largest := maker(top, *_MAXIMA, OpKind.SELECT)) is not None:
-        chooses, top = largest.operands[0], uncast(largest.operands[-1])
-        if largest.kind is not OpKind.SELECT:
-            if top == scores:
-                return True
-            continue
-        if largest.attrs.value is None or top == scores:
-            return mask == chooses
-        at_least = maker(chooses, OpKind.GE)
-        if at_least is None or uncast(at_least.operands[0]) != top:
-            return False
+        top = uncast(largest.operands[-1])
+        if largest.kind is OpKind.SELECT:
+            return top == scores and largest.attrs.value is not None and masks == conjuncts(largest.operands[0])
+        if top == scores:
+            return True
     return False
 
 
