@@ -22,9 +22,6 @@ from mirage_formal.kernels.stable.shapes import Stop, regrouped
 
 #: Stands for the loop among the dims that a maximum is taken over.
 LOOP: Final = -1
-#: Stands there for a maximum that is at least the lowest number: one of several over parts of a row, some of which may
-#: have nothing but -inf. A running maximum begins there by itself.
-FLOOR: Final = -2
 #: The lowest finite number of float32.
 LOWEST: Final = Fraction(2**104 - 2**128)
 
@@ -122,6 +119,7 @@ class Level(Generic[_T]):
         context: Loop and reduction_dimx of a block graph, None at kernel level.
         plain: Exponentials without a shift.
         exponents: What the exponent is, of values that are linear in one such exponential and nothing else.
+        unshifted: What exponentials with a shift are without it: of what a mask selects of them the shift is another.
         values: The values that tensors are.
         makers: The operators that make them.
         keys: What their operands are, by what their shifts would be called.
@@ -137,6 +135,7 @@ class Level(Generic[_T]):
     incomplete: set[Origin] = field(default_factory=set)
     plain: dict[int, _Plain] = field(default_factory=dict)
     exponents: dict[int, Hashable] = field(default_factory=dict)
+    unshifted: dict[int, Value] = field(default_factory=dict)
     values: dict[int, Value] = field(default_factory=dict)
     makers: dict[int, Op] = field(default_factory=dict)
     keys: dict[Origin, Hashable] = field(default_factory=dict)
@@ -194,7 +193,7 @@ class Level(Generic[_T]):
         dims = self.maxima[shift.origin]
         top, factor = shift.tensor, None
         count = 1
-        along = sorted(dims - {LOOP, FLOOR})
+        along = sorted(dims - {LOOP})
         for dim in along:
             count *= self.shape(top)[dim]
             if dim != along[-1] or LOOP not in dims:
@@ -210,12 +209,8 @@ class Level(Generic[_T]):
                 dim = along[-1] if along else ones[0]
                 top = self.emit(OpKind.RUNNING_MAX, top, attrs=Attrs(dim=dim))
                 factor = top + 1
-        elif FLOOR in dims:
-            top = self._floored(top)
         exponent = shift.tensor if scores is None else scores
-        dtype = self.types[exponent].dtype
-        exponent = self.cast(exponent, self.types[top].dtype)
-        weight = self.cast(self.emit(OpKind.EXP, self.emit(OpKind.SUB, exponent, top)), dtype)
+        weight = self.emit(OpKind.EXP, self.emit(OpKind.SUB, exponent, top))
         if number is not None:
             if broadcast(self.shape(number), self.shape(weight)) != self.shape(number):
                 raise Stop("a partial result and its shift are laid out differently")
@@ -228,11 +223,6 @@ class Level(Generic[_T]):
             moving=shift.moving and factor is None,
         )
         return Value(weight, found, moving=moving)
-
-    def _floored(self, top: int) -> int:
-        """A maximum of scores, and the lowest number in the place of -inf, in float32."""
-        top, lowest = self.cast(top, DType.FLOAT32), Attrs(value=LOWEST)
-        return self.emit(OpKind.SELECT, self.emit(OpKind.GE, top, attrs=lowest), top, attrs=lowest)
 
     def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
         """The results of an operator on such values; see ``_applied``."""
@@ -255,22 +245,22 @@ class Level(Generic[_T]):
         """
         moving = any(v.moving for v in operands) and not SPECS[op.kind].accumulator
         if op.kind is OpKind.EXP and operands[0].shift is None and origin in self.maxima:
-            x = operands[0]
-            return (self.rebased(None, Shift(x.number, origin, (key, 1), moving=moving), moving),)
+            weight = self.rebased(None, Shift(operands[0].number, origin, (key, 1), moving=moving), moving)
+            self.unshifted[weight.number] = self._exponential(op, operands, origin, key)
+            return (weight,)
         before = tuple(v.number for v in operands)
         if SPECS[op.kind].accumulator:
             return (self._accumulated(op, operands),)
         if op.kind is OpKind.EXP and operands[0].shift is None:
-            found, wide = self._emitted(op, operands)
-            self.plain[found] = _Plain(before[0], key)
-            self.keys[origin] = self.exponents[found] = key
-            return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
+            return (self._exponential(op, operands, origin, key),)
         if op.kind in _QUOTIENTS:
             self._single(*operands)
             if (bounded := self._divided(op.kind, *operands)) is not None:
                 return (Value(bounded, moving=moving),)
-        if op.kind is OpKind.SELECT and op.attrs.value == 0 and operands[1].raw and operands[1].shift is None:
-            return (self._selected(op, operands, origin, key),)
+        if op.kind is OpKind.SELECT and op.attrs.value == 0:
+            of = self.unshifted.get(operands[1].number, operands[1])
+            if of.raw and of.shift is None:
+                return (self._selected(op, (operands[0], of), origin, key),)
         if op.kind is OpKind.LOG and operands[0].shift is None and self._is_exponential(before[0]):
             scores = self.plain[before[0]].scores
             if scores in self.known.values():  # log(exp(s)) is s, but a result is no input
@@ -284,10 +274,17 @@ class Level(Generic[_T]):
         raw, lost = self._raw(op, operands)
         number, wide = self._emitted(op, operands)
         if op.kind in _FACTORS and shift is None and raw:
-            of = [v.number for v in operands if v.raw]
-            if len(of) == 1 and of[0] in self.exponents:
-                self.exponents[number] = self.exponents[of[0]]
+            linear = [v.number for v in operands if v.raw]
+            if len(linear) == 1 and linear[0] in self.exponents:
+                self.exponents[number] = self.exponents[linear[0]]
         return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
+
+    def _exponential(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> Value:
+        """An exponential without a shift."""
+        found, wide = self._emitted(op, operands)
+        self.plain[found] = _Plain(operands[0].number, key)
+        self.keys[origin] = self.exponents[found] = key
+        return Value(found, raw=frozenset({origin}), moving=operands[0].moving, wide=wide)
 
     def _emitted(self, op: Op, operands: tuple[Value, ...]) -> tuple[int, int | None]:
         """The first result of an operator, and the same in float32 where an operand is known in that.
@@ -336,8 +333,9 @@ class Level(Generic[_T]):
             lost = value.lost or self.context is None or value.number in self.makers
             return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
-        if (plain := self.plain.get(value.number)) is not None:
-            self.plain[number] = _Plain(plain.scores, key, (chooses.number, *plain.masks))
+        if value.number in self.plain:
+            inner: _Plain = self.plain[value.number]
+            self.plain[number] = _Plain(inner.scores, key, (chooses.number, *inner.masks))
         return Value(number, raw=frozenset({origin}), moving=moving, wide=wide)
 
     def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> Value:
@@ -353,16 +351,16 @@ class Level(Generic[_T]):
             scores = self.cast(self.plain[number].scores, DType.FLOAT32)
             mask = reduce(lambda a, b: self.emit(OpKind.MUL, a, b), masks)
             chosen = self.emit(OpKind.SELECT, mask, scores, attrs=Attrs(value=LOWEST))
-            found = self.rebased(None, replace(shift, tensor=chosen, moving=moving), moving, scores)
-            return replace(found, number=self.cast(found.number, self.types[number].dtype))
+            weight = self.rebased(None, replace(shift, tensor=chosen, moving=moving), moving, scores)
+            return replace(weight, number=self.cast(weight.number, self.types[number].dtype))
         op = self.makers[number]
         if op.kind is OpKind.SELECT:
             masks = (*masks, op.operands[0])
         values = tuple(
             self._shifted(n, masks, shift) if n in self.exponents else self.values.get(n, Value(n)) for n in op.operands
         )
-        found = self.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
-        return Value(found, self._shift(op, values), moving=any(v.moving for v in values))
+        result = self.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
+        return Value(result, self._shift(op, values), moving=any(v.moving for v in values))
 
     def _single(self, above: Value, below: Value) -> None:
         """exp(s) / exp(s), a quotient by a sum of one: that sum has asked for no maximum, and both may overflow.

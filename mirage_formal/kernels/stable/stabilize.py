@@ -37,8 +37,6 @@ from mirage_formal.kernels.stable.normalised import normalised
 from mirage_formal.kernels.stable.partials import hoisted, moved
 from mirage_formal.kernels.stable.shapes import Stop
 from mirage_formal.kernels.stable.shifted import (
-    FLOOR,
-    LOOP,
     Level,
     Maxima,
     Need,
@@ -388,8 +386,6 @@ class _Walk:
         for saver in block.outputs:
             shift = values[saver.operand].shift
             if shift is not None:
-                if shift.origin[:2] == ("exp", index) and self._maxima[shift.origin].isdisjoint((LOOP, FLOOR)):
-                    raise Need(shift.origin, FLOOR)
                 # Rounded to the program's type it would not be the number that was subtracted.
                 place = (level.cast(shift.tensor, DType.FLOAT32), saver.omap)
                 if place not in places:
@@ -433,33 +429,36 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
         item, result = made.get(number, (None, 0))
         return item if isinstance(item, Op) and item.kind in kinds and not result else None
 
+    def uncast(number: int) -> int:
+        """What a tensor is a cast of, if it is one."""
+        cast = maker(number, OpKind.CAST)
+        return number if cast is None else uncast(cast.operands[0])
+
+    def conjuncts(mask: int) -> set[int]:
+        """The masks of which one is the conjunction."""
+        both = maker(mask, OpKind.MUL)
+        return {mask} if both is None else set().union(*map(conjuncts, both.operands))
+
+    masks: set[int] = set()
     exponential: Op | None = op
-    mask = None
-    if op.kind is OpKind.SELECT and op.attrs.value == 0:
-        mask, number = op.operands[0], op.operands[1]
-        while (cast := maker(number, OpKind.CAST)) is not None:
-            (number,) = cast.operands
-        exponential = maker(number, OpKind.EXP)
-    if exponential is None or exponential.kind is not OpKind.EXP:
+    while exponential is not None and exponential.kind in (OpKind.SELECT, OpKind.SCALE):
+        if exponential.kind is OpKind.SELECT:
+            if exponential.attrs.value != 0:
+                return False
+            masks |= conjuncts(exponential.operands[0])
+        exponential = maker(uncast(exponential.operands[-1]), OpKind.EXP, OpKind.SELECT, OpKind.SCALE)
+    if exponential is None or exponential.kind is not OpKind.EXP or op.kind is OpKind.SCALE:
         return False
     difference = maker(exponential.operands[0], OpKind.SUB)
     if difference is None:
         return False
-    scores, top = difference.operands
+    scores, top = (uncast(number) for number in difference.operands)
     while (largest := maker(top, *_MAXIMA, OpKind.SELECT)) is not None:
-        if largest.kind is not OpKind.SELECT:
-            (top,) = largest.operands
-            if mask is None and top == scores:
-                return True
-            continue
-        chooses, top = largest.operands[:2]
-        if largest.attrs.value is None:
-            return False
-        if mask == chooses and top == scores:
+        top = uncast(largest.operands[-1])
+        if largest.kind is OpKind.SELECT:
+            return top == scores and largest.attrs.value is not None and masks == conjuncts(largest.operands[0])
+        if top == scores:
             return True
-        at_least = maker(chooses, OpKind.GE)
-        if at_least is None or at_least.operands != (top,) or at_least.attrs.value != largest.attrs.value:
-            return False
     return False
 
 
