@@ -216,6 +216,8 @@ class Masks(Operators[H]):
     def div_no_nan(self, A: H, B: H) -> H:
         """Return the quotient A / B, element by element, with broadcast, and 0 where B is 0.
 
+        Where B is 0 and A is infinite or NaN the result is NaN.
+
         Args:
             A: The first tensor.
             B: The second tensor; extents are equal or 1, and dims are aligned from the last.

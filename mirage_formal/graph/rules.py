@@ -63,7 +63,7 @@ def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str
     return None
 
 
-def _result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType | str:
+def result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType | str:
     """Return the element type of an operator's results."""
     spec = SPECS[kind]
     if spec.family is Family.SELECTION:
@@ -99,7 +99,7 @@ def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) ->
     """Types of the results of a predefined kernel operator."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.KERNEL)) is not None:
         return fault
-    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
     if not isinstance(dtype, DType):
         return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
@@ -131,7 +131,7 @@ def shared_results(
     )
     if fault is not None:
         return fault
-    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
     if not isinstance(dtype, DType):
         return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), context)
@@ -145,7 +145,7 @@ def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -
     """Type of the result of a thread operator."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.THREAD)) is not None:
         return fault
-    dtype = _result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
     if not isinstance(dtype, DType):
         return dtype
     shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)

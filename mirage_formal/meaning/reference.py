@@ -20,9 +20,6 @@ from mirage_formal.meaning.walk import evaluate
 
 Floats = NDArray[np.float64]
 
-#: The lowest number of float32, at which running maxima begin.
-LOWEST: Final = -float(2**128 - 2**104)
-
 
 class FloatDomain(Untiled[Floats]):
     """Arrays of float64; silu and softmax are computed without overflow."""
@@ -87,7 +84,8 @@ class FloatDomain(Untiled[Floats]):
             case OpKind.LE:
                 return np.asarray(a <= b, a.dtype)
             case OpKind.DIV_NO_NAN:
-                return np.where(b == 0, 0.0, a / np.where(b == 0, 1.0, b))
+                # 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
+                return np.where(b == 0, a * 0.0, a / np.where(b == 0, 1.0, b))
             case _:
                 raise AssertionError(kind)
 
@@ -171,7 +169,9 @@ def _erf(a: Floats) -> Floats:
 
 
 def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:
-    largest = np.maximum(np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS), LOWEST)
+    # It begins at the lowest number, not at minus infinity: exponentials of differences from it are numbers.
+    lowest = np.finfo(a.dtype).min
+    largest = np.maximum(np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS), lowest)
     factor = np.zeros_like(largest)
     later = (slice(None),) * LOOP_AXIS + (slice(1, None),)
     earlier = (slice(None),) * LOOP_AXIS + (slice(None, -1),)

@@ -233,6 +233,27 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()
 
 
+class SpecialRecord(Record, frozen=True, kw_only=True):
+    """What a candidate was at special values: NaN, infinities, 0 and large numbers in its inputs, and empty masks.
+
+    It has a value wherever the program has one, and none where an operator of the program has none; otherwise it would
+    not be reported. Evaluated in float64, at smaller extents where its own are large.
+
+    Attributes:
+        seed: Seed of the draws.
+        draws: Sets of inputs.
+        elements: Elements of all outputs.
+        undefined: Those of them at which an operator of the program has no value.
+        overflows: Those at which the program overflows and the candidate does not: an overflow was removed.
+    """
+
+    seed: Count
+    draws: Positive
+    elements: Positive
+    undefined: Count
+    overflows: Count
+
+
 class VerificationRecord(Record, frozen=True, kw_only=True):
     """verification.json: the verification log of one candidate.
 
@@ -246,6 +267,7 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
         verdict: The verdict.
         fingerprint: Everything that an independent re-draw needs, see docs/fingerprint.md. Its verdict is "probable";
             of an equivalent candidate it may be "unknown", with the reason why there is no answer.
+        special: What it was at special values; null where it is too large to be evaluated.
     """
 
     schema_version: Version = SCHEMA_VERSION
@@ -255,6 +277,7 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
     sought: msgspec.Raw
     verdict: VerdictRecord
     fingerprint: msgspec.Raw
+    special: SpecialRecord | None = None
 
 
 class ManifestRecord(Record, frozen=True, kw_only=True):
@@ -340,7 +363,8 @@ class RejectedRecord(Record, frozen=True, kw_only=True):
             solver failed. "certificate": a tensor's certificate is missing or not refuted by both solvers. "unproved":
             the prover knows no proof. "proof-refused": the checker's kernel refused the proof, or a solver found one of
             its obligations satisfiable, a bug of the prover. "numerics": its results are outside of their tolerances at
-            a scale at which the program's own operators are not, and so are those of all candidates before it.
+            a scale at which the program's own operators are not, and so are those of all candidates before it; or it
+            has no value, or a wrong one, at special values at which the program has one, or the other way round.
         reason: What was found.
     """
 

@@ -342,6 +342,7 @@ class Evidence:
             sought=self._sought,
             verdict=result.verdict,
             fingerprint=msgspec.Raw(result.fingerprint),
+            special=result.special,
         )
         files[VERIFICATION_FILE] = pretty(verification)
         return Verified(found, result.verdict, None if result.proof is None else result.proof.data, files)

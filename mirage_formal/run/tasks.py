@@ -22,8 +22,9 @@ from mirage_formal.claims.abstract.domain import expressions, pieces
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.numerics.foreseen import MAX_ELEMENTS, foresee
+from mirage_formal.claims.numerics.foreseen import MAX_ELEMENTS, MAX_ESTIMATED, foresee
 from mirage_formal.claims.numerics.smaller import Smaller, elements, smaller
+from mirage_formal.claims.numerics.special import Fault, special
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import named
@@ -40,7 +41,7 @@ from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
-from mirage_formal.records import FoundRecord, SolverRecord, UnitRecord, VerdictRecord
+from mirage_formal.records import FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
@@ -278,17 +279,21 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
 
 
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
-    """The final fingerprint of a candidate at the program's real sizes, its proof, and the proof's replay.
+    """The final fingerprint of a candidate at the program's real sizes, its proof, its replay, and special values.
 
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
+    What is accepted is refused still if it differs from the program at special values.
     """
     job = task.job
     judged = certify_candidate(_session(job), decode(task.graph), job.accept, replay_proof, _looked_for(job))
     if isinstance(judged, Refused):
         return Rejected(judged.kind, judged.reason)
+    found = at_special_values(job.program, decode(task.graph))
+    if isinstance(found, Fault):
+        return Rejected("numerics", str(found))
     # Of a fingerprint without an answer, only rounds that came to their end.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
-    return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged))
+    return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged), found)
 
 
 def foresee_candidate(task: CandidateTask) -> Foreseen | None:
@@ -296,11 +301,36 @@ def foresee_candidate(task: CandidateTask) -> Foreseen | None:
 
     They are those of its running-maximum form, at smaller extents where its own are large.
     """
-    program, graph = task.job.program, decode(task.graph)
+    pair = _evaluated(task.job.program, decode(task.graph))
+    return foresee(pair.program, _stable(pair.candidate))
+
+
+def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | Fault | None:
+    """What the kernels that a candidate would have compute at special values, as far as float64 tells.
+
+    They are those of its running-maximum form, at smaller extents where its own are large.
+
+    Returns:
+        The record, the first element that is not as it should be, or None if they are too large to be evaluated.
+    """
+    pair = _evaluated(program, graph)
+    if elements(pair.program, pair.candidate) > MAX_ESTIMATED:
+        return None
+    return special(pair.program, _stable(pair.candidate), _stable(pair.program))
+
+
+@lru_cache(maxsize=64)
+def _evaluated(program: KernelGraph, graph: KernelGraph) -> Smaller:
+    """A candidate and its program at extents at which they can be evaluated fast."""
     large = elements(program, graph) > _OWN_EXTENTS
-    pair = smaller(program, graph, MAX_ELEMENTS) if large else Smaller(program, graph, {})
-    form = stabilize(pair.candidate)
-    return foresee(pair.program, form if isinstance(form, KernelGraph) else pair.candidate)
+    return smaller(program, graph, MAX_ELEMENTS) if large else Smaller(program, graph, {})
+
+
+@lru_cache(maxsize=64)
+def _stable(graph: KernelGraph) -> KernelGraph:
+    """The form with running maxima, or the graph itself if it has none."""
+    form = stabilize(graph)
+    return form if isinstance(form, KernelGraph) else graph
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:

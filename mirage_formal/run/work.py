@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirage_formal.records import RejectedKind, VerdictRecord
+from mirage_formal.records import RejectedKind, SpecialRecord, VerdictRecord
 from mirage_formal.run.settings import Job
 from mirage_formal.search.engine import Unit
 
@@ -76,11 +76,13 @@ class Accepted:
         verdict: Equivalent or probable.
         fingerprint: Its log as JSON; an equivalent candidate may have one without an answer.
         proof: Of an equivalent one.
+        special: What it was at special values; None if it was not evaluated.
     """
 
     verdict: VerdictRecord
     fingerprint: bytes
     proof: Proof | None
+    special: SpecialRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

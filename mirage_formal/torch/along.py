@@ -9,9 +9,10 @@ from typing import Final
 
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.torch.arrange import apply, product
-from mirage_formal.torch.call import Call, Written
-from mirage_formal.torch.elements import log_one_plus_exp
+from mirage_formal.graph.types import DType
+from mirage_formal.torch.arrange import Maker, apply, product
+from mirage_formal.torch.call import LARGEST, Call, Written
+from mirage_formal.torch.elements import log_of_sigmoid, log_one_plus
 from mirage_formal.torch.moves import reshaped, seen
 from mirage_formal.torch.values import ImportedGraph, Value, stuck
 from mirage_formal.torch.views import View
@@ -60,13 +61,19 @@ def addmm(call: Call) -> Written:
 
     def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
         x = x if alpha == 1 else graph.scale(x, alpha)
+        if beta == 0:  # what is added does not matter, not even NaN
+            return x
         return graph.add(c if beta == 1 else graph.scale(c, beta), x)
 
     return call.map(made, found, call.value())
 
 
 def attention(call: Call) -> Written:
-    """softmax(q k^T scale + mask) v, with booleans or numbers as the mask, or the lower triangle of ones."""
+    """softmax(q k^T scale + mask) v, with booleans or numbers as the mask, or the lower triangle of ones.
+
+    A query without a key has zeros, as torch has them: of its exponentials, all 0, the sum is 0, by which nothing is
+    divided.
+    """
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     if call.given["dropout_p"]:
         raise stuck("expected dropout_p = 0, got dropout in training", "call module.eval() first")
@@ -75,12 +82,19 @@ def attention(call: Call) -> Written:
     scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.number("scale")
     scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, turned(k)))
     mask = call.optional("attn_mask")
-    keep = call.ones(q.shape[-2], k.shape[-2], lower=True) if call.given["is_causal"] else None
-    if mask is not None and call.given["boolean"]:
-        keep = mask
-    elif mask is not None:
+    if call.given["is_causal"]:
+        if mask is not None:
+            raise stuck("expected attn_mask or is_causal, got both")
+        mask = call.triangle(q.shape[-2], k.shape[-2], side="lower")
+    axis = len(scores.shape) - 1
+    if mask is None:
+        weights = _softmax(call, scores, axis)
+    elif mask.dtype is DType.BOOL:
+        # A diagonal leaves each query a key.
+        weights = _kept_softmax(call, scores, mask, axis, total=bool(call.given["is_causal"]))
+    else:
         scores = call.map(lambda graph, x, m: graph.add(x, m), scores, mask)
-    weights = _softmax(call, Value(scores.base, scores.view, keep), len(scores.shape) - 1)
+        weights = _guarded_softmax(call, scores, axis)
     return _times(call, weights, v)
 
 
@@ -93,40 +107,74 @@ def _shared(call: Call, value: Value, heads: int) -> Value:
 
 
 def _softmax(call: Call, value: Value, axis: int) -> Value:
-    if value.keep is None:
-        return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
-    # Over the reals e^(x - m) w / sum of e^(x - m) w is the softmax of x where w has ones, and 0 elsewhere.
-    scores, keep = call.alike([Value(value.base, value.view), value.keep])
+    return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
+
+
+def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int, *, total: bool) -> Value:
+    """The softmax of the scores where a mask has 1, and 0 elsewhere.
+
+    Scores that are not kept have no influence, not even on the maximum. A row of which nothing is kept is 0 / 0, or 0
+    if it need not be ``total``.
+    """
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x, kept = tensors
-        weights = graph.mul(graph.exp(graph.sub(x, graph.max(x, axes[0]))), kept)
-        return graph.div(weights, graph.sum(weights, axes[0]))
+        largest = graph.max(graph.select(kept, x, -LARGEST), axes[0])
+        weights = graph.select(kept, graph.exp(graph.sub(x, largest)), 0)
+        below = graph.sum(weights, axes[0])
+        return graph.div(weights, below) if total else graph.div_no_nan(weights, below)
 
     return apply(call.program, [scores, keep], made, {axis}, one=True)
 
 
+def _guarded_softmax(call: Call, scores: Value, axis: int) -> Value:
+    """The softmax of scores that may be minus infinity, and zeros for a row of it.
+
+    The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
+    """
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        (x,) = tensors
+        largest = graph.maximum(graph.max(x, axes[0]), -LARGEST)
+        weights = graph.exp(graph.sub(x, largest))
+        return graph.div_no_nan(weights, graph.sum(weights, axes[0]))
+
+    return apply(call.program, [scores], made, {axis}, one=True)
+
+
 def softmax(call: Call) -> Written:
-    """Along one dim; minus infinity counts as no weight at all."""
+    """Along one dim; minus infinity counts as no weight at all, and a row of it has no value."""
     value = call.value()
     axis = call.whole("dim") % max(len(value.shape), 1)
-    found = _softmax(call, value, axis) if value.keep else _softmax(call, call.accumulated(value), axis)
-    return call.accumulated(found) if value.keep else found
+    if value.keep is None:
+        return _softmax(call, call.accumulated(value), axis)
+    scores = call.accumulated(Value(value.base, value.view))
+    return _kept_softmax(call, scores, value.keep, axis, total=True)
 
 
 def log_softmax(call: Call) -> Written:
     """Along one dim."""
     value = call.accumulated(call.value())
     axis = call.whole("dim") % max(len(value.shape), 1)
-    return apply(call.program, [value], lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
+    return _wide_along(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
+
+
+def _wide_along(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
+    """An operator of several steps along dims, between which torch rounds to float32 at most."""
+    found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
+    return call.cast(found, call.target([value]))
 
 
 def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
+    """A reduction over dims, one after another; sums of narrow types are float32 in between."""
+
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-        found = tensors[0]
+        found, dtype = tensors[0], tensors[0].dtype
+        if name in ("sum", "mean") and len(axes) > 1:
+            found = graph.cast(found, DType.FLOAT32) if dtype is not DType.FLOAT32 else found
         for axis in axes:
             found = getattr(graph, name)(found, axis)
-        return found
+        return found if found.dtype is dtype else graph.cast(found, dtype)
 
     return apply(call.program, [value], made, set(dims))
 
@@ -145,7 +193,23 @@ def reduction(name: str) -> Callable[[Call], Written]:
     def rule(call: Call) -> Written:
         value = call.accumulated(call.value())
         dims = call.dims("dim", len(value.shape))
+        if value.dtype is DType.BOOL:
+            raise stuck("expected numbers, got a mask: what torch has of it is integers")
         return _closed(call, _reduced(call, value, dims, name), dims)
+
+    return rule
+
+
+def quantified(*, every: bool) -> Callable[[Call], Written]:
+    """Whether a mask has a 1, or no 0, along dims."""
+
+    def rule(call: Call) -> Written:
+        mask = call.nonzero(call.value())
+        dims = call.dims("dim", len(mask.shape))
+        if every:
+            mask = call.logic(lambda graph, m: graph.logical_not(m), mask)
+        found = _closed(call, _reduced(call, mask, dims, "max"), dims)
+        return call.logic(lambda graph, m: graph.logical_not(m), found) if every else found
 
     return rule
 
@@ -162,14 +226,21 @@ def extreme(name: str) -> Callable[[Call], Written]:
 
 
 def logsumexp(call: Call) -> Written:
-    """The largest element plus the logarithm of the sum of e^(x - largest)."""
+    """The largest element plus the logarithm of the sum of e^(x - largest); of infinite ones, 0 is subtracted."""
     value = call.value()
     dims = call.dims("dim", len(value.shape))
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-        return graph.logsumexp(tensors[0], tuple(axes)) if axes else tensors[0]
+        if not axes:
+            return tensors[0]
+        largest = graph.max(tensors[0], axes[0])
+        for axis in axes[1:]:
+            largest = graph.max(largest, axis)
+        largest = graph.select(graph.le(graph.abs(largest), LARGEST), largest, 0)
+        below = graph.sum(graph.exp(graph.sub(tensors[0], largest)), tuple(axes))
+        return graph.add(graph.log(below), largest)
 
-    return _closed(call, apply(call.program, [value], made, set(dims)), dims)
+    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
 
 
 def spread(*, root: bool) -> Callable[[Call], Written]:
@@ -191,7 +262,7 @@ def spread(*, root: bool) -> Callable[[Call], Written]:
             found = graph.scale(graph.sum(apart, tuple(axes)), 1 / (count - correction))
             return graph.sqrt(found) if root else found
 
-        return _closed(call, apply(call.program, [value], made, set(dims)), dims)
+        return _closed(call, _wide_along(call, value, made, set(dims)), dims)
 
     return rule
 
@@ -212,7 +283,7 @@ def vector_norm(call: Call) -> Written:
             return graph.sqrt(graph.sum(graph.square(x), tuple(axes)))
         return (graph.sum if order == 1 else graph.max)(graph.abs(x), tuple(axes))
 
-    return _closed(call, apply(call.program, [value], made, set(dims)), dims)
+    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
 
 
 def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
@@ -225,7 +296,7 @@ def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps:
             return graph.rms_norm(x, dim=axes[0], eps=eps, **more)
         return graph.layer_norm(x, axes[0], eps=eps, **more)
 
-    return apply(call.program, call.alike(values), made, dims, one=True)
+    return apply(call.program, values, made, dims, one=True)
 
 
 def norm(name: str) -> Callable[[Call], Written]:
@@ -238,7 +309,8 @@ def norm(name: str) -> Callable[[Call], Written]:
         weight, bias = call.optional("weight"), call.optional("bias") if "bias" in call.given else None
         eps = call.given.get("eps")
         exact = Fraction(repr(_epsilon(value))) if eps is None else call.number("eps")
-        found = _normed(call, name, [value] if weight is None else [value, weight], dims, exact)
+        values = call.alike([value] if weight is None else [value, weight])
+        found = _normed(call, name, values, dims, exact)
         return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
 
     return rule
@@ -258,10 +330,11 @@ def group_norm(call: Call) -> Written:
     """Each group of channels is normalised over its channels and all places."""
     value, groups = call.value("input"), call.whole("num_groups")
     shape = value.shape
-    apart = reshaped(call.program, value, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
+    apart = reshaped(call.program, wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
     dims = set(range(2, len(apart.shape)))
     found = reshaped(call.program, _normed(call, "layer_norm", [apart], dims, call.number("eps")), shape)
-    return _affine(call, found)
+    return _affine(call, value, found)
 
 
 def instance_norm(call: Call) -> Written:
@@ -269,16 +342,27 @@ def instance_norm(call: Call) -> Written:
     if not call.given["use_input_stats"]:
         raise stuck("expected instance_norm with the statistics of its input")
     value = call.value("input")
+    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
     dims = set(range(2, len(value.shape)))
-    return _affine(call, _normed(call, "layer_norm", [value], dims, call.number("eps")))
+    return _affine(call, value, _normed(call, "layer_norm", [wide], dims, call.number("eps")))
 
 
-def _affine(call: Call, found: Value) -> Value:
+def _alone(call: Call) -> bool:
+    """Whether a norm has neither weight nor bias, so that it is one operator."""
+    return call.given.get("weight") is None and call.given.get("bias") is None
+
+
+def _affine(call: Call, value: Value, found: Value) -> Value:
+    """What was normalised times a weight plus a bias, in the type of the result."""
     rank = len(found.shape)
     weight, bias = call.optional("weight"), call.optional("bias")
     if weight is not None:
-        found = call.map(lambda graph, x, w: graph.mul(x, w), found, _channels(weight, rank))
-    return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, _channels(bias, rank))
+        scale = call.cast(_channels(weight, rank), found.dtype)
+        found = call.logic(lambda graph, x, w: graph.mul(x, w), found, scale)
+    if bias is not None:
+        more = call.cast(_channels(bias, rank), found.dtype)
+        found = call.logic(lambda graph, x, b: graph.add(x, b), found, more)
+    return call.cast(found, call.target([value]))
 
 
 def pairwise_distance(call: Call) -> Written:
@@ -286,10 +370,13 @@ def pairwise_distance(call: Call) -> Written:
     eps = call.number("eps")
     if call.number("p") != 2:
         raise stuck(f"expected p = 2, got {call.given['p']}")
-    apart = call.map(lambda g, a, b: g.square(g.shift(g.sub(a, b), eps)), call.value("x1"), call.value("x2"))
+    first, second = call.value("x1"), call.value("x2")
+    wanted = call.target([first, second])
+    values = [call.cast(value, DType.FLOAT32) for value in (first, second)]
+    apart = call.logic(lambda g, a, b: g.square(g.shift(g.sub(a, b), eps)), *values)
     last = (len(apart.shape) - 1,)
-    found = _reduced(call, apart, last, "sum")
-    return _closed(call, call.map(lambda graph, x: graph.sqrt(x), found), last)
+    found = call.logic(lambda graph, x: graph.sqrt(x), _reduced(call, apart, last, "sum"))
+    return _closed(call, call.cast(found, wanted), last)
 
 
 def average_pool(places: int) -> Callable[[Call], Written]:
@@ -330,14 +417,19 @@ def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Calla
     """A loss of two tensors, by elements, as their mean or as their sum."""
 
     def rule(call: Call) -> Written:
-        found = call.map(lambda g, a, b: make(call, g, a, b), call.value(), call.value("target"))
-        reduction = call.whole("reduction")
-        if reduction == 0:
-            return found
-        dims = range(len(found.shape))
-        return _closed(call, _reduced(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
+        values = call.value(), call.value("target")
+        return _finished(call, call.wide(lambda g, a, b: make(call, g, a, b), *values))
 
     return rule
+
+
+def _finished(call: Call, found: Value) -> Value:
+    """The loss of all elements from that of each."""
+    reduction = call.whole("reduction")
+    if reduction == 0:
+        return found
+    dims = range(len(found.shape))
+    return _closed(call, _reduced(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
 
 
 def squared(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
@@ -351,32 +443,42 @@ def absolute(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
 
 
 def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """With d = |a - b| and z = min(d, c): z (d - z / 2), which is d^2 / 2 up to c and c (d - c / 2) from there on."""
-    bound = call.number("delta" if "delta" in call.given else "beta")
+    """With d = |a - b|: d^2 / 2 up to c and c (d - c / 2) from there on; or both over c."""
+    delta = "delta" in call.given
+    bound = call.number("delta" if delta else "beta")
     if bound <= 0:
         raise stuck(f"expected a bound above 0, got {bound}")
     far = absolute(call, graph, a, b)
-    near = graph.minimum(far, bound)
-    found = graph.mul(near, graph.sub(far, graph.scale(near, Fraction(1, 2))))
-    return found if "delta" in call.given else graph.div(found, bound)
+    near = graph.scale(graph.square(far), Fraction(1, 2) if delta else 1 / (2 * bound))
+    beyond = graph.shift(far, -bound / 2)
+    if delta and bound != 1:
+        beyond = graph.scale(beyond, bound)
+    return graph.select(graph.le(far, bound) if delta else graph.lt(far, bound), near, beyond)
 
 
-def cross_entropy(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """-b log a - (1 - b) log(1 - a)."""
-    _unweighted(call)
-    near, far = graph.mul(b, graph.log(a)), graph.mul(graph.sub(1, b), graph.log(graph.sub(1, a)))
-    return graph.neg(graph.add(near, far))
+def cross_entropy(call: Call) -> Written:
+    """-b log a - (1 - b) log(1 - a), where torch has -100 for smaller logarithms."""
+
+    def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None) -> Tensor:
+        near, far = (graph.maximum(x, -100) for x in (graph.log(a), log_one_plus(graph, graph.neg(a))))
+        found = graph.sub(graph.mul(graph.shift(b, -1), far), graph.mul(b, near))
+        return found if weight is None else graph.mul(found, weight)
+
+    return _finished(call, call.wide(made, call.value(), call.value("target"), call.optional("weight")))
 
 
-def cross_entropy_of_logits(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """log(1 + e^a) - a b."""
-    _unweighted(call)
-    return graph.sub(log_one_plus_exp(graph, a), graph.mul(a, b))
+def cross_entropy_of_logits(call: Call) -> Written:
+    """(1 - b) a - (1 + (p - 1) b) log sigmoid(a)."""
 
+    def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None, positive: Tensor | None) -> Tensor:
+        logs = log_of_sigmoid(graph, a)
+        if positive is not None:
+            logs = graph.mul(graph.shift(graph.mul(graph.shift(positive, -1), b), 1), logs)
+        found = graph.sub(graph.mul(graph.sub(1, b), a), logs)
+        return found if weight is None else graph.mul(found, weight)
 
-def _unweighted(call: Call) -> None:
-    if any(call.given.get(name) is not None for name in ("weight", "pos_weight")):
-        raise stuck("expected a loss without weights")
+    values = call.value(), call.value("target"), call.optional("weight"), call.optional("pos_weight")
+    return _finished(call, call.wide(made, *values))
 
 
 def batch_norm(call: Call) -> Written:
@@ -385,11 +487,12 @@ def batch_norm(call: Call) -> Written:
         raise stuck("expected batch_norm in evaluation, got training", "call module.eval() first")
     value, eps = call.value("input"), call.number("eps")
     mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
+    values = [call.cast(item, DType.FLOAT32) for item in (value, mean, variance)]
 
     def made(graph: ImportedGraph, x: Tensor, m: Tensor, v: Tensor) -> Tensor:
         return graph.div(graph.sub(x, m), graph.sqrt(graph.shift(v, eps)))
 
-    return _affine(call, call.map(made, value, mean, variance))
+    return _affine(call, value, call.logic(made, *values))
 
 
 def batch_norm_training(call: Call) -> Written:
@@ -401,19 +504,22 @@ def batch_norm_training(call: Call) -> Written:
     count = prod(value.shape[d] for d in dims)
     if count < 2:
         raise stuck("expected more than one element of each channel")
-    mean = _reduced(call, value, dims, "mean")
-    apart = call.map(lambda graph, x, m: graph.sub(x, m), value, mean)
-    spread = _reduced(call, call.map(lambda graph, x: graph.square(x), apart), dims, "mean")
-    root = call.map(lambda graph, v: graph.sqrt(graph.shift(v, eps)), spread)
-    found = _affine(call, call.map(lambda graph, x, r: graph.div(x, r), apart, root))
+    wide = call.cast(value, DType.FLOAT32)
+    mean = _reduced(call, wide, dims, "mean")
+    apart = call.logic(lambda graph, x, m: graph.sub(x, m), wide, mean)
+    spread = _reduced(call, call.logic(lambda graph, x: graph.square(x), apart), dims, "mean")
+    root = call.logic(lambda graph, v: graph.sqrt(graph.shift(v, eps)), spread)
+    found = _affine(call, value, call.logic(lambda graph, x, r: graph.div(x, r), apart, root))
 
     def kept(name: str, seen_now: Value, factor: Fraction) -> Value:
         def made(graph: ImportedGraph, old: Tensor, new: Tensor) -> Tensor:
             return graph.add(graph.scale(old, 1 - part), graph.scale(new, part * factor))
 
-        return call.map(made, call.value(name), seen_now)
+        before = call.value(name)
+        new = call.logic(made, call.cast(before, DType.FLOAT32), seen_now)
+        return call.cast(new, before.dtype)
 
     mean, spread, root = (_closed(call, each, dims) for each in (mean, spread, root))
-    inverse = call.map(lambda graph, r: graph.reciprocal(r), root)
+    inverse = call.logic(lambda graph, r: graph.reciprocal(r), root)
     more = kept("running_mean", mean, Fraction(1)), kept("running_var", spread, Fraction(count, count - 1))
     return found, mean, inverse, *more

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isinf
-from typing import Final
+from math import isfinite, isinf, prod
+from typing import Final, assert_never
+
+import numpy as np
 
 from mirage_formal.frontend.arguments import exact
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
+from mirage_formal.meaning.reference import rounded_to_bfloat16
 from mirage_formal.torch.arrange import apply, cast
-from mirage_formal.torch.values import ImportedGraph, Program, Value, stuck
+from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, stuck
+from mirage_formal.torch.views import View, expand
 
 #: What a rule gives: the operator's result, or one for each of its results.
 Written = Value | tuple[Value, ...]
-#: Writes an operator for laid-out tensors.
+#: Writes an operator for laid-out tensors and numbers.
 Make = Callable[..., Tensor]
+#: An operand: a tensor, a number, or nothing.
+Operand = Value | Fraction | None
 
 #: Element types of torch that programs have, by torch's name.
 TYPES: Final = {f"torch.{dtype.value}": dtype for dtype in DType}
 MASK: Final = "torch.bool"
+NARROW: Final = frozenset({DType.FLOAT16, DType.BFLOAT16})
+#: The largest finite number of float32. What is larger in size is infinite, in every element type.
+LARGEST: Final = Fraction((2**24 - 1) * 2**104)
 
 
 @dataclass(slots=True)
@@ -33,16 +42,20 @@ class Call:
         given: The arguments by the names of the operator's schema, defaults filled in. Tensors are Values, a list of
             tensors is a tuple of them, element types are torch's names.
         shape: The extents of its first result in torch.
+        dtype: The element type of its first result in torch; None if programs have no such type.
         narrow: Whether all that reads its float32 result rounds it to a narrower type in the end.
-        triangle: Makes the constant that has ones below (``lower``) or above a diagonal, of rows, columns, diagonal.
+        rounded: Whether a result of a narrower type than its operand is rounded in the program too, as an operator.
+        mask: Makes the constant mask of rows, columns, diagonal and side: "lower", "upper" or "diagonal".
         notes: Where the program's element types differ from torch's, for the report.
     """
 
     program: Program
     given: Mapping[str, object]
     shape: Shape = ()
+    dtype: DType | None = None
     narrow: bool = False
-    triangle: Callable[..., Value] | None = None
+    rounded: bool = False
+    mask: Callable[[int, int, int, str], Value] | None = None
     notes: list[str] = field(default_factory=list)
 
     def value(self, name: str = "self") -> Value:
@@ -68,12 +81,23 @@ class Call:
         return tuple(found)
 
     def number(self, name: str) -> Fraction:
-        """An exact number.
+        """An exact number that float32 has, but for its rounding.
 
         Raises:
-            MirageError: It is none, or not finite.
+            MirageError: It is none, or not finite, or beyond the range of float32.
         """
-        return exact(name, self.given[name])
+        given = self.given[name]
+        found = exact(name, int(given) if isinstance(given, bool) else given)
+        if abs(found) > LARGEST or (found and not np.float32(float(found))):
+            raise stuck(f"expected a number in the range of float32 as {name}, got {given!r}")
+        return found
+
+    def operand(self, name: str) -> Value | Fraction:
+        """A tensor, or a number, which a tensor of equal elements is as well."""
+        given = self.given[name]
+        if not isinstance(given, Value):
+            return self.number(name)
+        return given if given.number is None else given.number
 
     def whole(self, name: str) -> int:
         """An integer.
@@ -105,28 +129,79 @@ class Call:
             return tuple(range(rank))
         return tuple(dim % max(rank, 1) for dim in self.wholes(name))
 
-    def ones(self, rows: int, columns: int, diagonal: int = 0, *, lower: bool) -> Value:
-        """A constant matrix with ones on a diagonal and on one side of it, zeros on the other."""
-        assert self.triangle is not None
-        return self.triangle(rows, columns, diagonal, lower=lower)
+    def triangle(self, rows: int, columns: int, diagonal: int = 0, *, side: str) -> Value:
+        """A constant mask: 1 on a diagonal and on one side of it, or on it alone."""
+        assert self.mask is not None
+        return self.mask(rows, columns, diagonal, side)
+
+    # --- element types ------------------------------------------------------------------------------------------------
+
+    def target(self, values: Sequence[Value]) -> DType:
+        """The element type in which the program has a result of these operands.
+
+        That is torch's; but float32 that is rounded again afterwards has the narrower type of its operands: kernels
+        compute in float32, and only what they store is rounded.
+        """
+        types = {value.dtype for value in values if value.dtype.floating}
+        if not types:
+            return self.dtype or DType.BOOL
+        if self.dtype is None or not self.dtype.floating:
+            # Tensors without dims do not count beside others.
+            wide = {value.dtype for value in values if value.dtype.floating and value.shape}
+            types = wide or types
+            return next(iter(types)) if len(types) == 1 else DType.FLOAT32
+        if self.narrow and self.dtype is DType.FLOAT32 and len(types) == 1:
+            return next(iter(types))
+        return self.dtype
 
     def alike(self, values: Sequence[Value]) -> list[Value]:
-        """Operands in one element type: float32 if types differ, or the narrower one if the result is rounded to it."""
+        """Operands in the element type of the result; masks become numbers."""
+        wanted = self.target(values)
         types = {value.dtype for value in values}
-        if len(types) == 1:
-            return list(values)
-        narrow = sorted(types - {DType.FLOAT32})
-        wanted = narrow[0] if self.narrow and len(narrow) == 1 else DType.FLOAT32
-        self.notes.append(f"operands of {', '.join(sorted(types))} are cast to {wanted}")
-        return [cast(self.program, value, wanted) for value in values]
+        if len(types) > 1:
+            self.notes.append(f"operands of {', '.join(sorted(types))} are cast to {wanted}")
+        return [self.cast(value, wanted) for value in values]
 
-    def map(self, make: Make, *values: Value) -> Value:
-        """An operator on elements, of the program's graph and the laid-out operands."""
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """A value in another element type."""
+        if value.number is not None:
+            return Value(Constant(rounded(value.number, dtype), dtype), value.view)
+        return cast(self.program, value, dtype)
+
+    def map(self, make: Make, *operands: Operand) -> Value:
+        """An operator on elements, of the program's graph and its operands, tensors of which are laid out.
+
+        Numbers and None are passed on as they are.
+        """
+        return self._written(make, operands, self.target([v for v in operands if isinstance(v, Value)]))
+
+    def wide(self, make: Make, *operands: Operand) -> Value:
+        """``map`` for an operator of several steps, between which torch rounds to float32 at most."""
+        found = self._written(make, operands, DType.FLOAT32)
+        return self.cast(found, self.target([v for v in operands if isinstance(v, Value)]))
+
+    def logic(self, make: Make, *operands: Operand) -> Value:
+        """``map`` for operands that keep their element types."""
+        return self._written(make, operands, None)
+
+    def _written(self, make: Make, operands: Sequence[Operand], dtype: DType | None) -> Value:
+        values = [item for item in operands if isinstance(item, Value)]
+        if dtype is not None:
+            if len(types := {value.dtype for value in values}) > 1:
+                self.notes.append(f"operands of {', '.join(sorted(types))} are cast to {dtype}")
+            values = [self.cast(value, dtype) for value in values]
 
         def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-            return make(graph, *tensors)
+            left = list(tensors)
+            return make(graph, *(left.pop(0) if isinstance(item, Value) else item for item in operands))
 
-        return apply(self.program, self.alike(values), made)
+        return apply(self.program, values, made)
+
+    def shaped(self, value: Value) -> Value:
+        """A value in the shape of the result, to which operands that were read as numbers may have widened it."""
+        if value.shape == self.shape:
+            return value
+        return Value(value.base, expand(value.view, self.shape), value.keep)
 
     def accumulated(self, value: Value) -> Value:
         """The operand of a reduction in the type that a ``dtype`` argument names, as far as that matters."""
@@ -143,15 +218,65 @@ class Call:
         dtype = TYPES.get(str(wanted))
         if dtype is None:
             raise stuck(f"expected {', '.join(TYPES)}, got {wanted}")
+        if self.rounded and dtype in NARROW and value.number is None:
+            value = self.map_to(value, lambda graph, x: graph.round_to(x, dtype.value))
         if value.dtype is dtype:
             return value
-        if dtype is DType.FLOAT32 and self.narrow:
+        if not dtype.floating:
+            return self.nonzero(value)
+        if dtype is DType.FLOAT32 and self.narrow and value.dtype.floating:
             self.notes.append(f"{value.dtype} read as {dtype}: the identity")
             return value
-        self.notes.append(f"cast from {value.dtype} to {dtype}")
-        return cast(self.program, value, dtype)
+        text = f"cast from {value.dtype} to {dtype}"
+        dropped = dtype in NARROW and value.dtype.floating and not self.rounded
+        self.notes.append(f"{text}: intermediate not rounded" if dropped else text)
+        return self.cast(value, dtype)
+
+    def map_to(self, value: Value, make: Make) -> Value:
+        """A function of one operand in its own element type."""
+        return self._written(make, (value,), None)
+
+    def nonzero(self, value: Value) -> Value:
+        """A value as a mask: where it is not 0, or is NaN; a mask itself."""
+        if not value.dtype.floating:
+            return value
+        return self.logic(lambda graph, x: graph.ne(x, 0), value)
+
+
+def filled(number: Fraction, shape: Shape, dtype: DType) -> Value:
+    """A tensor of one number."""
+    digits = tuple(((n, 0),) if n > 1 else () for n in shape)
+    return Value(Constant(rounded(number, dtype), dtype), View(digits))
+
+
+def rounded(number: Fraction, dtype: DType) -> Fraction:
+    """A number as an element type has it.
+
+    Raises:
+        MirageError: It is beyond the type's range.
+    """
+    single = np.float32(float(number))
+    match dtype:
+        case DType.BOOL:
+            return Fraction(int(number != 0))
+        case DType.FLOAT16:
+            found = float(np.float16(float(number)))
+        case DType.BFLOAT16:
+            found = float(rounded_to_bfloat16(np.asarray(single)))
+        case DType.FLOAT32:
+            found = float(single)
+        case _:
+            assert_never(dtype)
+    if not isfinite(found):
+        raise stuck(f"expected a number in the range of {dtype}, got {float(number)!r}")
+    return Fraction(found)
 
 
 def minus_infinity(value: object) -> bool:
     """Whether an argument is minus infinity."""
     return isinstance(value, float) and isinf(value) and value < 0
+
+
+def elements(value: Value) -> int:
+    """The number of elements in torch."""
+    return prod(value.shape)

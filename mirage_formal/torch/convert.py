@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 import mirage_formal.torch.moves as moves
 import mirage_formal.torch.views as views
-from mirage_formal.errors import MirageError
+from mirage_formal.errors import MirageError, UnsupportedError
+from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.arrange import cast
-from mirage_formal.torch.call import MASK, TYPES, Call, Written
+from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written
 from mirage_formal.torch.capture import Captured, called, lines
 from mirage_formal.torch.imported import Binding, Imported, Left, Note, Output, Region
 from mirage_formal.torch.regions import convex
 from mirage_formal.torch.rows import Row, rules
-from mirage_formal.torch.values import Layout, Program, Source, Value, stuck
+from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, stuck
 
-_NARROW = ("torch.float16", "torch.bfloat16")
+_NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
+#: What may become of values between operators: see ``imported``.
+ROUNDINGS: Final = ("fused", "exact")
 
 
 #: Rules of operators whose operands may be empty, as a cache is before its first token.
@@ -49,14 +51,28 @@ class _Draft:
     notes: list[Note] = field(default_factory=list)
 
 
-def imported(captured: Captured) -> Imported:
-    """Everything of a torch graph that the table has, as programs."""
-    return _Import(captured).run()
+def imported(captured: Captured, rounding: str = "fused") -> Imported:
+    """Everything of a torch graph that the table has, as programs.
+
+    Args:
+        captured: The graph.
+        rounding: Which roundings to a narrower element type are operators of the programs. "fused": casts whose result
+            becomes a wider type again, as torch.compile does. "exact": all casts, and the results of all operators of
+            narrower types.
+
+    Raises:
+        UnsupportedError: There is no such rounding.
+    """
+    if rounding not in ROUNDINGS:
+        text = f"rounding: expected {' or '.join(ROUNDINGS)}, got {rounding!r}"
+        raise fail(UnsupportedError, text, 'leave it out, or write rounding="exact"')
+    return _Import(captured, exact=rounding == "exact").run()
 
 
 class _Import:
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, *, exact: bool) -> None:
         self._captured = captured
+        self._exact = exact
         self._rules: Mapping[str, Row] = rules()
         self._nodes: dict[str, Any] = {node.name: node for node in captured.module.graph.nodes}
         self._order = [
@@ -65,14 +81,12 @@ class _Import:
             if node.op == "call_function" and (node.users or node.target is not operator.getitem)
         ]
         self._reads = {name: [n.name for n in self._nodes[name].all_input_nodes] for name in self._order}
-        kinds = Counter(_type(node) for node in self._nodes.values())
-        self._main = next((TYPES[kind] for kind, _ in kinds.most_common() if kind in TYPES), DType.FLOAT32)
         self._free = {name for name in self._order if self._is_free(name)}
         self._left: dict[str, str] = {}
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
         self._arguments = dict(captured.arguments)
-        self._ones: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}
         self._laid: dict[str, Any] = {}
 
     def run(self) -> Imported:
@@ -81,6 +95,8 @@ class _Import:
         state = self._from_state()
         for name in self._order:
             reason = None if name in checks else self._refused(name)
+            if reason is None and name in state and name not in self._free and _type(self._nodes[name]) == MASK:
+                reason = "a mask that no argument changes"
             if reason is not None:
                 self._left[name] = reason
         while True:
@@ -167,7 +183,7 @@ class _Import:
         try:
             layouts = None
             for _ in range(2):
-                draft = _Draft(Program(layouts), {})
+                draft = _Draft(self._program(layouts, {}), {})
                 self._write(name, draft)
                 layouts = draft.program.chosen()
         except MirageError as error:
@@ -177,6 +193,8 @@ class _Import:
     def _rounded(self) -> set[str]:
         """Nodes of float32 tensors that are only read to be rounded to a narrower type in the end."""
         found: set[str] = set()
+        if self._exact:
+            return found
         for name in reversed(self._order):
             users = list(self._nodes[name].users)
             if _type(self._nodes[name]) == "torch.float32" and users:
@@ -185,6 +203,23 @@ class _Import:
                 if kept and not outside and all(_type(user) in _NARROW or user.name in found for user in kept):
                     found.add(name)
         return found
+
+    def _is_widened(self, name: str) -> bool:
+        """Whether what a node has in a narrower type becomes another type again, through views or not."""
+        stack, seen = [self._nodes[name]], set[str]()
+        while stack:
+            node = stack.pop()
+            if node.name in seen:
+                continue
+            seen.add(node.name)
+            for user in node.users:
+                if self._is_check(user.name) or user.op == "output":
+                    continue
+                if _type(user) == _type(node) or user.target is operator.getitem or not _type(user):
+                    stack += [user] if self._is_free(user.name) else []
+                elif _type(user) != MASK:
+                    return True
+        return False
 
     def _parts(self, checks: Collection[str]) -> list[list[str]]:
         taken = {name for name in self._order if name not in self._left and name not in checks}
@@ -201,7 +236,7 @@ class _Import:
         names = self._names()
         layouts: dict[str, Layout] | None = None
         for _ in range(2):
-            draft = _Draft(Program(layouts, names), {})
+            draft = _Draft(self._program(layouts, names), {})
             for name in part:
                 try:
                     self._write(name, draft)
@@ -228,6 +263,8 @@ class _Import:
             if isinstance(value.base, Source) and value.keep is None:
                 views.append(name)
                 continue
+            if isinstance(value.base, Constant):
+                raise _Stop(name, "a result that is one number needs no program")
             try:
                 found = self._finished(node, value, draft)
             except MirageError as error:
@@ -245,8 +282,9 @@ class _Import:
     def _finished(self, node: Any, value: Value, draft: _Draft) -> Value:
         """A result in torch's element type, all of it in a tensor of its own."""
         dtype = TYPES.get(_type(node))
-        if dtype is None:
-            raise stuck(f"expected a result of {', '.join(TYPES)}, got {_type(node)}")
+        if dtype is None or not dtype.floating:
+            floats = ", ".join(name for name in TYPES if name != MASK)
+            raise stuck(f"expected a result of {floats}, got {_type(node)}")
         if value.keep is not None:
             raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
         draft.program.graph.line = lines(node)[0]
@@ -269,13 +307,13 @@ class _Import:
     def _binding(self, name: str, program: Program) -> Binding:
         source, declared = program.sources[name], program.inputs[name]
         assert program.layouts is not None
-        what = "constant" if name in self._ones else self._arguments.get(name)
+        what = "constant" if name in self._made else self._arguments.get(name)
         if what is None:
             where, _ = lines(self._nodes[name])
             what = f"computed by torch: {called(self._nodes[name])}" + (f" at {where}" if where else "")
         layout = program.layouts[name]
-        found = Binding(declared.label, what, name, source.shape, source.strides, layout, source.dtype, source.mask)
-        return self._bound(found) if name in self._ones else found
+        found = Binding(declared.label, what, name, source.shape, source.strides, layout, source.dtype)
+        return self._bound(found) if name in self._made else found
 
     def _bound(self, item: Binding) -> Binding:
         """A constant of the import's own, in the program's element type and layout, so that no call converts it."""
@@ -283,10 +321,10 @@ class _Import:
         numbers = "_".join(map(str, (*layout.shape, *layout.strides, layout.offset)))
         name = self._free_name(f"{item.node}_{item.dtype.value}_{numbers}")
         if name not in self._laid:
-            self._laid[name] = item.read(self._ones[item.node])
+            self._laid[name] = item.read(self._made[item.node])
         strides = tuple(self._laid[name].stride())
         own = Layout(layout.shape, strides, 0)
-        return replace(item, node=name, shape=layout.shape, strides=strides, layout=own, mask=False)
+        return replace(item, node=name, shape=layout.shape, strides=strides, layout=own)
 
     def _names(self) -> dict[str, str]:
         """Names of inputs: of parameters and buffers their own, of others those of their nodes."""
@@ -319,19 +357,24 @@ class _Import:
             kinds = {_type(n) for n in _tensors(arg)}
             if MASK in kinds and item.name not in row.masks and not row.free:
                 raise stuck(f"expected floating-point numbers as {item.name}, got booleans")
-            if row.boolean and item.name in row.masks and kinds - {MASK}:
-                raise stuck(f"expected booleans as {item.name}, got {', '.join(sorted(kinds - {MASK}))}")
         if row.write not in _OF_NOTHING and any(0 in _shape(n) for n in (node, *node.all_input_nodes)):
             raise stuck("expected at least one element, got an empty tensor")
         if row.typed and isinstance(given.get("other"), Value):
             given["dtype"] = _type(next(arg for item, arg in _arguments(node) if item.name == "other"))
             del given["other"]
-        if "is_causal" in given:
-            given["boolean"] = any(
-                _type(n) == MASK for item, arg in _arguments(node) if item.name == "attn_mask" for n in _tensors(arg)
-            )
-        call = Call(draft.program, given, _shape(node), name in self._narrow, triangle=self._triangle)
-        draft.values[name] = row.write(call)
+        rounded = row.write is moves.typed and (self._exact or self._is_widened(name))
+        rounded = rounded and _type(node) != _type(node.all_input_nodes[0])
+        call = Call(
+            draft.program,
+            given,
+            _shape(node),
+            TYPES.get(_type(node)),
+            narrow=name in self._narrow,
+            rounded=rounded,
+            mask=self._mask,
+        )
+        found = row.write(call)
+        draft.values[name] = self._as_stored(node, found, draft, free=row.free)
         draft.notes += [Note(name, note, where) for note in call.notes]
 
     def _argument(self, arg: Any, draft: _Draft) -> Any:
@@ -353,16 +396,15 @@ class _Import:
         if label == "constant" and constant is not None and constant.dim() == 0 and constant.device.type != "meta":
             return constant.item()
         kind = _type(node)
-        if kind not in TYPES and kind != MASK:
-            raise stuck(f"expected tensors of {', '.join(TYPES)} or {MASK}, got {kind}")
+        if kind not in TYPES:
+            raise stuck(f"expected tensors of {', '.join(TYPES)}, got {kind}")
         name = self._captured.same.get(node.name, node.name)
         shape, strides = _shape(node), tuple(tensor.stride())
         if not all(isinstance(n, int) for n in (*shape, *strides)):
             raise stuck("expected extents that are known at import, got a symbolic one")
         if not _lie_apart(shape, strides):
             raise stuck(f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}")
-        source = Source(name, shape, strides, TYPES.get(kind, self._main), kind == MASK)
-        return Value(source, views.strided(shape, strides))
+        return Value(Source(name, shape, strides, TYPES[kind]), views.strided(shape, strides))
 
     def _free_name(self, name: str) -> str:
         """The name of a constant of the import's own: one that no node of the torch graph has."""
@@ -370,14 +412,42 @@ class _Import:
             name += "_"
         return name
 
-    def _triangle(self, rows: int, columns: int, diagonal: int, *, lower: bool) -> Value:
-        """Ones below or above a diagonal of a matrix, and on it, as a constant."""
-        name = self._free_name(f"{'lower' if lower else 'upper'}_{rows}_{columns}_{diagonal}".replace("-", "m"))
-        if name not in self._ones:
+    def _program(self, layouts: dict[str, Layout] | None, names: dict[str, str]) -> Program:
+        return Program(layouts, names, stored=self._number)
+
+    def _mask(self, rows: int, columns: int, diagonal: int, side: str) -> Value:
+        """A constant mask: 1 on a diagonal of a matrix, and below or above it."""
+        name = self._free_name(f"{side}_{rows}_{columns}_{diagonal}".replace("-", "m"))
+        if name not in self._made:
             ones = torch.ones(rows, columns, dtype=torch.bool)
-            self._ones[name] = ones.tril(diagonal) if lower else ones.triu(diagonal)
-        source = Source(name, (rows, columns), (columns, 1), self._main, mask=True)
-        return Value(source, views.dense((rows, columns)))
+            ones = ones if side == "upper" else ones.tril(diagonal)
+            self._made[name] = ones if side == "lower" else ones.triu(diagonal)
+        return Value(Source(name, (rows, columns), (columns, 1), DType.BOOL), views.dense((rows, columns)))
+
+    def _number(self, constant: Constant) -> Source:
+        """A tensor of one element, where an operator takes a tensor and no number."""
+        text = f"{constant.number.numerator}_{constant.number.denominator}".replace("-", "m")
+        name = self._free_name(f"number_{text}_{constant.dtype.value}")
+        if name not in self._made:
+            self._made[name] = torch.tensor([float(constant.number)]).to(getattr(torch, constant.dtype.value))
+        return Source(name, (1,), (1,), constant.dtype)
+
+    def _as_stored(self, node: Any, found: Written, draft: _Draft, *, free: bool) -> Written:
+        """A result, rounded to torch's element type where that is asked for; and marked as one that torch stores."""
+        if isinstance(found, tuple):
+            own = [n.dtype if isinstance(n, torch.Tensor) else None for n in node.meta["val"]]
+            return tuple(self._one_stored(str(t), v, draft, free=free) for t, v in zip(own, found, strict=False))
+        return self._one_stored(_type(node), found, draft, free=free)
+
+    def _one_stored(self, kind: str, value: Value, draft: _Draft, *, free: bool) -> Value:
+        if kind not in _NARROW or TYPES[kind] is not value.dtype or not isinstance(value.base, Tensor):
+            return value
+        graph = draft.program.graph
+        if self._exact and not free and value.base.number not in graph.stored and value.base not in graph.inputs:
+            value = Value(graph.round_to(value.base, value.dtype.value), value.view, value.keep)
+        assert isinstance(value.base, Tensor)
+        graph.stored.add(value.base.number)
+        return value
 
 
 def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:

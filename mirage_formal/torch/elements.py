@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.torch.call import Call, Written, minus_infinity
+from mirage_formal.graph.types import DType
+from mirage_formal.torch.call import LARGEST, TYPES, Call, Operand, Written, filled, minus_infinity
+from mirage_formal.torch.call import rounded as rounded_number
 from mirage_formal.torch.values import ImportedGraph, Value, stuck
 from mirage_formal.torch.views import View
+
+#: Below this size 1 + x loses digits of x, so log(1 + x) is the first terms of its series: x - x^2/2 + x^3/3 - x^4/4.
+SERIES: Final = Fraction(1, 64)
+#: What arithmetic is between masks, by the name of the operator.
+_LOGIC: Final = {"mul": "logical_and", "minimum": "logical_and", "add": "logical_or", "maximum": "logical_or"}
+#: Arithmetic of numbers.
+_FOLDED: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+}
 
 
 def unary(name: str, *more: object) -> Callable[[Call], Written]:
@@ -22,31 +35,43 @@ def unary(name: str, *more: object) -> Callable[[Call], Written]:
 
 
 def binary(name: str) -> Callable[[Call], Written]:
-    """A function of two tensors, or of a tensor and a number; ``alpha`` multiplies the second one."""
+    """A function of two operands, of which one may be a number; ``alpha`` multiplies the second one."""
 
     def rule(call: Call) -> Written:
-        first, second = call.given["self"], call.given["other"]
-        alpha: Any = call.given.get("alpha", 1)
+        first, second = call.operand("self"), call.operand("other")
+        alpha = call.number("alpha") if call.given.get("alpha", 1) != 1 else Fraction(1)
+        if not isinstance(first, Value) and not isinstance(second, Value):
+            if name in _FOLDED and call.dtype is not None and call.dtype.floating:
+                return filled(_FOLDED[name](first, alpha * second), call.shape, call.dtype)
+            first = call.value()
+        if call.dtype is DType.BOOL:
+            return call.shaped(_of_masks(call, name, first, second))
 
-        def made(graph: ImportedGraph, *tensors: Tensor) -> Tensor:
-            left = list(tensors)
-            a: Any = left.pop(0) if isinstance(first, Value) else call.number("self")
-            b: Any = left.pop(0) if isinstance(second, Value) else call.number("other")
+        def made(graph: ImportedGraph, a: Any, b: Any) -> Tensor:
             if alpha != 1:
-                b = b * call.number("alpha") if isinstance(b, Fraction) else graph.scale(b, alpha)
+                b = b * alpha if isinstance(b, Fraction) else graph.scale(b, alpha)
             found = getattr(graph, name)(a, b)
             assert isinstance(found, Tensor)
             return found
 
-        return call.map(made, *(item for item in (first, second) if isinstance(item, Value)))
+        steps = alpha != 1 and isinstance(second, Value)
+        return call.shaped((call.wide if steps else call.map)(made, first, second))
 
     return rule
+
+
+def _of_masks(call: Call, name: str, first: Operand, second: Operand) -> Value:
+    if name not in _LOGIC or not isinstance(first, Value) or not isinstance(second, Value):
+        raise stuck(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
+    return call.logic(lambda graph, a, b: getattr(graph, _LOGIC[name])(a, b), first, second)
 
 
 def rsub(call: Call) -> Written:
     """The number minus alpha times the tensor."""
     number, alpha = call.number("other"), call.number("alpha")
-    return call.map(lambda graph, x: graph.sub(number, x if alpha == 1 else graph.scale(x, alpha)), call.value())
+    if alpha == 1:
+        return call.map(lambda graph, x: graph.sub(number, x), call.value())
+    return call.wide(lambda graph, x: graph.sub(number, graph.scale(x, alpha)), call.value())
 
 
 def div(call: Call) -> Written:
@@ -57,9 +82,18 @@ def div(call: Call) -> Written:
 
 
 def power(call: Call) -> Written:
-    """A power with a constant exponent."""
+    """A power with a constant exponent; torch has 0 for a negative power of minus infinity, a whole one or not."""
     exponent = call.number("exponent")
-    return call.map(lambda graph, x: graph.pow(x, exponent), call.value())
+    whole = exponent.denominator == 1
+
+    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
+        found = graph.pow(x, exponent)
+        if exponent > 0 or whole or (exponent == Fraction(-1, 2) and x.dtype is not DType.FLOAT16):
+            return found
+        return graph.select(graph.lt(x, -LARGEST), 0, found)
+
+    simple = abs(exponent) in (0, Fraction(1, 2), 1, 2)
+    return (call.map if simple else call.wide)(made, call.value())
 
 
 def gelu(call: Call) -> Written:
@@ -71,17 +105,18 @@ def gelu(call: Call) -> Written:
 def clamp(call: Call) -> Written:
     """At least one bound, at most another; each a number, a tensor or left out."""
     names = ("min_val", "max_val") if "min_val" in call.given else ("min", "max")
-    bounds = [call.given.get(name) for name in names]
+    low, high = (
+        None if _no_bound(call, name, sign) else call.operand(name) for name, sign in zip(names, (-1, 1), strict=True)
+    )
+    if low is None and high is None:
+        raise stuck("expected a bound that is finite")
+    return call.shaped(call.map(lambda graph, x, a, b: graph.clamp(x, a, b), call.value(), low, high))
 
-    def made(graph: ImportedGraph, x: Tensor, *tensors: Tensor) -> Tensor:
-        left = list(tensors)
-        low, high = (
-            left.pop(0) if isinstance(bound, Value) else None if bound is None else call.number(name)
-            for name, bound in zip(names, bounds, strict=True)
-        )
-        return graph.clamp(x, low, high)
 
-    return call.map(made, call.value(), *(bound for bound in bounds if isinstance(bound, Value)))
+def _no_bound(call: Call, name: str, sign: int) -> bool:
+    """Whether a bound is left out, or infinite so that it bounds nothing."""
+    given = call.given.get(name)
+    return given is None or (isinstance(given, float) and given == sign * float("inf"))
 
 
 def bounded(low: int, high: int) -> Callable[[Call], Written]:
@@ -90,80 +125,100 @@ def bounded(low: int, high: int) -> Callable[[Call], Written]:
 
 
 def leaky_relu(call: Call) -> Written:
-    """The slope is a number."""
+    """x above 0, the slope times x elsewhere."""
     slope = call.number("negative_slope")
-    return call.map(lambda graph, x: graph.leaky_relu(x, slope), call.value())
+    return call.map(lambda graph, x: graph.select(graph.gt(x, 0), x, graph.scale(x, slope)), call.value())
+
+
+# --- logarithms and exponentials near 0 -------------------------------------------------------------------------------
+
+
+def log_one_plus(graph: ImportedGraph, x: Tensor) -> Tensor:
+    """log(1 + x), with as many digits near 0 as x has.
+
+    The series below ``SERIES`` is off by less than x^4 / 5 of the value, 1.2e-8, which is less than float32 rounds.
+    """
+    found = graph.scale(x, Fraction(-1, 4))
+    for term in (Fraction(1, 3), Fraction(-1, 2)):
+        found = graph.mul(graph.shift(found, term), x)
+    series = graph.mul(graph.shift(found, 1), x)
+    return graph.select(graph.lt(graph.abs(x), SERIES), series, graph.log(graph.shift(x, 1)))
+
+
+def exp_minus_one(graph: ImportedGraph, x: Tensor) -> Tensor:
+    """e^x - 1 = tanh(x / 2) (e^x + 1), in which nothing cancels."""
+    half = graph.tanh(graph.scale(x, Fraction(1, 2)))
+    return graph.mul(half, graph.shift(graph.exp(x), 1))
 
 
 def log1p(call: Call) -> Written:
     """log(1 + x)."""
-    return call.map(lambda graph, x: graph.log(graph.shift(x, 1)), call.value())
+    return call.wide(log_one_plus, call.value())
 
 
 def expm1(call: Call) -> Written:
     """e^x - 1."""
-    return call.map(lambda graph, x: graph.shift(graph.exp(x), -1), call.value())
-
-
-def log_one_plus_exp(graph: ImportedGraph, x: Tensor) -> Tensor:
-    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|)."""
-    small = graph.exp(graph.neg(graph.abs(x)))
-    return graph.add(graph.relu(x), graph.log(graph.shift(small, 1)))
+    return call.wide(exp_minus_one, call.value())
 
 
 def softplus(call: Call) -> Written:
-    """log(1 + e^(b x)) / b, also where torch has x beyond a threshold: the difference is below its rounding."""
+    """log(1 + e^(b x)) / b up to a threshold of b x, x beyond it."""
     beta, threshold = call.number("beta"), call.number("threshold")
-    if beta <= 0 or threshold < 17:
-        raise stuck("expected beta above 0 and a threshold of at least 17, from which on log(1 + e^x) rounds to x")
-    return call.map(lambda graph, x: graph.div(log_one_plus_exp(graph, graph.scale(x, beta)), beta), call.value())
+
+    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
+        inner = x if beta == 1 else graph.scale(x, beta)
+        found = log_one_plus(graph, graph.exp(inner))
+        return graph.select(graph.gt(inner, threshold), x, found if beta == 1 else graph.div(found, beta))
+
+    return call.wide(made, call.value())
+
+
+def log_of_sigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
+    """min(x, 0) - log(1 + e^-|x|)."""
+    small = graph.exp(graph.neg(graph.abs(x)))
+    return graph.sub(graph.minimum(x, 0), log_one_plus(graph, small))
 
 
 def log_sigmoid(call: Call) -> Written:
     """-log(1 + e^-x)."""
-    return call.map(lambda graph, x: graph.neg(log_one_plus_exp(graph, graph.neg(x))), call.value())
+    return call.wide(log_of_sigmoid, call.value())
 
 
 def mish(call: Call) -> Written:
     """x tanh(log(1 + e^x))."""
-    return call.map(lambda graph, x: graph.mul(x, graph.tanh(log_one_plus_exp(graph, x))), call.value())
+    return call.wide(lambda graph, x: graph.mul(x, graph.tanh(log_one_plus(graph, graph.exp(x)))), call.value())
 
 
 def elu(call: Call) -> Written:
-    """max(x, 0) + min(a (e^x - 1), 0), for a of at least 0."""
+    """s x above 0, s a (e^(c x) - 1) elsewhere."""
     alpha, scale, inner = (call.number(name) for name in ("alpha", "scale", "input_scale"))
-    if alpha < 0 or inner <= 0:
-        raise stuck("expected alpha of at least 0 and input_scale above 0")
-
-    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
-        low = graph.scale(graph.shift(graph.exp(graph.scale(x, inner)), -1), alpha)
-        found = graph.add(graph.relu(x), graph.minimum(low, 0))
-        return found if scale == 1 else graph.scale(found, scale)
-
-    return call.map(made, call.value())
+    return call.wide(_elu(scale, alpha * scale, inner), call.value())
 
 
 def celu(call: Call) -> Written:
-    """max(x, 0) + min(a (e^(x / a) - 1), 0), for a above 0."""
+    """x above 0, a (e^(x / a) - 1) elsewhere."""
     alpha = call.number("alpha")
-    if alpha <= 0:
-        raise stuck(f"expected alpha above 0, got {alpha}")
+    if not alpha:
+        raise stuck("expected alpha other than 0")
+    return call.wide(_elu(Fraction(1), alpha, 1 / alpha), call.value())
 
+
+def _elu(above: Fraction, below: Fraction, inner: Fraction) -> Callable[[ImportedGraph, Tensor], Tensor]:
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
-        low = graph.scale(graph.shift(graph.exp(graph.div(x, alpha)), -1), alpha)
-        return graph.add(graph.relu(x), graph.minimum(low, 0))
+        low = _scaled(graph, exp_minus_one(graph, _scaled(graph, x, inner)), below)
+        return graph.select(graph.gt(x, 0), _scaled(graph, x, above), low)
 
-    return call.map(made, call.value())
+    return made
 
 
 def softshrink(call: Call) -> Written:
-    """max(x - c, 0) - max(-x - c, 0), for c of at least 0."""
+    """0 from -c to c, x less c above, x plus c below."""
     bound = call.number("lambd")
-    if bound < 0:
-        raise stuck(f"expected lambd of at least 0, got {bound}")
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
-        return graph.sub(graph.relu(graph.shift(x, -bound)), graph.relu(graph.shift(graph.neg(x), -bound)))
+        outside = graph.select(graph.gt(x, 0), graph.shift(x, -bound), graph.shift(x, bound))
+        inside = graph.logical_and(graph.ge(x, -bound), graph.le(x, bound))
+        return graph.select(inside, 0, outside)
 
     return call.map(made, call.value())
 
@@ -176,129 +231,264 @@ def addcmul(call: Call) -> Written:
     """x + c a b."""
     factor = call.number("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
-    return call.map(lambda graph, x, a, b: graph.add(x, _scaled(graph, graph.mul(a, b), factor)), *values)
+    return call.wide(lambda graph, x, a, b: graph.add(x, graph.mul(_scaled(graph, a, factor), b)), *values)
 
 
 def addcdiv(call: Call) -> Written:
     """x + c a / b."""
     factor = call.number("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
-    return call.map(lambda graph, x, a, b: graph.add(x, _scaled(graph, graph.div(a, b), factor)), *values)
+    return call.wide(lambda graph, x, a, b: graph.add(x, graph.div(_scaled(graph, a, factor), b)), *values)
 
 
 def lerp(call: Call) -> Written:
-    """x + c (y - x)."""
+    """x + c (y - x), or from the other end where c is nearer to 1."""
     factor = call.number("weight")
-    values = call.value(), call.value("end")
-    return call.map(lambda graph, x, y: graph.add(x, graph.scale(graph.sub(y, x), factor)), *values)
+
+    def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
+        apart = graph.sub(y, x)
+        if abs(factor) < Fraction(1, 2):
+            return graph.add(x, graph.scale(apart, factor))
+        return graph.sub(y, graph.scale(apart, 1 - factor))
+
+    return call.wide(made, call.value(), call.value("end"))
 
 
 def hardsigmoid(call: Call) -> Written:
     """x / 6 + 1 / 2, clamped to 0..1."""
-    return call.map(_hardsigmoid, call.value())
+    return call.wide(_hardsigmoid, call.value())
 
 
 def hardswish(call: Call) -> Written:
     """x hardsigmoid(x)."""
-    return call.map(lambda graph, x: graph.mul(x, _hardsigmoid(graph, x)), call.value())
+    return call.wide(lambda graph, x: graph.mul(x, _hardsigmoid(graph, x)), call.value())
 
 
 def _hardsigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
     return graph.clamp(graph.shift(graph.scale(x, Fraction(1, 6)), Fraction(1, 2)), 0, 1)
 
 
-def opposite(call: Call, mask: Value) -> Value:
-    """Ones where a mask has zeros."""
-    return call.map(lambda graph, m: graph.sub(1, m), mask)
+def xlogy(call: Call) -> Written:
+    """x log(y), and 0 where x is 0 and y is a number."""
+
+    def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
+        zero = graph.logical_and(graph.eq(x, 0), is_number(graph, y))
+        return graph.select(zero, 0, graph.mul(x, graph.log(y)))
+
+    return call.wide(made, call.value(), call.value("other"))
 
 
-def _kept(call: Call, value: Value, keep: Value) -> Value:
-    """A value with minus infinity where another one has zeros, in addition to where it has it already."""
-    if value.keep is not None:
-        keep = both_of(call, value.keep, keep)
-    return Value(value.base, value.view, keep)
+# --- masks ------------------------------------------------------------------------------------------------------------
 
 
-def where(call: Call) -> Written:
-    """One value where a mask has ones, another where it has zeros; minus infinity may be read by a softmax only."""
-    mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
-    if minus_infinity(second) and isinstance(first, Value):
-        return _wide(call, _kept(call, first, mask))
-    if minus_infinity(first) and isinstance(second, Value):
-        return _wide(call, _kept(call, second, opposite(call, mask)))
-    tensors = [item for item in (first, second) if isinstance(item, Value)]
-
-    def made(graph: ImportedGraph, m: Tensor, *given: Tensor) -> Tensor:
-        left = list(given)
-        a: Any = left.pop(0) if isinstance(first, Value) else call.number("self")
-        b: Any = left.pop(0) if isinstance(second, Value) else call.number("other")
-        return graph.where(m, a, b)
-
-    return call.map(made, mask, *tensors)
+def is_number(graph: ImportedGraph, x: Tensor) -> Tensor:
+    """Where x is not NaN: at most 0 or at least 0."""
+    return graph.logical_or(graph.le(x, 0), graph.ge(x, 0))
 
 
-def masked_fill(call: Call) -> Written:
-    """A number where a mask has ones; minus infinity may be read by a softmax only."""
-    value, mask, number = call.value(), call.value("mask"), call.given["value"]
-    if minus_infinity(number):
-        return _wide(call, _kept(call, value, opposite(call, mask)))
-    if isinstance(number, Value):
-        return call.map(lambda graph, m, n, x: graph.where(m, n, x), mask, number, value)
-    constant = call.number("value")
-    return call.map(lambda graph, m, x: graph.where(m, constant, x), mask, value)
+def is_nan(call: Call) -> Written:
+    """Where x is NaN."""
+    return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.value())
 
 
-def _wide(call: Call, value: Value) -> Value:
-    if value.shape != call.shape:
-        raise stuck(f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}")
-    return value
+def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
+    """Where x is infinite, of the signs that are asked for."""
+
+    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
+        if above and below:
+            return graph.gt(graph.abs(x), LARGEST)
+        return graph.gt(x, LARGEST) if above else graph.lt(x, -LARGEST)
+
+    return lambda call: call.logic(made, call.value())
 
 
-def both(call: Call) -> Written:
-    """Ones where two masks have ones."""
-    return both_of(call, call.value(), call.value("other"))
+def is_finite(call: Call) -> Written:
+    """Where x is neither infinite nor NaN."""
+    return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.value())
 
 
-def either(call: Call) -> Written:
-    """Ones where one of two masks has ones."""
-    return call.map(lambda graph, a, b: graph.maximum(a, b), call.value(), call.value("other"))
+def nan_to_num(call: Call) -> Written:
+    """x, with numbers for NaN and the infinities."""
+    value = call.value()
+    largest = {DType.FLOAT16: Fraction(65504), DType.BFLOAT16: Fraction(2**128 - 2**120)}.get(value.dtype, LARGEST)
+    given = {"nan": Fraction(0), "posinf": largest, "neginf": -largest}
+    numbers = {name: given[name] if call.given.get(name) is None else call.number(name) for name in given}
+
+    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
+        found = graph.select(is_number(graph, x), x, numbers["nan"])
+        found = graph.select(graph.lt(x, -LARGEST), numbers["neginf"], found)
+        return graph.select(graph.gt(x, LARGEST), numbers["posinf"], found)
+
+    return call.map(made, value)
 
 
-def inverted(call: Call) -> Written:
-    """Ones where a mask has zeros."""
-    return opposite(call, call.value())
+#: For each comparison the one that is true where it is with exchanged operands.
+_TURNED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def filled(number: int | None = None) -> Callable[[Call], Written]:
-    """A tensor of one number, of which no more is read of the operand than its shape."""
+def compared(name: str) -> Callable[[Call], Written]:
+    """A comparison of two tensors, or of a tensor and a number, which torch rounds to the tensor's type before."""
 
     def rule(call: Call) -> Written:
-        constant = call.number("fill_value") if number is None else Fraction(number)
-        return call.typed(call.map(lambda graph, x: graph.full_like(x, constant), call.value()), call.given["dtype"])
+        first, second = call.value(), call.given["other"]
+        if not isinstance(second, Value):
+            return _with_number(call, name, first, second)
+        if second.number is not None and second.dtype.floating and first.number is None:
+            return call.shaped(_with_number(call, name, first, float(second.number)))
+        if not first.dtype.floating and not second.dtype.floating:
+            return _between_masks(call, name, first, second)
+        if first.same(second):
+            if name in ("eq", "le", "ge"):
+                return call.logic(is_number, first)
+            if name == "ne":
+                return is_nan(call)
+        return call.map(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
     return rule
 
 
-def xlogy(call: Call) -> Written:
-    """x log(y), which torch takes as 0 where x is 0."""
-    return call.map(lambda graph, x, y: graph.mul(x, graph.log(y)), call.value(), call.value("other"))
+def _between_masks(call: Call, name: str, first: Value, second: Value) -> Value:
+    if name not in ("eq", "ne"):
+        raise stuck(f"expected numbers, got masks as operands of {name}")
+    return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
+
+
+def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
+    if not value.dtype.floating:
+        number = call.number("other")
+        if name not in ("eq", "ne") or number not in (0, 1):
+            raise stuck(f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}")
+        same = (name == "eq") == (number == 1)
+        return value if same else call.logic(lambda graph, m: graph.logical_not(m), value)
+    if isinstance(given, float) and abs(given) == float("inf"):
+        return _with_infinity(call, name if given > 0 else _TURNED[name], value, negative=given < 0)
+    number = rounded_number(Fraction(given) if isinstance(given, float) else call.number("other"), value.dtype)
+    return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
+
+
+def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Value:
+    """A comparison with infinity; with minus infinity it is the one of -x with infinity, turned."""
+
+    def made(graph: ImportedGraph, x: Tensor) -> Tensor:
+        infinite = graph.lt(x, -LARGEST) if negative else graph.gt(x, LARGEST)
+        match name:
+            case "eq" | "ge":
+                return infinite
+            case "ne":
+                return graph.logical_not(infinite)
+            case "lt":
+                return graph.ge(x, -LARGEST) if negative else graph.le(x, LARGEST)
+            case "le":
+                return is_number(graph, x)
+            case _:
+                return graph.lt(x, x)
+
+    return call.logic(made, value)
+
+
+def logic(name: str) -> Callable[[Call], Written]:
+    """A conjunction, disjunction or difference of masks, or of where numbers are not 0."""
+
+    def rule(call: Call) -> Written:
+        first, second = (call.nonzero(call.value(item)) for item in ("self", "other"))
+        return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
+
+    return rule
+
+
+def inverted(call: Call) -> Written:
+    """1 where a mask has 0, or where a number is 0."""
+    value = call.value()
+    if value.dtype.floating:
+        return call.logic(lambda graph, x: graph.eq(x, 0), value)
+    return opposite(call, value)
+
+
+def opposite(call: Call, mask: Value) -> Value:
+    """1 where a mask has 0."""
+    return call.logic(lambda graph, m: graph.logical_not(m), mask)
+
+
+def both_of(call: Call, first: Value, second: Value) -> Value:
+    """1 where two masks have 1."""
+    return call.logic(lambda graph, a, b: graph.logical_and(a, b), first, second)
+
+
+def _kept(call: Call, value: Value, keep: Value) -> Value:
+    """A value with minus infinity where a mask has 0, in addition to where it has it already."""
+    if value.keep is not None:
+        keep = both_of(call, value.keep, keep)
+    if value.shape != call.shape:
+        raise stuck(f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}")
+    return Value(value.base, value.view, keep)
+
+
+def where(call: Call) -> Written:
+    """One value where a mask has 1, another where it has 0; minus infinity may be read by a softmax only."""
+    mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
+    if minus_infinity(second) and isinstance(first, Value):
+        return _kept(call, first, mask)
+    if minus_infinity(first) and isinstance(second, Value):
+        return _kept(call, second, opposite(call, mask))
+    return chosen(call, mask, call.operand("self"), call.operand("other"))
+
+
+def masked_fill(call: Call) -> Written:
+    """A number where a mask has 1; minus infinity may be read by a softmax only."""
+    value, mask = call.value(), call.value("mask")
+    if minus_infinity(call.given["value"]):
+        return _kept(call, value, opposite(call, mask))
+    return chosen(call, mask, call.operand("value"), call.operand("self"))
+
+
+def chosen(call: Call, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
+    """One operand where a mask has 1, another where it has 0."""
+    if call.dtype is DType.BOOL:
+        raise stuck("expected numbers to choose from, got masks")
+    values = [item for item in (first, second) if isinstance(item, Value)]
+    if not values:
+        return call.shaped(_number_of(call, mask, first, second))
+    wanted = call.target(values)
+    first, second = (call.cast(item, wanted) if isinstance(item, Value) else item for item in (first, second))
+    return call.shaped(call.logic(lambda graph, m, a, b: graph.select(m, a, b), mask, first, second))
+
+
+def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
+    """One of two numbers; a factor of 1 and one of 0 are exact."""
+    if call.dtype is None or not call.dtype.floating:
+        raise stuck("expected floating-point numbers to choose from")
+
+    def made(graph: ImportedGraph, m: Tensor) -> Tensor:
+        if first == 0:
+            return _scaled(graph, graph.cast(graph.logical_not(m), call.dtype), second)
+        weight = graph.cast(m, call.dtype)
+        return _scaled(graph, weight, first) if second == 0 else graph.select(m, _scaled(graph, weight, first), second)
+
+    return call.logic(made, mask)
+
+
+def constant(number: int | None = None) -> Callable[[Call], Written]:
+    """A tensor of one number, which what reads it has as an attribute."""
+
+    def rule(call: Call) -> Written:
+        if call.dtype is None or not call.dtype.floating:
+            raise stuck(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
+        name = "fill_value" if "fill_value" in call.given else "value"
+        return filled(call.number(name) if number is None else Fraction(number), call.shape, call.dtype)
+
+    return rule
 
 
 def diagonal(call: Call) -> Written:
-    """A vector as the diagonal of a matrix."""
+    """A vector as the diagonal of a matrix, beside zeros."""
     value, offset = call.value(), call.whole("offset")
     rank = len(value.shape) + 1
     if offset or (call.whole("dim1") % rank, call.whole("dim2") % rank) != (rank - 2, rank - 1):
         raise stuck("expected the main diagonal of the last two dims")
     rows = value.shape[-1]
-    ones = both_of(call, call.ones(rows, rows, lower=True), call.ones(rows, rows, lower=False))
+    ones = call.triangle(rows, rows, side="diagonal")
     column = Value(value.base, View((*value.view.dims, ()), value.view.offset), value.keep)
-    return call.map(lambda graph, x, m: graph.mul(x, m), column, ones)
-
-
-def both_of(call: Call, first: Value, second: Value) -> Value:
-    """Ones where two masks have ones."""
-    return call.map(lambda graph, a, b: graph.mul(a, b), first, second)
+    return _beside_zeros(call, ones, column)
 
 
 def triangle(*, lower: bool) -> Callable[[Call], Written]:
@@ -307,10 +497,17 @@ def triangle(*, lower: bool) -> Callable[[Call], Written]:
     def rule(call: Call) -> Written:
         value = call.value()
         rows, columns = value.shape[-2:]
-        keep = call.ones(rows, columns, call.whole("diagonal"), lower=lower)
-        return call.map(lambda graph, x, m: graph.mul(x, m), value, keep)
+        keep = call.triangle(rows, columns, call.whole("diagonal"), side="lower" if lower else "upper")
+        return _beside_zeros(call, keep, value)
 
     return rule
+
+
+def _beside_zeros(call: Call, keep: Value, value: Value) -> Value:
+    """A value where a mask has 1, and zeros elsewhere."""
+    if not value.dtype.floating:
+        return both_of(call, keep, value)
+    return chosen(call, keep, value if value.number is None else value.number, Fraction(0))
 
 
 relu6 = bounded(0, 6)

@@ -28,7 +28,6 @@ class Binding:
         strides: The strides that it must have, in elements.
         layout: Which of its elements the input has, in its memory, from its first element on.
         dtype: The input's element type.
-        mask: Whether torch has booleans, of which the input has zeros and ones; it is then a copy.
     """
 
     name: str
@@ -38,10 +37,9 @@ class Binding:
     strides: tuple[int, ...]
     layout: Layout
     dtype: DType
-    mask: bool
 
     def read(self, tensor: Any) -> Any:
-        """The input as a tensor of torch, without a copy unless it is a mask or has other strides than at the import.
+        """The input as a tensor of torch, without a copy unless it has other strides than at the import.
 
         Args:
             tensor: The tensor of the node.
@@ -54,7 +52,7 @@ class Binding:
             DTypeError: It has another element type.
         """
         layout, where = self.layout, f"{self.what} ({self.name})"
-        wanted = "torch.bool" if self.mask else f"torch.{self.dtype.value}"
+        wanted = f"torch.{self.dtype.value}"
         if str(tensor.dtype) != wanted:
             raise DTypeError(f"expected {wanted}, got {tensor.dtype}", where=where, hint="import for this type")
         if tuple(tensor.shape) != self.shape:
@@ -65,14 +63,7 @@ class Binding:
                 text = f"expected strides {list(self.strides)}, got {list(tensor.stride())}"
                 raise ShapeError(text, where=where, hint="repeat the same dims as at the import")
             tensor = tensor.new_empty_strided(self.shape, self.strides).copy_(tensor)
-        found = tensor.as_strided(layout.shape, layout.strides, tensor.storage_offset() + layout.offset)
-        return found.to(_torch_type(self.dtype)).contiguous() if self.mask else found
-
-
-def _torch_type(dtype: DType) -> Any:
-    from mirage_formal.api import convert_dtype_to_torch_type
-
-    return convert_dtype_to_torch_type(dtype)
+        return tensor.as_strided(layout.shape, layout.strides, tensor.storage_offset() + layout.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +157,15 @@ class Region:
     def program(self) -> KernelGraph:
         """The program as a value."""
         return self.graph.freeze()
+
+    @cached_property
+    def wide(self) -> frozenset[int]:
+        """The program's tensors of narrow types that torch has in float32, by their numbers.
+
+        They are inside of operators of torch, or torch rounds them later. What computes the program has them in float32
+        as well; one that is stored in between loses digits that torch has.
+        """
+        return self.graph.wide
 
     @cached_property
     def digest(self) -> str:

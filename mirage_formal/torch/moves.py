@@ -200,14 +200,13 @@ def stack(call: Call) -> Written:
 
 
 def typed(call: Call) -> Written:
-    """The same numbers in another element type."""
+    """The same numbers in another element type; of numbers as a mask, where they are not 0."""
     value = call.value()
     wanted = call.given.get("dtype")
-    if value.keep is not None:
-        if wanted is not None and f"torch.{value.dtype.value}" != str(wanted) and not call.narrow:
-            raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
-        return value
-    return call.typed(value, wanted)
+    if value.keep is None:
+        return call.typed(value, wanted)
+    found = call.typed(Value(value.base, value.view), wanted)
+    return Value(found.base, found.view, value.keep)
 
 
 def dropout(call: Call) -> Written:

@@ -7,7 +7,7 @@ one way is declared with these strides, and any other as most of its readers wan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -30,10 +30,15 @@ class ImportedGraph(Graph):
     is written out is one operator: searches find better kernels for it.
 
     Sound: ``rms_norm`` is by definition x / sqrt(mean of x^2 + eps), times the weight.
+
+    Attributes:
+        stored: The numbers of tensors of narrow types that torch has in these types. What else has a narrow type torch
+            has in float32: results inside of its operators, and float32 that is rounded again afterwards.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.stored: set[int] = set()
         self.line: Origin | None = None
         self._known: dict[Op, tuple[Tensor, ...]] = {}
         self._makers: dict[int, Op] = {}
@@ -89,6 +94,17 @@ class ImportedGraph(Graph):
             eps, tensor = made.attrs.shift or eps, made.operands[0]
         return None, None
 
+    @property
+    def wide(self) -> frozenset[int]:
+        """The tensors of narrow types of ``freeze`` that torch has in float32, by their numbers there."""
+        number = {t.number: index for index, t in enumerate(self.inputs)}
+        for step in self._kept():
+            for result in step.results:
+                number[result.number] = len(number)
+        narrow = (DType.FLOAT16, DType.BFLOAT16)
+        every = {t.number: t for step in self._kept() for t in step.results}
+        return frozenset(number[n] for n, t in every.items() if t.dtype in narrow and n not in self.stored)
+
     def _fits(self, weight: int, norm: int) -> bool:
         """Whether a weight broadcasts to a norm's operand."""
         shapes = {t.number: t.shape for t in self.inputs} | {t.number: t.shape for s in self._steps for t in s.results}
@@ -112,15 +128,13 @@ class Source:
         name: The name of its node in the torch graph.
         shape: Its extents.
         strides: Its strides in memory.
-        dtype: Its element type in the program.
-        mask: Whether torch has booleans, which the program reads as zeros and ones.
+        dtype: Its element type.
     """
 
     name: str
     shape: Shape
     strides: tuple[int, ...]
     dtype: DType
-    mask: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -130,17 +144,30 @@ class Source:
         return Layout(tuple(n for n, _ in pairs), tuple(s for _, s in pairs), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One number, of which a tensor may consist.
+
+    Attributes:
+        number: The number, rounded to the element type.
+        dtype: The element type.
+    """
+
+    number: Fraction
+    dtype: DType
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """A tensor of torch during the import.
 
     Attributes:
-        base: The tensor whose elements it has.
+        base: The tensor whose elements it has, or the number that all of them are.
         view: Which of them, in which order.
-        keep: Where the torch tensor has the value, by ones; minus infinity stands where it has zeros. None: everywhere.
+        keep: Where the torch tensor has the value, as a mask; elsewhere it has minus infinity. None: everywhere.
     """
 
-    base: Source | Tensor
+    base: Source | Tensor | Constant
     view: View
     keep: Value | None = None
 
@@ -153,6 +180,16 @@ class Value:
     def dtype(self) -> DType:
         """The element type in the program."""
         return self.base.dtype
+
+    @property
+    def number(self) -> Fraction | None:
+        """The number that all elements are; None if they are not known to be one."""
+        return self.base.number if isinstance(self.base, Constant) else None
+
+    def same(self, other: Value) -> bool:
+        """Whether two values have the same elements of one tensor."""
+        mine, theirs = (v.base.name if isinstance(v.base, Source) else v.base for v in (self, other))
+        return mine == theirs and self.view == other.view and self.keep is None and other.keep is None
 
 
 def stuck(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
@@ -172,6 +209,7 @@ class Program:
         names: Names of inputs, by name of their node.
         sources: The inputs that were read, by name of their node.
         drafts: What stands for them while it is found out how to declare them.
+        stored: A tensor of one element that torch is given for a number.
     """
 
     layouts: dict[str, Layout] | None = None
@@ -181,12 +219,13 @@ class Program:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     drafts: dict[object, Tensor] = field(default_factory=dict)
+    stored: Callable[[Constant], Source] | None = None
 
     def chosen(self) -> dict[str, Layout]:
         """How to declare each input, from how it was read."""
         found: dict[str, Layout] = {}
         for name, wishes in self.wishes.items():
-            source, whole = self.sources[name], self.sources[name].layout
+            whole = self.sources[name].layout
             if len(wishes) == 1 and None not in wishes:
                 (only,) = wishes
                 found[name] = only if only is not None else whole
@@ -194,7 +233,7 @@ class Program:
             counted = prod(whole.shape)
             full = [w for w, _ in wishes.most_common() if w and prod(w.shape) == counted and not w.offset]
             fits = _packed(whole)
-            found[name] = full[0] if full and fits and not source.mask else whole
+            found[name] = full[0] if full and fits else whole
         return found
 
     def lay(self, value: Value, groups: Sequence[Sequence[Digit]], *, real: bool = False) -> Tensor:
@@ -215,10 +254,14 @@ class Program:
         if value.keep is not None:
             raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
         extents = [prod(n for n, _ in group) for group in groups]
+        base = value.base
+        if isinstance(base, Constant):
+            assert self.stored is not None
+            base = self.stored(base)
         laid = (
-            self._source(value.base, value.view.offset, groups)
-            if isinstance(value.base, Source)
-            else self._tensor(value.base, value.view.offset, groups)
+            self._source(base, value.view.offset, groups)
+            if isinstance(base, Source)
+            else self._tensor(base, value.view.offset, groups)
         )
         mixed = [any(s == 0 for _, s in group) and any(s for _, s in group) for group in groups]
         wanted = [any(s == 0 for _, s in group) and (real or mix) for group, mix in zip(groups, mixed, strict=True)]
@@ -256,9 +299,8 @@ class Program:
         layout = self.layouts[source.name]
         if source.name not in self.inputs:
             name = self.names.get(source.name, source.name)
-            strides = row_major(layout.shape) if source.mask else layout.strides  # masks are copied, as zeros and ones
             self.inputs[source.name] = self.graph.new_input(
-                layout.shape, dtype=source.dtype, strides=strides, name=name
+                layout.shape, dtype=source.dtype, strides=layout.strides, name=name
             )
         if wish == layout:
             return self.inputs[source.name]

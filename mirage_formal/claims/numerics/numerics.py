@@ -114,12 +114,17 @@ def _mask(shape: Sequence[int], state: int, xp: Any) -> Array:
 
 def _sums(state: int, first: int, count: int, xp: Any) -> Array:
     """Sums of four 16-bit parts less their mean: elements of a sequence, from the one of number ``first`` on."""
+    z = mixed(state, first, count, xp)
+    parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
+    return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
+
+
+def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
+    """Return elements of the sequence splitmix64 of a state, from the one of number ``first`` on."""
     z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> xp.uint64(31))
-    parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
-    return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
+    return z ^ (z >> xp.uint64(31))
 
 
 def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
@@ -448,6 +453,7 @@ __all__ = [
     "exact",
     "expected",
     "lost",
+    "mixed",
     "tolerated",
     "where_computed",
 ]

@@ -36,7 +36,6 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.meaning.contract import batched_product
 from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
-from mirage_formal.meaning.reference import LOWEST
 
 Array = Any
 
@@ -363,7 +362,7 @@ class RoundingDomain(Untiled[Estimate]):
         """Return a quotient, or 0 where the divisor is 0; nothing is known where only rounding makes it 0."""
         xp, zero = self.xp, b.mantissa == 0
         found = self._quotient(a, replace(b, mantissa=xp.where(zero, 1.0, b.mantissa)))
-        y = xp.where(zero, 0.0, found.mantissa)
+        y = xp.where(zero, a.mantissa * 0.0, found.mantissa)
         variance = found.variance
         if variance is not None:
             variance = xp.where(zero, 0.0 if b.variance is None else xp.where(b.variance > 0, xp.inf, 0.0), variance)
@@ -497,8 +496,8 @@ class RoundingDomain(Untiled[Estimate]):
             return (Estimate(largest, None, variance),)
         if kind is OpKind.RUNNING_MAX:
             steps = _steps(a.mantissa.max(axis=axis, keepdims=True), LOOP_AXIS)
-            # Kernels begin at the lowest number of float32: of rows of -infinity it is the largest.
-            maxima = [xp.maximum(steps[0], LOWEST)]
+            # As kernels begin at the lowest number of float32: it is the largest of a row of minus infinity.
+            maxima = [xp.maximum(steps[0], np.finfo(np.float64).min)]
             factors = [xp.zeros_like(steps[0])]
             for step in steps[1:]:
                 maxima.append(xp.maximum(maxima[-1], step))

@@ -36,7 +36,7 @@ class ExhaustiveEngine:
         """Split the first choices evenly: unit k of n takes those with number k modulo n.
 
         Raises:
-            UnsupportedError: Inputs of different element types, or an operator without an abstract expression.
+            UnsupportedError: Inputs of different element types beside masks, or an operator without an abstract expression.
         """
         count = self._search(program, space, options, Tally()).count()
         parts = max(1, min(_MAX_UNITS, count // _UNIT_CHOICES))
@@ -58,7 +58,7 @@ class ExhaustiveEngine:
         return UnitResult(tuple(candidates), tally.stats(), judge.queries(), judge.classes())
 
     def _search(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: Tally) -> KernelSearch:
-        dtypes = {source.tensor.dtype.value for source in program.inputs}
+        dtypes = {source.tensor.dtype.value for source in program.inputs if source.tensor.dtype.floating}
         if len(dtypes) > 1:
             raise UnsupportedError(
                 f"expected inputs of one element type, got {', '.join(sorted(dtypes))}",

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import Final
 
 from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.graph import KernelGraph, Op, operators
-from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.graph.types import Dim3, DimMap, Shape
+from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.rules import result_dtype
+from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.logic.terms import Expr, var
 from mirage_formal.meaning.domain import LOOP_AXIS
 from mirage_formal.meaning.operators import RULES, Level, Value
@@ -34,25 +36,27 @@ class Tensor:
         term: Its abstract expression (one term, for nothing here concatenates).
         lead: Its extents along the grid axes and the loop, 1 where it does not depend on them; empty at kernel level.
         shape: Its shape; in a block, of one block's copy in one iteration.
+        mask: Whether its elements are booleans.
     """
 
     term: Expr
     lead: Shape
     shape: Shape
+    mask: bool
 
 
 class Tensors:
     """Makes equal tensors one object."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Expr, Shape, Shape], Tensor] = {}
+        self._known: dict[tuple[Expr, Shape, Shape, bool], Tensor] = {}
 
-    def tensor(self, term: Expr, lead: Shape, shape: Shape) -> Tensor:
+    def tensor(self, term: Expr, lead: Shape, shape: Shape, mask: bool) -> Tensor:
         """The tensor with these fields."""
-        key = (term, lead, shape)
+        key = (term, lead, shape, mask)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Tensor(term, lead, shape)
+            found = self._known[key] = Tensor(*key)
         return found
 
     def loaded(self, source: Tensor, grid: Dim3, imap: DimMap, loop: int, fmap: int | None) -> Tensor:
@@ -62,7 +66,7 @@ class Tensors:
             if dim is not None:
                 tile[dim] //= extent
                 lead[axis] = extent
-        return self.tensor(source.term, tuple(lead), tuple(tile))
+        return self.tensor(source.term, tuple(lead), tuple(tile), source.mask)
 
     def saved(self, source: Tensor, grid: Dim3, omap: DimMap) -> Tensor:
         """What an output saver writes: the results of all blocks put together; the expression stays."""
@@ -70,12 +74,18 @@ class Tensors:
         for extent, dim in zip(grid, omap, strict=True):
             if dim is not None:
                 whole[dim] *= extent
-        return self.tensor(source.term, (), tuple(whole))
+        return self.tensor(source.term, (), tuple(whole), source.mask)
 
 
-#: Functions of one element, extremes and the layer norm; a search tries those that the program applies. (A square is a
-#: product.)
-_TRIED: Final = FUNCTIONS - {OpKind.SQUARE} | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM}
+#: Comparisons and selections, which may have a number in place of their last operand.
+_VALUED: Final = COMPARISONS | {OpKind.SELECT}
+#: Functions of one element, extremes, comparisons and what reads their masks, the quotient that is 0 where its divisor
+#: is, and the layer norm; a search tries those that the program applies. (A square is a product.)
+_TRIED: Final = (
+    FUNCTIONS - {OpKind.SQUARE}
+    | _VALUED
+    | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN}
+)
 _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 
@@ -83,7 +93,8 @@ _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 class Constants:
     """Attribute values and functions of one element that a program uses; the search tries no others.
 
-    ``late`` has the inputs that are carried behind a loop.
+    ``late`` has the inputs that are carried behind a loop; ``values`` has the numbers that stand in place of an operand,
+    by operator, and None for an operator that has all its operands.
     """
 
     factors: tuple[Fraction, ...]
@@ -91,6 +102,7 @@ class Constants:
     eps: tuple[Fraction | None, ...]
     functions: frozenset[OpKind]
     late: frozenset[Expr]
+    values: tuple[tuple[OpKind, Fraction | None], ...]
 
     def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
         """The operators of a list that a search for this program tries."""
@@ -109,7 +121,8 @@ def constants(program: KernelGraph) -> Constants:
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
     late = frozenset(var(program.inputs[number].name) for number in elementwise(program))
-    return Constants(factors, shifts, eps or (None,), frozenset(functions), late)
+    values = tuple(dict.fromkeys((op.kind, op.attrs.value) for op in ops if op.kind in _VALUED))
+    return Constants(factors, shifts, eps or (None,), frozenset(functions), late, values)
 
 
 class Terms:
@@ -159,7 +172,7 @@ class Terms:
 class Applier:
     """Applies operators of one level, in one block context, to tensors, with memos.
 
-    Sound: an application is refused only if its shapes do not fit, a rule of every space forbids it (see
+    Sound: an application is refused only if its shapes or element types do not fit, a rule of every space forbids it (see
     search/bounds.py), or the judge refutes its abstract expression.
     """
 
@@ -178,7 +191,14 @@ class Applier:
         self._maps = [kind for kind in plain if not SPECS[kind].accumulator]
         self._accumulators = [kind for kind in plain if SPECS[kind].accumulator and kind is not OpKind.ACCUM_MAX]
         self._carriers = [kind for kind in plain if kind is OpKind.ACCUM_MAX]
-        self._pairs = [kind for kind in kinds if SPECS[kind].min_arity == 2]
+        self._valued = tuple((kind, value) for kind, value in fixed.values if kind in kinds)
+        self._pairs = [(kind, NO_ATTRS) for kind in kinds if SPECS[kind].min_arity == 2 and kind not in _VALUED]
+        self._pairs += [
+            (kind, Attrs(value=value) if value is not None else NO_ATTRS)
+            for kind, value in self._valued
+            if (kind is OpKind.SELECT) != (value is None)
+        ]
+        self._threes = (OpKind.SELECT, None) in self._valued
         self._fixed = fixed
         self._terms = terms
         self._tensors = tensors
@@ -186,7 +206,12 @@ class Applier:
         self._context = context
         self._level: LevelName = "kernel" if context is None else "block"
         self._of_one: dict[tuple[Tensor, bool, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
-        self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, bool, Tensor]]] = {}
+        self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, Attrs, bool, Tensor]]] = {}
+
+    @property
+    def joins(self) -> int:
+        """How many tensors that nothing has read become fewer by one operator at most."""
+        return 2 if self._threes else 1
 
     def choices(self, newest: int, tensors: list[Tensor], behind: int, read: int) -> Iterator[tuple[Op, Tensor]]:
         """Every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
@@ -207,8 +232,20 @@ class Applier:
             yield Op(kind, (newest,), attrs), result
         for other in range(newest + 1):
             if behind >> other & 1 == stage:
-                for kind, swapped, result in self._binary(tensors[other], a, other == newest):
-                    yield Op(kind, (newest, other) if swapped else (other, newest)), result
+                for kind, attrs, swapped, result in self._binary(tensors[other], a, other == newest):
+                    yield Op(kind, (newest, other) if swapped else (other, newest), attrs), result
+        if self._threes:
+            yield from self._selections(newest, tensors, [n for n in range(newest + 1) if behind >> n & 1 == stage])
+
+    def _selections(self, newest: int, tensors: list[Tensor], usable: list[int]) -> Iterator[tuple[Op, Tensor]]:
+        """Selections of three tensors of one stage, of which the one numbered ``newest`` is among them."""
+        masks = [n for n in usable if tensors[n].mask]
+        values = [n for n in usable if not tensors[n].mask]
+        for numbers in product(masks, values, values):
+            # Between one value and itself nothing is selected.
+            if newest in numbers and numbers[1] != numbers[2]:
+                for result in self._apply(OpKind.SELECT, NO_ATTRS, tuple(tensors[n] for n in numbers)):
+                    yield Op(OpKind.SELECT, numbers), result
 
     def _unary(self, a: Tensor, inside: bool, read: bool) -> list[tuple[OpKind, Attrs, Tensor]]:
         found = self._of_one.get((a, inside, read))
@@ -223,17 +260,17 @@ class Applier:
             self._of_one[a, inside, read] = found
         return found
 
-    def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, bool, Tensor]]:
+    def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, Attrs, bool, Tensor]]:
         """Results of both operand orders where they matter; square stands for mul(x, x)."""
         found = self._of_two.get((low, high, same))
         if found is None:
             found = self._of_two[low, high, same] = []
-            for kind in self._pairs:
+            for kind, attrs in self._pairs:
                 if same and kind is OpKind.MUL and self._has_square:
                     continue
-                found += [(kind, False, result) for result in self._apply(kind, NO_ATTRS, (low, high))]
+                found += [(kind, attrs, False, result) for result in self._apply(kind, attrs, (low, high))]
                 if not same and not SPECS[kind].commutative:
-                    found += [(kind, True, result) for result in self._apply(kind, NO_ATTRS, (high, low))]
+                    found += [(kind, attrs, True, result) for result in self._apply(kind, attrs, (high, low))]
         return found
 
     def _closes(self, a: Tensor) -> bool:
@@ -245,6 +282,8 @@ class Applier:
             yield from (Attrs(factor=factor) for factor in self._fixed.factors)
         elif kind is OpKind.SHIFT:
             yield from (Attrs(shift=shift) for shift in self._fixed.shifts)
+        elif kind in _VALUED:
+            yield from (Attrs(value=value) for other, value in self._valued if other is kind and value is not None)
         elif "dim" in SPECS[kind].required:
             epsilons = self._fixed.eps if kind in _NORMS else (None,)
             yield from (Attrs(dim=dim, eps=eps) for dim, extent in enumerate(shape) if extent > 1 for eps in epsilons)
@@ -253,14 +292,15 @@ class Applier:
 
     def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...]) -> Iterator[Tensor]:
         shapes = SPECS[kind].shape(attrs, tuple(x.shape for x in operands), self._context)
-        if isinstance(shapes, str):
+        dtype = result_dtype(kind, attrs, tuple(DType.BOOL if x.mask else DType.FLOAT16 for x in operands))
+        if isinstance(shapes, str) or not isinstance(dtype, DType):
             self._tally.prune("shape", self._level)
             return
         term = self._terms.term(kind, attrs, operands, self._context)
         if term is None:
             self._tally.prune("expression", self._level)
             return
-        lead = operands[0].lead if len(operands) == 1 else tuple(map(max, operands[0].lead, operands[1].lead))
+        lead = operands[0].lead if len(operands) == 1 else tuple(map(max, *(x.lead for x in operands)))
         if SPECS[kind].accumulator:
             lead = (*lead[:LOOP_AXIS], 1)
-        yield self._tensors.tensor(term, lead, shapes[0])
+        yield self._tensors.tensor(term, lead, shapes[0], not dtype.floating)

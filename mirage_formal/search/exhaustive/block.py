@@ -10,7 +10,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import Op, OutputSaver
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext
-from mirage_formal.graph.types import Dim3, DimMap
+from mirage_formal.graph.types import Dim3, DimMap, DType
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.applications import Applier, Constants, Tensor, Tensors, Terms
@@ -26,7 +26,7 @@ class Opening:
 
     Attributes:
         tiles: What the input iterators yield.
-        element_bytes: Size of an element.
+        element_bytes: Size of an element that is a number.
         grid: The grid.
         loop: The loop range.
         dimx: reduction_dimx; if ``needs_dimx``, block graphs without a reduction to it are left out.
@@ -113,7 +113,7 @@ class _Walk:
         yield from self._extend(0, (1 << len(self.tensors)) - 1, held)
 
     def _bytes(self, tensor: Tensor) -> int:
-        return prod(tensor.shape) * self.opening.element_bytes
+        return prod(tensor.shape) * (DType.BOOL.bytes if tensor.mask else self.opening.element_bytes)
 
     def _extend(self, start: int, dangling: int, held: int) -> Iterator[Closed]:
         """All block graphs that add choices from ``start`` on; ``dangling`` is the set of tensors not read yet."""
@@ -154,13 +154,13 @@ class _Walk:
     def _missing(self, dangling: int) -> int:
         """Fewest further operators after which every tensor can be read.
 
-        Sound: an operator reads at most two tensors and makes one, so it lowers the number of unread tensors by at most
-        one, and every unread tensor inside the loop costs at least one operator: to be joined with another, or to be
-        accumulated, of which at least one must happen if there is any.
+        Sound: an operator makes one tensor of those that it reads, so it lowers the number of unread tensors by at most
+        ``joins``, and every unread tensor inside the loop has to be joined with others, or to be accumulated, of which
+        at least one must happen if there is any.
         """
         inside = (dangling & ~self.behind).bit_count()
         behind = (dangling & self.behind).bit_count()
-        return inside + max(0, behind + (inside > 0) - self.opening.max_outputs)
+        return -(-(inside + max(0, behind + (inside > 0) - self.opening.max_outputs)) // self.applier.joins)
 
     def _close(self, dangling: int) -> Iterator[Closed]:
         """Every way to save what is there: all unread tensors, and possibly some that were read."""

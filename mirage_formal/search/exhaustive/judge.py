@@ -18,7 +18,7 @@ class Judge:
     Attributes:
         domain: The domain of abstract expressions.
         inputs: The expression of each input of the program.
-        shapes: The shape of each output of the program.
+        outputs: The type of each output of the program.
     """
 
     def __init__(self, program: KernelGraph, options: SearchOptions) -> None:
@@ -26,7 +26,7 @@ class Judge:
         self.domain: Domain[Abstract] = AbstractDomain()
         self.inputs = found.tensors[: len(program.inputs)]
         types = kernel_types(program)
-        self.shapes = tuple(types[n].shape for n in program.outputs)
+        self.outputs = tuple(types[n] for n in program.outputs)
         self._targets = found.outputs
         self._prune = options.prune
         self._exact = NormalFormOracle(found.outputs)

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise, product
 
 from mirage_formal.graph.canonical import named
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
-from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
@@ -91,9 +91,9 @@ class KernelSearch:
         terms = Terms(judge)
         self.applier = Applier(space.kernel_ops, fixed, terms, self.known, tally)
         self.blocks = BlockSearch(space, fixed, terms, self.known, tally)
-        self.dtype = program.inputs[0].tensor.dtype
+        self.dtype = next((i.tensor.dtype for i in program.inputs if i.tensor.dtype.floating), DType.FLOAT32)
         self.tensors: list[Tensor] = [
-            self.known.tensor(term, (), source.tensor.shape)
+            self.known.tensor(term, (), source.tensor.shape, not source.tensor.dtype.floating)
             for term, source in zip(judge.inputs, program.inputs, strict=True)
         ]
         self.ops: list[KernelOp] = []
@@ -168,11 +168,12 @@ class KernelSearch:
     def _room(self, dangling: int, left: int, kernels_left: int) -> int:
         """How many more tensors may be left unread by the next operator.
 
-        Sound: a predefined operator lowers the number of unread tensors by at most one, a graph-defined kernel by at
-        most its inputs less one, and in the end every unread tensor is an output of the program.
+        Sound: a predefined operator lowers the number of unread tensors by at most ``joins``, a graph-defined kernel by
+        at most its inputs less one, and in the end every unread tensor is an output of the program.
         """
-        kernels = min(left, kernels_left)
-        joined = kernels * (self.space.max_block_inputs - 1) + (left - kernels)
+        joins, inputs = self.applier.joins, self.space.max_block_inputs - 1
+        kernels = min(left, kernels_left) if inputs > joins else 0
+        joined = kernels * inputs + (left - kernels) * joins
         return len(self.program.outputs) + joined - dangling.bit_count()
 
     def _graph_defined(
@@ -214,7 +215,8 @@ class KernelSearch:
         self.tally.step("states")
         self.ops.append(op)
         self.tensors += results
-        if sum(DTensor(t.shape, self.dtype).bytes for t in self.tensors) > self.space.device_bytes:
+        held = (DTensor(t.shape, DType.BOOL if t.mask else self.dtype).bytes for t in self.tensors)
+        if sum(held) > self.space.device_bytes:
             self.tally.prune("memory", "kernel")
         else:
             yield from self._complete(remaining)
@@ -236,11 +238,13 @@ class KernelSearch:
 
     def _places(self, position: int) -> list[int]:
         """Results that may be output number ``position`` of the program."""
-        shape = self.judge.shapes[position]
+        wanted = self.judge.outputs[position]
         return [
             n
             for n in range(len(self.program.inputs), len(self.tensors))
-            if self.tensors[n].shape == shape and self.judge.reaches(position, self.tensors[n].term)
+            if self.tensors[n].shape == wanted.shape
+            and self.tensors[n].mask == (not wanted.dtype.floating)
+            and self.judge.reaches(position, self.tensors[n].term)
         ]
 
     def _candidate(self, outputs: tuple[int, ...]) -> Iterator[Candidate]:

@@ -12,7 +12,12 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.modules.text import source
 
-DTYPES = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+DTYPES = {
+    DType.FLOAT16: torch.float16,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT32: torch.float32,
+    DType.BOOL: torch.bool,
+}
 
 
 def torch_program(program: KernelGraph) -> Callable[..., tuple[torch.Tensor, ...]]:

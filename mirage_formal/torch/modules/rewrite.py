@@ -14,7 +14,6 @@ from torch.fx import Graph, Node
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.torch.imported import Binding, Imported, Output, Region
-from mirage_formal.torch.modules.eager import DTYPES
 
 _aten = torch.ops.aten
 
@@ -172,11 +171,7 @@ class _Rewrite:
     def _read(self, item: Binding) -> Node:
         layout = item.layout
         source = Memory(self._known[item.node], item.shape, item.strides, item.node in self._imported.arguments)
-        found = self._laid(source, layout.shape, layout.strides, layout.offset)
-        if item.mask:
-            found = self._call(_aten.to.dtype, found, DTYPES[item.dtype])
-            found = self._call(_aten.contiguous.default, found)
-        return found
+        return self._laid(source, layout.shape, layout.strides, layout.offset)
 
     def _present(self, output: Output, node: Node) -> Node:
         shape = self._dense_shape(output)

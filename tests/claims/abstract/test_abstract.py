@@ -14,6 +14,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mirage_formal.check.abstract import targets
 from mirage_formal.claims.abstract.domain import expressions, pieces
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.errors import GraphError
@@ -26,7 +27,7 @@ from mirage_formal.graph.graph import (
     Op,
     OutputSaver,
 )
-from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
@@ -49,7 +50,7 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
-from mirage_formal.meaning.reference import run
+from mirage_formal.meaning.reference import rounded_to_bfloat16, run
 from tests.kit.graphs import workloads
 from tests.kit.graphs.random_graphs import random_graph
 
@@ -98,6 +99,16 @@ TWO = [tensor("X", 8, 16), tensor("Y", 8, 16)]
         (op(OpKind.RECIPROCAL, 0), div(const(1), X)),
         (op(OpKind.MAXIMUM, 0, 1), unary("maximum", add(X, Y))),
         (op(OpKind.MINIMUM, 0, 1), unary("minimum", add(X, Y))),
+        (op(OpKind.EQ, 0, 1), unary("eq", add(X, Y))),
+        (op(OpKind.LT, 0, 1), unary("lt", add(X, Y))),
+        (op(OpKind.LE, 0, 1), unary("le", add(X, Y))),
+        (op(OpKind.GT, 0, 1), unary("lt", add(Y, X))),
+        (op(OpKind.GE, 0, 1), unary("le", add(Y, X))),
+        (op(OpKind.LT, 0, value=Fraction(1, 2)), unary("lt", add(X, add(mul(const(0), X), const(Fraction(1, 2)))))),
+        (op(OpKind.GT, 0, value=Fraction(2)), unary("lt", add(add(mul(const(0), X), const(2)), X))),
+        (op(OpKind.DIV_NO_NAN, 0, 1), div(X, Y)),
+        (op(OpKind.ROUND_FLOAT16, 0), unary("round_float16", X)),
+        (op(OpKind.ROUND_BFLOAT16, 0), unary("round_bfloat16", X)),
         (op(OpKind.SHIFT, 0, shift=Fraction(-3, 8)), add(X, const(Fraction(-3, 8)))),
         (op(OpKind.SLICE, 0, dim=1, start=3, stop=9), X),
         (op(OpKind.PAD, 0, dim=1, before=1, after=0), X),
@@ -246,6 +257,61 @@ def test_inputs_need_distinct_names() -> None:
         expressions(graph([tensor("X", 4), tensor("X", 4)], op(OpKind.ADD, 0, 1)))
 
 
+def masked(*ops: Op) -> KernelGraph:
+    """Operators on a mask M and two tensors."""
+    mask = Input("M", DTensor((8, 16), DType.BOOL), row_major((8, 16)))
+    return graph([mask, *TWO], *ops)
+
+
+M, NOT_M = var("M"), add(mul(const(-1), var("M")), const(1))
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        (op(OpKind.LOGICAL_NOT, 0), NOT_M),
+        (
+            op(OpKind.SELECT, 0, 1, 2),
+            add(unary("select", add(M, X)), unary("select", add(NOT_M, Y))),
+        ),
+        (op(OpKind.SELECT, 0, 1, value=Fraction(0)), unary("select", add(M, X))),
+        (
+            op(OpKind.SELECT, 0, 1, value=Fraction(-3)),
+            add(unary("select", add(M, X)), unary("select", add(NOT_M, add(mul(const(0), M), const(-3))))),
+        ),
+    ],
+)
+def test_operators_on_masks(operator: Op, expected: Expr) -> None:
+    """The checker reads them as the same terms; and every operand is part of the result, with a certificate."""
+    g = masked(operator)
+    assert only(g) is expected
+    assert targets(g) == [expected]
+    oracle = NormalFormOracle([expected])
+    for operand in operator.operands:
+        part = (M, X, Y)[operand]
+        assert oracle.contains(part) is Answer.PROVED
+        certificate = oracle.certificate(part)
+        assert certificate is not None
+        for result in discharge(parse(to_smt2(certificate))):
+            assert result.answer is Satisfiability.UNSAT
+    assert oracle.contains(unary("exp", X)) is Answer.REFUTED
+
+
+def test_comparisons_and_roundings_are_certified_and_told_apart() -> None:
+    for kind in (OpKind.EQ, OpKind.LT, OpKind.LE, OpKind.GT, OpKind.GE, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16):
+        g = graph(TWO, op(kind, 0, 1) if kind in COMPARISONS else op(kind, 0))
+        oracle = NormalFormOracle([only(g)])
+        certificate = oracle.certificate(X)
+        assert certificate is not None
+        assert audit(to_smt2(certificate)).target == only(g)
+        for result in discharge(parse(to_smt2(certificate))):
+            assert result.answer is Satisfiability.UNSAT
+    oracle = NormalFormOracle([only(graph(TWO, op(OpKind.LT, 0, 1)))])
+    for stranger in (OpKind.EQ, OpKind.LE):
+        assert oracle.contains(only(graph(TWO, op(stranger, 0, 1)))) is Answer.REFUTED
+    assert oracle.contains(only(graph(TWO, op(OpKind.ROUND_FLOAT16, 0)))) is Answer.REFUTED
+
+
 VALUES: dict[str, object] = {
     "exp": math.exp,
     "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
@@ -257,8 +323,10 @@ VALUES: dict[str, object] = {
     "tanh": math.tanh,
     "erf": math.erf,
     "log": lambda x: math.log(x) if x > 0 else math.nan,
-    "maximum": None,
-    "minimum": None,
+    "round_float16": lambda x: float(np.float16(x)),
+    "round_bfloat16": lambda x: float(rounded_to_bfloat16(np.array(x))),
+    # Functions of the sum of both operands: which of the two is which is forgotten.
+    **dict.fromkeys(("maximum", "minimum", "select", "eq", "lt", "le")),
 }
 
 
@@ -290,7 +358,7 @@ def value(root: Expr, inputs: dict[str, float]) -> float:
 #: gelu has several definitions, layer_norm is 0/0 on constants, and pieces have different constants.
 KINDS = frozenset(OpKind) - {OpKind.GELU, OpKind.LAYER_NORM, OpKind.CONCAT, OpKind.PAD}
 #: Their expression is a function of the sum of both operands.
-KINDS -= {OpKind.MAXIMUM, OpKind.MINIMUM}
+KINDS -= {OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.SELECT} | COMPARISONS
 #: Their factor is 0 in the first iteration, which the index-blind reading does not see.
 KINDS -= {OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST}
 

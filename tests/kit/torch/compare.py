@@ -11,8 +11,18 @@ from mirage_formal.meaning.reference import run
 from mirage_formal.torch.imported import Imported, Region
 
 
-def computed(imported: Imported, arguments: Sequence[Any]) -> list[Any]:
-    """The results of an import, in order; ``arguments`` are its tensors, flattened."""
+def computed(
+    imported: Imported,
+    arguments: Sequence[Any],
+    run_one: Callable[[Region, dict[str, Any]], dict[str, Any]] | None = None,
+) -> list[Any]:
+    """The results of an import, in order.
+
+    Args:
+        imported: The import.
+        arguments: Its tensors, flattened.
+        run_one: Computes the tensors that a region gives; in float64 if left out.
+    """
     placeholders = [name for name in imported.arguments if name not in imported.given]
     known: dict[str, Any] = dict(zip(placeholders, arguments, strict=True))
     left = list(imported.regions)
@@ -20,7 +30,7 @@ def computed(imported: Imported, arguments: Sequence[Any]) -> list[Any]:
         region = next(item for item in left if ready(item, imported, known, left))
         left.remove(region)
         tensors = imported.tensors({item.node for item in region.inputs}, known)
-        known.update(one(region, tensors))
+        known.update((run_one or one)(region, tensors))
     names = [name for name in imported.results if name is not None]
     return list(imported.tensors(names, known).values())
 
@@ -46,8 +56,7 @@ def one(region: Region, tensors: dict[str, Any]) -> dict[str, Any]:
 
     given = dict(tensors)
     for item in region.inputs:  # what torch has computed in float64 may be read
-        if not item.mask:
-            given[item.node] = given[item.node].to(getattr(torch, item.dtype.value))
+        given[item.node] = given[item.node].to(getattr(torch, item.dtype.value))
     arrays = [tensor.detach().to(torch.float64).numpy() for tensor in region.read(given)]
     for item, declared in zip(region.inputs, region.program.inputs, strict=True):
         assert item.name == declared.name
