@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +38,3 @@ class Band:
         if dtype is not DType.BOOL or len(shape) < 2:
             return f"expected a band of a mask of booleans with two dims or more, got {dtype.value}{list(shape)}"
         return "expected a lower or an upper bound, got none" if self.lower is None and self.upper is None else None
-
-
-def first_rows_and_columns(shape: Shape, tile: Sequence[int]) -> tuple[range, range]:
-    """Return where the tiles of a mask begin: their first rows and first columns."""
-    return range(0, shape[-2], tile[-2]), range(0, shape[-1], tile[-1])
