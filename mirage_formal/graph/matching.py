@@ -7,18 +7,18 @@ from dataclasses import replace
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import DTensor
 
 
 def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:
     """The graph with the program's names for its inputs, which stand in the program's order.
 
     Names that only one of the two has say nothing about the pairing; a name that both have must stand for the same
-    input. Element types are not compared: a verdict is about the reals.
+    input. Element types are not compared, a verdict is about the reals, but for masks, which are zeros and ones.
 
     Raises:
-        GraphError: Number, shapes or strides of inputs or shapes of outputs differ, or a name of the program stands in
-            another place.
+        GraphError: Number, shapes or strides of inputs or shapes of outputs differ, one of the two has a mask where the
+            other has numbers, or a name of the program stands in another place.
     """
     names = [item.name for item in graph.inputs]
     wanted = [item.name for item in program.inputs]
@@ -29,11 +29,12 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
         raise GraphError(what, where=where, hint=hint)
     hint = "the graph must stand for this program: the same inputs and outputs, in the same order"
     for name, want, got in (
-        ("inputs", [item.tensor.shape for item in program.inputs], [item.tensor.shape for item in graph.inputs]),
-        ("outputs", _output_shapes(program), _output_shapes(graph)),
+        ("inputs", [item.tensor for item in program.inputs], [item.tensor for item in graph.inputs]),
+        ("outputs", _outputs(program), _outputs(graph)),
     ):
-        if want != got:
-            what = f"expected {name} of shapes {[list(s) for s in want]}, got {[list(s) for s in got]}"
+        wanted, found = ([tensor.signature for tensor in side] for side in (want, got))
+        if wanted != found:
+            what = f"expected {name} of shapes [{', '.join(wanted)}], got [{', '.join(found)}]"
             raise GraphError(what, where=where, hint=hint)
     for mine, item in zip(graph.inputs, program.inputs, strict=True):
         if _steps(mine) != _steps(item):
@@ -52,6 +53,6 @@ def _steps(item: Input) -> list[int]:
     return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
 
 
-def _output_shapes(graph: KernelGraph) -> list[Shape]:
+def _outputs(graph: KernelGraph) -> list[DTensor]:
     types = kernel_types(graph)
-    return [types[number].shape for number in graph.outputs]
+    return [types[number] for number in graph.outputs]

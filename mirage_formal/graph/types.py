@@ -57,6 +57,11 @@ class DTensor:
         """Size in bytes."""
         return self.elements * self.dtype.bytes
 
+    @property
+    def signature(self) -> str:
+        """Its shape, and whether it is a mask, as text: what matters of it over the reals."""
+        return f"{'' if self.dtype.floating else 'mask '}{list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True)
 class STensor:

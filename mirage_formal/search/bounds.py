@@ -36,7 +36,7 @@ from mirage_formal.graph.types import Dim3, DimMap, Shape
 SEARCHABLE: Final = frozenset(
     kind
     for kind, spec in SPECS.items()
-    if spec.required <= {"dim", "factor", "shift"}
+    if spec.required <= {"dim", "factor", "shift", "dtype"}
     and spec.outputs == 1
     and (spec.lax is not Lax.NONE or kind is OpKind.ACCUM_MAX)
     and kind not in {OpKind.CONCAT, OpKind.ACCUM_CONCAT}

@@ -25,6 +25,8 @@ EXTENTS: Final = (2, 3, 6, 2, 3, 6, 2, 3)
 SHAPE: Final = (6, 6)
 #: Numbers whose squares leave roots; not even without common divisors, which costs proofs and not truth.
 BASES: Final = (2, 3, 6)
+#: Functions of which the tables have factors.
+FUNCTIONS: Final = ("relu", "erf", "zero", "negative", "inv0", "round_float16", "round_bfloat16")
 #: Values of the digits at which a lemma is evaluated.
 POINTS: Final = 12
 
@@ -68,7 +70,7 @@ class Table:
 
     def _random(self) -> Raw:
         rng = self.rng
-        match rng.choice(("in", "sum", "sum", "max", "exp", "pow", "pmax", "top", "fn", "surd")):
+        match rng.choice(("in", "sum", "sum", "max", "exp", "pow", "pmax", "top", "fn", "fn", "keep", "surd")):
             case "sum":
                 mono = self.monomial()
                 return ["sum", self.some_of(self.free(mono)), mono]
@@ -80,7 +82,9 @@ class Table:
                 bound = self.some_of(self.free_in(poly)) or [0]
                 return ["pmax", [0, 1, rng.randrange(8)], bound[0], bound[1:], poly]
             case "fn":
-                return ["fn", rng.choice(("relu", "erf")), self.polynomial()]
+                return ["fn", rng.choice(FUNCTIONS), self.polynomial()]
+            case "keep":
+                return ["keep", self._mask(), self.polynomial()]
             case "top":
                 return ["top", [self.polynomial(), self.polynomial()]]
             case "surd":
@@ -89,6 +93,11 @@ class Table:
                 return self._input()
             case kind:
                 return [kind, self.polynomial()]
+
+    def _mask(self) -> Raw:
+        """A comparison of something with 0, or its negation."""
+        f = self.add(["fn", self.rng.choice(("negative", "zero")), self.polynomial()])
+        return self.rng.choice(([[1, f, 2]], [[1], [-1, f, 2]])) if f >= 0 else self.polynomial()
 
     def monomial(self) -> Raw:
         """A random monomial; exponents that only divisors and roots have are rare."""
@@ -177,7 +186,11 @@ class Table:
 
     def _content(self) -> Raw:
         rng, rest = self.rng, self.polynomial()
+        power = rng.choice((-2, 1, -1, -4, 0, 0))
         mono, q = self.monomial(), rng.choice((1, 2, -1, "1/2"))
+        exps = [f for f, raw in enumerate(self.raw) if raw[0] == "exp"]
+        if power == 0 and exps and rng.random() < 0.7:
+            mono = [rng.choice(exps), rng.choice((2, 2, -2, 1))]
         scale: float = {"1/2": 0.5}[q] if isinstance(q, str) else q
         whole: Raw = []
         for coefficient, *inner in rest:
@@ -191,7 +204,7 @@ class Table:
             whole.append([number, *(x for f, e in merged.items() if e for x in (f, e))])
         if rng.random() < 0.2:  # a product of something else
             mono, q, rest = rng.choice(((self.monomial(), q, rest), (mono, 3, rest), (mono, q, self.polynomial())))
-        return ["content", whole, rng.choice((-2, 1, -1, -4)), mono, q, rest]
+        return ["content", whole, power, mono, q, rest]
 
     def _moved(self, mono: Raw, bound: list[int]) -> tuple[Raw, Raw]:
         poly = [[1, *mono]]
@@ -236,6 +249,8 @@ class Table:
                 new = ["top", [self._renamed(poly, names, pairs) for poly in polys]]
             case ["fn", name, poly]:
                 new = ["fn", name, self._renamed(poly, names, pairs)]
+            case ["keep", mask, poly]:
+                new = ["keep", self._renamed(mask, names, pairs), self._renamed(poly, names, pairs)]
             case ["sum", bound, mono]:
                 inner = {a: b for a, b in names.items() if a not in bound}
                 new = ["sum", bound, self._renamed_mono(mono, inner, pairs)]
@@ -271,7 +286,7 @@ def from_nothing(rng: random.Random, number: int = 0) -> str:
         return "refused"
     seed = rng.randrange(1 << 30)
     arrays = [np.random.default_rng(seed + i).uniform(0.3, 1.4, SHAPE) for i in range(2)]
-    arrays[1] *= np.random.default_rng(seed).choice([-1, 1], SHAPE)
+    arrays[1] *= np.random.default_rng(seed).choice([-1, 0, 1], SHAPE, p=[0.45, 0.1, 0.45])
     for label, good in evaluated(table.ring, arrays, rng):
         if not good:
             raise Breach(f"a lemma of {label} over {table.raw}")
@@ -303,7 +318,8 @@ def evaluated(ring: Ring, arrays: list[Any], rng: random.Random) -> Iterator[tup
                 left, right = values.poly(dict(key), env), values.poly({mono: q}, env) * values.poly(rest, env)
                 if power % 2 and left.real < 0:
                     continue  # its root is none of a real number: a condition excludes it
-                yield "contents", near(left, right)
+                # What comes out of something that may be 0 must not be 0 itself.
+                yield "contents", near(left, right) and (power != 0 or values.poly({mono: q}, env) != 0)
 
 
 class _Real(Values):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
+from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.equivalence import opinions, replayed
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.equality.explain import explain
@@ -25,6 +26,7 @@ from mirage_formal.search.space import load_space
 from mirage_formal.search.united.mirrored import mirrored
 from tests.kit.graphs.built import program as built
 from tests.kit.kernels.tails import Wrapped, chain, product
+from tests.kit.proofs.claims import Mask, Saved, kernel, on, pair
 
 K = OpKind
 SHAPE, WANTED = (5, 37), (8, 48)
@@ -102,6 +104,33 @@ def test_a_sum_over_zeros_is_the_sum() -> None:
 def test_zeros_that_are_not_neutral_are_not_proved(build: Any, ops: tuple[Op, ...], keeps: bool) -> None:
     program, graph = by_blocks(build, *ops, keeps=keeps)
     assert isinstance(prove(program, graph), Unknown)
+
+
+def test_keys_of_a_masked_attention_may_be_padded_to_whole_tiles() -> None:
+    """The mask is padded with zeros too, which discard the keys beyond the end."""
+
+    def weights(t: BlockBuilder, *given: BlockTensor) -> Saved:
+        q, k, v, mask = given
+        s = q @ k
+        largest, moved = t.reduction_max(t.select(mask, s, -(2.0**127)), 2)
+        p, f = t.select(mask, t.exp(s - largest), 0), t.exp(moved)
+        return t.div_no_nan(t.forloop_accum_rescale(p @ v, f), t.forloop_accum_rescale(p, f, "sum")), on(0)
+
+    def plain(g: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        p = g.select(mask, g.exp(q @ k), 0)
+        return g.div_no_nan(p @ v, g.sum(p, 2))
+
+    def tiled(g: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, kept: int) -> Tensor:
+        padded = [(q, on(0)), (k.pad(2, 0, 6), on(0), 2), (v.pad(1, 0, 6), on(0), 1)]
+        return kernel(g, (2,), [*padded, (mask.pad(2, kept, 6 - kept), on(0), 2)], weights, 4)
+
+    inputs = {"Q": (2, 3, 5), "K": (2, 5, 58), "V": (2, 58, 7), "M": Mask(2, 3, 58)}
+    program, graph = pair(inputs, plain, lambda g, *given: tiled(g, *given, kept=0))
+    found = replayed(program, graph, proof_of(program, graph))
+    assert found.conditions == ()
+    assert opinions(found).confirmed == len(found.theorem.closings) == 2
+    _, shifted = pair(inputs, plain, lambda g, *given: tiled(g, *given, kept=1))
+    assert isinstance(prove(program, shifted), Unknown)
 
 
 def test_conditions_beyond_the_end() -> None:

@@ -163,19 +163,16 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
     if kind in COMPARISONS:
         return _compare(kind, attrs, [_known(value[P]) for value in xs], point)
     x = [_known(value[part]) for value in xs]
+    if kind in (OpKind.SELECT, OpKind.LOGICAL_NOT):
+        return _select(attrs, x, m)
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     match kind:
         case OpKind.ADD | OpKind.SUB:
             return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
         case OpKind.MUL | OpKind.SQUARE:
             return multiply(x[0], x[-1], m)
-        case OpKind.DIV:
-            return _divide(x[0], x[1], m)
-        case OpKind.DIV_NO_NAN:
-            there = x[1] != 0
-            return np.where(there, _divide(x[0], np.where(there, x[1], np.uint64(1)), m), np.uint64(0))
-        case OpKind.SELECT | OpKind.LOGICAL_NOT:
-            return _select(attrs, x, m) if kind is OpKind.SELECT else _negation(x[0], m)
+        case OpKind.DIV | OpKind.DIV_NO_NAN:
+            return (_divide if kind is OpKind.DIV else _divide_or_zero)(x[0], x[1], m)
         case _ if kind in OPAQUE:
             return _opaque(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
         case OpKind.SQRT | OpKind.ABS:
@@ -257,13 +254,18 @@ def _root(a: Residues, m: int) -> Residues:
     return root
 
 
-def _negation(mask: Residues, m: int) -> Residues:
-    return subtract(np.ones(1, dtype=np.uint64), mask, m)
+def _divide_or_zero(a: Residues, b: Residues, m: int) -> Residues:
+    """The quotient, and 0 where the divisor is 0."""
+    there = b != 0
+    return np.where(there, _divide(a, np.where(there, b, np.uint64(1)), m), np.uint64(0))
 
 
 def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
-    """The first value times the mask, and the second one, or a number, times its negation."""
-    first, rest = multiply(x[0], x[1], m), _negation(x[0], m)
+    """The first value times the mask plus the second one, or a number, times its negation; or the negation alone."""
+    rest = subtract(np.ones(1, dtype=np.uint64), x[0], m)
+    if len(x) == 1:
+        return rest
+    first = multiply(x[0], x[1], m)
     second = x[2] if attrs.value is None else _constant(attrs.value, m)
     return add(first, multiply(rest, second, m), m)
 

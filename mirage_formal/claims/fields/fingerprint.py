@@ -5,7 +5,7 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
@@ -20,7 +20,6 @@ from mirage_formal.claims.fields.primes import confirm, field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import SPECS, Lax
-from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from mirage_formal.meaning.tape import Binary, Matmul, NotLax, Part, Tape, Unary
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
@@ -127,8 +126,9 @@ class FingerprintSession:
             GraphError: The candidate is not well-formed, or its inputs or outputs have other shapes than the program's.
         """
         given = tuple(source.tensor for source in candidate.inputs)
-        if (wanted := _told(self._inputs)) != (got := _told(given)):
-            raise GraphError(f"expected inputs of shapes {wanted}, got {got}")
+        wanted, got = ([tensor.signature for tensor in side] for side in (self._inputs, given))
+        if wanted != got:
+            raise GraphError(f"expected inputs of shapes [{', '.join(wanted)}], got [{', '.join(got)}]")
         other = lax_program(candidate)
         for side, name in ((self._lax, "program"), (other, "candidate")):
             if isinstance(side, NotLax):
@@ -213,11 +213,6 @@ class FingerprintSession:
             draws=draws,
         )
         return FingerprintResult(verdict, record)
-
-
-def _told(inputs: Sequence[DTensor]) -> str:
-    """Return shapes and which of them are masks, as text; other element types do not matter."""
-    return ", ".join(f"{'' if tensor.dtype.floating else 'mask '}{list(tensor.shape)}" for tensor in inputs)
 
 
 def _first_difference(seed: int, expected: tuple[Words, ...], got: tuple[Words, ...]) -> Different | None:

@@ -62,13 +62,9 @@ def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
     return WrittenOut(program, candidate, work) if work <= WRITTEN_OUT else Grouped(program, candidate)
 
 
-def _interface(graph: KernelGraph) -> tuple[list[str], list[Shape]]:
-    """Shapes of inputs and outputs, and which inputs are masks; other element types do not matter."""
+def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
     types = kernel_types(graph)
-    inputs = [
-        f"{'' if source.tensor.dtype.floating else 'mask '}{list(source.tensor.shape)}" for source in graph.inputs
-    ]
-    return inputs, [types[number].shape for number in graph.outputs]
+    return [source.tensor.signature for source in graph.inputs], [types[number].signature for number in graph.outputs]
 
 
 def landmarks(graphs: Sequence[KernelGraph]) -> tuple[int, ...]:

@@ -52,8 +52,8 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         program: The program.
         candidate: A well-formed graph with the same inputs and output shapes.
         seed: The result depends on it and on nothing else.
-        attempts: Rounds of random inputs, with entries in -2..2 in the first half and -4..4 in the second; beside these,
-            entries near the numbers that elements are compared with or that roundings change. Masks are zeros and ones.
+        attempts: Rounds of random inputs, with entries in -2..2 in the first half and -4..4 in the second, and beside
+            these near numbers that elements are compared with or that roundings change. Masks are zeros and ones.
 
     Returns:
         Defaults, changed entries, and the first element that differs. Both programs are finite everywhere on it.

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
-from mirage_formal.graph.ops import ARITHMETIC, FUNCTIONS, Attrs, OpKind
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.tails.extents import reshaped, resized, same_dims, tails, with_shape
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
 _MOVES = frozenset({OpKind.PAD, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT})
-_ELEMENTWISE = FUNCTIONS | ARITHMETIC | {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST}
+_ELEMENTWISE = frozenset(kind for kind, spec in SPECS.items() if spec.elementwise)
 
 
 def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:

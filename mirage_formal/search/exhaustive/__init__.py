@@ -36,7 +36,8 @@ class ExhaustiveEngine:
         """Split the first choices evenly: unit k of n takes those with number k modulo n.
 
         Raises:
-            UnsupportedError: Inputs of different element types beside masks, or an operator without an abstract expression.
+            UnsupportedError: Inputs of different element types (masks aside), or an operator without an abstract
+                expression.
         """
         count = self._search(program, space, options, Tally()).count()
         parts = max(1, min(_MAX_UNITS, count // _UNIT_CHOICES))

@@ -93,8 +93,8 @@ _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 class Constants:
     """Attribute values and functions of one element that a program uses; the search tries no others.
 
-    ``late`` has the inputs that are carried behind a loop; ``values`` has the numbers that stand in place of an operand,
-    by operator, and None for an operator that has all its operands.
+    ``late`` has the inputs that are carried behind a loop. ``values`` has comparisons and selections, each with the
+    number in place of its last operand, or None.
     """
 
     factors: tuple[Fraction, ...]
@@ -172,8 +172,8 @@ class Terms:
 class Applier:
     """Applies operators of one level, in one block context, to tensors, with memos.
 
-    Sound: an application is refused only if its shapes or element types do not fit, a rule of every space forbids it (see
-    search/bounds.py), or the judge refutes its abstract expression.
+    Sound: an application is refused only if its shapes or element types do not fit, a rule of every space forbids it
+    (see search/bounds.py), or the judge refutes its abstract expression.
     """
 
     def __init__(

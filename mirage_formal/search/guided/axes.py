@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations, product
 from typing import NewType, cast
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
-from mirage_formal.graph.ops import ARITHMETIC, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, OpKind
 from mirage_formal.graph.ops import FUNCTIONS as ELEMENT_FUNCTIONS
+from mirage_formal.graph.types import DType
 from mirage_formal.search.bounds import IN_PARTS
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
-from mirage_formal.search.guided.algebra.operators import binary, rms_norm, shift
+from mirage_formal.search.guided.algebra.operators import binary, compared, function, rms_norm, selected, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
 from mirage_formal.search.guided.views import Dims, Views
 
@@ -39,6 +42,8 @@ AxisDims = tuple[tuple[Axis, ...], ...]
 
 #: Functions of one element that are opaque here; a square is a product.
 FUNCTIONS = ELEMENT_FUNCTIONS - {OpKind.SQUARE}
+#: Functions of one element of a mask.
+OF_MASKS = frozenset({OpKind.LOGICAL_NOT, OpKind.CAST})
 
 
 class _Indices:
@@ -87,6 +92,7 @@ class ProgramAxes:
 
     Attributes:
         program: The program.
+        dtype: The element type of its tensors that are no masks.
         extents: Extent of each axis.
         dims: Dims of each program tensor as strings of axes.
         output: Dims of the program's output.
@@ -94,6 +100,9 @@ class ProgramAxes:
         constants: Rational factors that occur, including 1/n of means.
         shifts: Rational summands that occur.
         norms: (kind, eps) of the norms that occur.
+        comparisons: (kind, number) of the comparisons that occur; no number where tensors are compared.
+        selections: Numbers in selections that occur; None for a selection from two tensors.
+        casts: Element types that masks are cast to.
         kinds: All operator kinds that occur, macro operators expanded.
         bound: Axes that some operator reduces.
         free: Axes of the program's output.
@@ -106,13 +115,18 @@ class ProgramAxes:
         self.program = program
         if len(program.outputs) != 1:
             raise _unsupported(f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {IN_PARTS}")
-        if len({i.tensor.dtype for i in program.inputs}) != 1:
-            raise _unsupported("expected inputs of one element type", _EXHAUSTIVE)
+        if len({i.tensor.dtype for i in program.inputs if i.tensor.dtype.floating}) > 1:
+            raise _unsupported("expected inputs of one element type, beside masks", _EXHAUSTIVE)
+        self._types = kernel_types(program)
+        self.dtype = next((t.dtype for t in self._types if t.dtype.floating), DType.BOOL)
         self._indices = _Indices()
         self.functions: set[OpKind] = set()
         self.constants: set[Fraction] = set()
         self.shifts: set[Fraction] = set()
         self.norms: set[tuple[OpKind, Fraction | None]] = set()
+        self.comparisons: set[tuple[OpKind, Fraction | None]] = set()
+        self.selections: set[Fraction | None] = set()
+        self.casts: set[DType] = set()
         self.kinds: set[OpKind] = set()
         self.permutations: set[tuple[int, ...]] = set()
         self.reshapes: set[tuple[int, ...]] = set()
@@ -123,6 +137,8 @@ class ProgramAxes:
                 raise _unsupported("expected predefined operators only, got a graph-defined kernel")
             with _at(program, number):
                 strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
+                if (found := self._types[len(strings) - 1].dtype) not in (self.dtype, DType.BOOL):
+                    raise _unsupported(f"expected results of one element type, {self.dtype.value}, got {found.value}")
         self._name_axes(strings, reduced)
         if self.kinds & {OpKind.ADD, OpKind.SUB} and self._merge_summed(strings):
             self._name_axes(strings, reduced)
@@ -140,7 +156,17 @@ class ProgramAxes:
                 return [*a[:-1], b[-1]]
             case kind if kind in ARITHMETIC:
                 return self._broadcast(a, operands[1])
-            case kind if kind in FUNCTIONS:
+            case kind if kind in COMPARISONS:
+                self.comparisons.add((kind, op.attrs.value))
+                return a if len(operands) == 1 else self._broadcast(a, operands[1])
+            case OpKind.SELECT:
+                self.selections.add(op.attrs.value)
+                return reduce(self._broadcast, operands)
+            case OpKind.CAST if self._of_mask(op):
+                assert op.attrs.dtype is not None
+                self.casts.add(op.attrs.dtype)
+                return a
+            case kind if kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT:
                 self.functions.add(kind)
                 return a
             case OpKind.SQUARE:
@@ -167,6 +193,10 @@ class ProgramAxes:
                 return fresh
             case _:
                 raise _unsupported(f"the operator {op.kind.value} is not searched")
+
+    def _of_mask(self, op: Op) -> bool:
+        """Whether a cast makes numbers of a mask."""
+        return bool(op.attrs.dtype and op.attrs.dtype.floating) and not self._types[op.operands[0]].dtype.floating
 
     def _broadcast(self, a: list[_String], b: list[_String]) -> list[_String]:
         for x, y in zip(a, b, strict=True):
@@ -263,7 +293,8 @@ class ProgramAxes:
                 parts.append(whole(Axis(axis + copy * algebra.width)))
             dims.append(tuple(parts))
         axes = tuple(axis_of(part) for dim in dims for part in dim)
-        return algebra.variable(self.program.inputs[number].name, axes), tuple(dims)
+        source = self.program.inputs[number]
+        return algebra.variable(source.name, axes, mask=not source.tensor.dtype.floating), tuple(dims)
 
     def target(self, algebra: Algebra) -> tuple[Form, Dims]:
         """Normal form and dims of the program's output, unsplit; its axes take their copies in the order of its dims.
@@ -337,9 +368,18 @@ class _Walk:
                 product = algebra.mul(x, y)
                 total = None if product is None else algebra.sum(mask(dims[-1]), product, self._frame)
                 return total, (*dims[:-1], dims2[-1])
-            case kind if kind in ARITHMETIC:
+            case kind if len(operands) == 2 and kind in ARITHMETIC | COMPARISONS:
                 y, joined = self._views.joined(dims, *operands[1])
                 return binary(algebra, op.kind, x, y), joined
+            case kind if kind in COMPARISONS:
+                assert op.attrs.value is not None
+                return compared(algebra, kind, x, op.attrs.value), dims
+            case OpKind.SELECT:
+                values: list[Form] = []
+                for operand in operands[1:]:
+                    y, dims = self._views.joined(dims, *operand)
+                    values.append(y)
+                return selected(algebra, x, values, op.attrs.value), dims
             case OpKind.SQUARE:
                 return algebra.mul(x, x), dims
             case OpKind.SCALE:
@@ -355,8 +395,9 @@ class _Walk:
                 return x, tuple(dims[i] for i in op.attrs.perm)
             case OpKind.RESHAPE:
                 return x, self._reshaped(op, dims)
-            case _:
-                return algebra.apply(op.kind.value, x), dims
+            case kind:
+                assert kind in FUNCTIONS or kind in OF_MASKS, "see ProgramAxes"
+                return function(algebra, kind, x), dims
 
     def _reshaped(self, op: Op, dims: Dims) -> Dims:
         """The same indices in the order of the new dims."""

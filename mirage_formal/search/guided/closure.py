@@ -10,16 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import product
 from typing import Final, NewType
 
-from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
-from mirage_formal.search.guided.algebra.operators import EXTREMES, binary, layer_norm, rms_norm, shift
+from mirage_formal.search.guided.algebra.operators import (
+    EXTREMES,
+    binary,
+    compared,
+    function,
+    layer_norm,
+    rms_norm,
+    selected,
+    selected_part,
+    shift,
+)
 from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.structure import Structure
@@ -77,6 +88,7 @@ class Closure:
         index: Number of a class; PRUNED for a class that was.
         producers: For each class, every operator application found that yields it.
         tried: Operator applications tried.
+        branches: For each class that is a mask, what a selection from two tensors may select by it.
         diagonals: Classes that were pruned because a term has one index of the kernel under two names.
     """
 
@@ -84,6 +96,7 @@ class Closure:
     classes: list[BlockClass]
     index: dict[BlockClass, ClassId]
     producers: list[list[Producer]]
+    branches: dict[ClassId, _Branches] = field(default_factory=dict)
     tried: int = 0
     diagonals: int = 0
 
@@ -97,9 +110,20 @@ class Closure:
         return {reason: count for reason, count in counts.items() if count}
 
 
-_PAIRS = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, *sorted(EXTREMES))
+_COMPARED: Final = tuple(sorted(COMPARISONS))
+_PAIRS: Final = (
+    *(OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN),
+    *sorted(EXTREMES),
+    *_COMPARED,
+)
 #: Pairs that only programs with such an operator have.
-_RARE = EXTREMES | {OpKind.SUB}
+_RARE: Final = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
+#: Accumulators one of which stands before what a kernel stores.
+_INTO_STORES: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_MAX})
+#: Pairs of masks.
+_OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
+#: Classes that a selection by a mask may select where it is 1, and those that it may select elsewhere.
+_Branches = tuple[list[ClassId], list[ClassId]]
 
 
 class Closer:
@@ -124,6 +148,13 @@ class Closer:
         self._constants = sorted(axes.constants) if OpKind.SCALE in block_ops else []
         self._shifts = sorted(axes.shifts) if OpKind.SHIFT in block_ops else []
         self._pairs = [k for k in _PAIRS if k in block_ops and (k not in _RARE or k in kinds)]
+        self._masked = bool(axes.comparisons) or any(not i.tensor.dtype.floating for i in axes.program.inputs)
+        self._of_two_masks = [k for k in self._pairs if k in _OF_TWO_MASKS and k in kinds]
+        self._negated = OpKind.LOGICAL_NOT in block_ops & axes.functions
+        self._casts = sorted(axes.casts) if OpKind.CAST in block_ops else []
+        self._numbers = sorted((k, v) for k, v in axes.comparisons if v is not None and k in block_ops)
+        self._selections = sorted(v for v in axes.selections if v is not None) if OpKind.SELECT in block_ops else []
+        self._of_three = OpKind.SELECT in block_ops and None in axes.selections
         self._norms: list[tuple[OpKind, Fraction | None]] = sorted(
             ((k, e) for k, e in axes.norms if k in block_ops), key=lambda n: (n[0], n[1] is not None, n[1] or 0)
         )
@@ -172,6 +203,9 @@ class Closer:
         for other in range(number + 1):
             for cls, producer in self._binary(out, number, ClassId(other), context):
                 self._put(out, cls, producer, context)
+        if self._of_three:
+            for cls, producer in self._selection(out, number, context):
+                self._put(out, cls, producer, context)
 
     def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
         out.tried += 1
@@ -203,8 +237,13 @@ class Closer:
     def _unary(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
         algebra, frame = self._algebra, context.frame
         form, dims, after = out.classes[number]
+        if self._masked and algebra.is_mask(form):
+            yield from self._of_mask(out, number, context)
+            return
         for kind in self._functions:
-            yield (algebra.apply(kind.value, form), dims, after), Producer(kind, (number,))
+            yield (function(algebra, kind, form), dims, after), Producer(kind, (number,))
+        for kind, value in self._numbers:
+            yield (compared(algebra, kind, form, value), dims, after), Producer(kind, (number,), Attrs(value=value))
         if OpKind.SQUARE in self._ops:
             squared = algebra.mul(form, form)
             if squared is not None:
@@ -220,6 +259,24 @@ class Closer:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
         if not after:
             yield from self._accumulators(form, dims, number, context)
+
+    def _of_mask(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        """What one operator makes of a mask. Nothing sums it, so it comes behind the loop as the largest of equals."""
+        form, dims, after = out.classes[number]
+        if self._negated:
+            yield (
+                (function(self._algebra, OpKind.LOGICAL_NOT, form), dims, after),
+                Producer(OpKind.LOGICAL_NOT, (number,)),
+            )
+        for dtype in self._casts:
+            cast = function(self._algebra, OpKind.CAST, form)
+            yield (cast, dims, after), Producer(OpKind.CAST, (number,), Attrs(dtype=dtype))
+        loop = any(self._algebra.free[form] & part for part in context.loop)
+        if after or loop:
+            return
+        carries = OpKind.ACCUM_MAX in self._ops and number in context.carried
+        if carries or (not context.loop and not self._ops.isdisjoint(_INTO_STORES)):
+            yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
 
     def _reductions(
         self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
@@ -296,19 +353,12 @@ class Closer:
         form2, dims2, after2 = out.classes[other]
         if after != after2 or len(dims) != len(dims2):
             return
-        views = context.views
-        if views is None:
-            joined = _join(dims, dims2)
-            if joined is not None:
-                yield from self._elementwise(number, other, form, form2, joined, after)
-        elif _fits(dims, dims2):
-            try:
-                viewed, joined = views.joined(dims, form2, dims2)
-            except ValueError:
-                pass
-            else:
-                yield from self._elementwise(number, other, form, viewed, joined, after)
+        joined = _joined(dims, form2, dims2, context.views)
+        if joined is not None:
+            yield from self._elementwise(number, other, form, *joined, after)
         if OpKind.MATMUL not in self._ops or len(dims) < 2 or any(dims[:-2]) or any(dims2[:-2]):
+            return
+        if self._masked and (self._algebra.is_mask(form) or self._algebra.is_mask(form2)):
             return
         yield from self._matmul((form, dims, number), (form2, dims2, other), after, context)
         if number != other:
@@ -317,16 +367,69 @@ class Closer:
     def _elementwise(
         self, a: ClassId, b: ClassId, form: Form, form2: Form, dims: Dims, after: bool
     ) -> Iterator[tuple[BlockClass, Producer]]:
-        for kind in self._pairs:
+        pairs = self._pairs
+        if self._masked:
+            masks = [self._algebra.is_mask(one) for one in (form, form2)]
+            if any(masks) and not all(masks):
+                (chooses, m), (other, x) = ((form, a), (form2, b)) if masks[0] else ((form2, b), (form, a))
+                for number in self._selections:
+                    chosen = selected(self._algebra, chooses, (other,), number)
+                    yield (chosen, dims, after), Producer(OpKind.SELECT, (m, x), Attrs(value=number))
+                return
+            pairs = self._of_two_masks if all(masks) else pairs
+        for kind in pairs:
             if a == b and (kind is OpKind.MUL or kind in EXTREMES):
                 continue  # square is that operator, and an extreme of one value is the value
             value = binary(self._algebra, kind, form, form2)
             if value is not None:
                 yield (value, dims, after), Producer(kind, (a, b))
-            if a != b and kind in (OpKind.SUB, OpKind.DIV):
+            if a != b and not SPECS[kind].commutative:
                 value = binary(self._algebra, kind, form2, form)
                 if value is not None:
                     yield (value, dims, after), Producer(kind, (b, a))
+
+    def _selection(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        """Selections from two tensors of which a class is the mask or one of the tensors.
+
+        Sound: what is selected by a mask at one place is tried at the other one only where the target has a selection
+        of it there, by that mask; no other selection is part of the target.
+        """
+        algebra = self._algebra
+        mine = algebra.is_mask(out.classes[number][0])
+        if mine:
+            out.branches[number] = ([], [])
+        others = [ClassId(n) for n in range(number) if not algebra.is_mask(out.classes[n][0])] if mine else []
+        for m in [number] if mine else list(out.branches):
+            for x in others if mine else [number]:
+                for place, branch in enumerate(out.branches[m]):
+                    if self._selects(out, (m, x), place, context):
+                        branch.append(x)
+            for a, b in product(*out.branches[m]):
+                if a != b and number in (m, a, b):
+                    yield from self._selected(out, (m, a, b), context)
+
+    def _selects(self, out: Closure, operands: tuple[ClassId, ClassId], place: int, context: _Context) -> bool:
+        """Whether a selection by a mask may have a tensor at a place: where the mask is 1, or elsewhere."""
+        (chooses, dims, after), (form, dims2, after2) = (out.classes[n] for n in operands)
+        joined = _joined(dims, form, dims2, context.views) if after == after2 and len(dims) == len(dims2) else None
+        if joined is None:
+            return False
+        part = selected_part(self._algebra, chooses, joined[0], place)
+        return not self._prune or self._algebra.within(part, context.target, loose=context.loose)
+
+    def _selected(
+        self, out: Closure, operands: tuple[ClassId, ClassId, ClassId], context: _Context
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        chooses, dims, after = out.classes[operands[0]]
+        values: list[Form] = []
+        for n in operands[1:]:
+            form, own, _ = out.classes[n]
+            joined = _joined(dims, form, own, context.views)
+            if joined is None:
+                return
+            values.append(joined[0])
+            dims = joined[1]
+        yield (selected(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
 
     def _matmul(
         self,
@@ -371,6 +474,18 @@ def _fits(a: Dims, b: Dims) -> bool:
 
 def _axes(parts: Parts) -> set[Axis]:
     return {axis_of(part) for part in parts}
+
+
+def _joined(dims: Dims, form: Form, dims2: Dims, views: Views | None) -> tuple[Form, Dims] | None:
+    """The second operand of an elementwise operator as viewed along the first, and the dims of the result."""
+    if views is None:
+        joined = _join(dims, dims2)
+        return None if joined is None else (form, joined)
+    if not _fits(dims, dims2):
+        return None
+    with suppress(ValueError):
+        return views.joined(dims, form, dims2)
+    return None
 
 
 def _join(a: Dims, b: Dims) -> Dims | None:

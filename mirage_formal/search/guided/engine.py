@@ -162,9 +162,9 @@ class _Builder:
         self._space = space
         self._best = best
         self._axes = solver.axes
-        dtype = self._axes.program.inputs[0].tensor.dtype
-        self._assigner = Assigner(space, dtype.bytes)
-        self._small = Assigner(_unbounded(space), dtype.bytes)
+        width = self._axes.dtype.bytes
+        self._assigner = Assigner(space, width)
+        self._small = Assigner(_unbounded(space), width)
         self._cache: dict[tuple[int, tuple[int, ...]], list[_Choice]] = {}
         self._fitting: dict[tuple[int, tuple[ClassId, ...]], Fitting] = {}
         self._kernels: list[Kernel] = []

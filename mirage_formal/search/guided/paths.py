@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import NewType
 
-from mirage_formal.graph.ops import ARITHMETIC, NO_ATTRS, Attrs, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, NO_ATTRS, SPECS, TAKES_MASKS, Attrs, OpKind
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
-from mirage_formal.search.guided.algebra.operators import EXTREMES, binary, rms_norm, shift
+from mirage_formal.search.guided.algebra.operators import (
+    EXTREMES,
+    binary,
+    compared,
+    function,
+    rms_norm,
+    selected,
+    shift,
+)
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
-from mirage_formal.search.guided.axes import FUNCTIONS, TensorId
+from mirage_formal.search.guided.axes import OF_MASKS, TensorId
 from mirage_formal.search.guided.handover import Handover, carried_in
 from mirage_formal.search.guided.problems import KernelSolver
 from mirage_formal.search.guided.solved import Kernel
@@ -162,66 +170,110 @@ class PathFinder:
                     yield kind, (i,), attrs, form, dims
             for j, b in _numbered(tensors):
                 for kind in ops:
-                    if kind in (OpKind.ADD, OpKind.MUL) and (j > i or (j == i and kind is OpKind.MUL)):
+                    if kind not in _PAIRS or (j > i and SPECS[kind].commutative):
                         continue
-                    if kind in (OpKind.SUB, OpKind.DIV) and i == j:
+                    if i == j and kind not in (OpKind.ADD, OpKind.MATMUL):
                         continue
-                    if kind in EXTREMES and j >= i:
-                        continue
-                    if (kind is OpKind.SUB or kind in EXTREMES) and kind not in self._solver.axes.kinds:
+                    if kind in _RARE and kind not in self._solver.axes.kinds:
                         continue
                     value = self._pair(kind, a, b, frame)
                     if value is not None:
                         yield kind, (i, j), NO_ATTRS, *value
+        if OpKind.SELECT in ops:
+            yield from self._selections(tensors, frame)
+
+    def _selections(
+        self, tensors: tuple[KTensor, ...], frame: Frame
+    ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
+        """Selections by masks, from a tensor and a number or from two tensors."""
+        algebra = self._solver.algebra
+        masks = [(i, tensor) for i, tensor in _numbered(tensors) if algebra.is_mask(tensor.form)]
+        others = [(i, tensor) for i, tensor in _numbered(tensors) if not algebra.is_mask(tensor.form)]
+        for (m, mask), number in product(masks, self._solver.axes.selections):
+            for chosen in permutations(others, 1 if number is not None else 2):
+                forms: list[Form] = []
+                dims: Dims | None = mask.dims
+                for _, x in chosen:
+                    joined = None if dims is None else self._beside(dims, x, frame)
+                    if joined is not None:
+                        forms.append(joined[0])
+                    dims = None if joined is None else joined[1]
+                if dims is not None:
+                    form = selected(algebra, mask.form, forms, number)
+                    yield OpKind.SELECT, (m, *(i for i, _ in chosen)), Attrs(value=number), form, dims
+
+    def _beside(self, dims: Dims, tensor: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
+        """An operand of an operator of elements viewed along these dims, and the dims of the result; None if none."""
+        form, own = tensor.form, tensor.dims
+        if len(dims) != len(own):
+            return None
+        if not self._solver.names.single:
+            try:
+                form, joined = self._solver.views(frame).joined(dims, form, own)
+            except ValueError:
+                return None
+            own = tuple(y and x for x, y in zip(joined, own, strict=True))
+        found = _broadcast_dims(dims, own)
+        return None if found is None else (form, found)
 
     def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
         """Form and dims of a two-operand predefined operator; None if it has none or takes one operand."""
         algebra = self._solver.algebra
-        form, dims = b.form, b.dims
-        if kind not in _PAIRS or len(a.dims) != len(dims):
+        masks = algebra.is_mask(a.form), algebra.is_mask(b.form)
+        if masks[0] is not masks[1] or (masks[0] and kind not in TAKES_MASKS):
             return None
-        if not self._solver.names.single:
-            views = self._solver.views(frame)
+        if kind is not OpKind.MATMUL:
+            found = self._beside(a.dims, b, frame)
+            value = None if found is None else binary(algebra, kind, a.form, found[0])
+            return None if found is None or value is None else (value, found[1])
+        form, dims = b.form, b.dims
+        if not self._solver.names.single and len(a.dims) == len(dims):
             try:
-                if kind is OpKind.MATMUL:
-                    form, dims = views.contracted(a.dims, form, dims)
-                else:
-                    form, joined = views.joined(a.dims, form, dims)
-                    dims = tuple(y and x for x, y in zip(joined, dims, strict=True))
+                form, dims = self._solver.views(frame).contracted(a.dims, form, dims)
             except ValueError:
                 return None
-        dims2 = _binary_dims(kind, a.dims, dims)
-        if dims2 is None:
-            return None
-        if kind is OpKind.MATMUL:
-            product = algebra.mul(a.form, form)
-            value = None if product is None else algebra.sum(_bits(a.dims[-1]), product, frame)
-        else:
-            value = binary(algebra, kind, a.form, form)
-        return None if value is None else (value, dims2)
+        dims2 = _product_dims(a.dims, dims)
+        product = None if dims2 is None else algebra.mul(a.form, form)
+        total = None if product is None else algebra.sum(_bits(a.dims[-1]), product, frame)
+        return None if dims2 is None or total is None else (total, dims2)
 
     def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         algebra, axes = self._solver.algebra, self._solver.axes
-        if kind in FUNCTIONS and kind in axes.functions:
-            yield NO_ATTRS, algebra.apply(kind.value, a.form), a.dims
+        if algebra.is_mask(a.form) is not (kind in OF_MASKS) and kind is not OpKind.TRANSPOSE:
+            return
+        if kind in axes.functions:
+            yield NO_ATTRS, function(algebra, kind, a.form), a.dims
         elif kind is OpKind.SQUARE:
             squared = algebra.mul(a.form, a.form)
             if squared is not None:
                 yield NO_ATTRS, squared, a.dims
-        elif kind is OpKind.SCALE:
-            for value in sorted(axes.constants):
-                scaled = algebra.mul(algebra.constant(value), a.form)
-                if scaled is not None:
-                    yield Attrs(factor=value), scaled, a.dims
-        elif kind is OpKind.SHIFT:
-            for value in sorted(axes.shifts):
-                yield Attrs(shift=value), shift(algebra, a.form, value), a.dims
         elif kind is OpKind.TRANSPOSE:
             for perm in sorted(axes.permutations):
                 if len(perm) == len(a.dims):
                     yield Attrs(perm=perm), a.form, tuple(a.dims[i] for i in perm)
         elif kind in (OpKind.SUM, OpKind.RMS_NORM):
             yield from self._along(kind, a, frame)
+        else:
+            for attrs, form in self._with_attribute(kind, a.form):
+                yield attrs, form, a.dims
+
+    def _with_attribute(self, kind: OpKind, a: Form) -> Iterator[tuple[Attrs, Form]]:
+        """Operators of one element with an attribute that the program has."""
+        algebra, axes = self._solver.algebra, self._solver.axes
+        if kind is OpKind.SCALE:
+            for value in sorted(axes.constants):
+                scaled = algebra.mul(algebra.constant(value), a)
+                if scaled is not None:
+                    yield Attrs(factor=value), scaled
+        elif kind is OpKind.SHIFT:
+            for value in sorted(axes.shifts):
+                yield Attrs(shift=value), shift(algebra, a, value)
+        elif kind is OpKind.CAST:
+            for dtype in sorted(axes.casts):
+                yield Attrs(dtype=dtype), function(algebra, kind, a)
+        elif kind in COMPARISONS:
+            for value in sorted(v for k, v in axes.comparisons if k is kind and v is not None):
+                yield Attrs(value=value), compared(algebra, kind, a, value)
 
     def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         """Operators along one dim."""
@@ -364,7 +416,9 @@ class PathFinder:
         return alone.issuperset(split)
 
 
-_PAIRS = ARITHMETIC | {OpKind.MATMUL}
+_PAIRS = ARITHMETIC | COMPARISONS | {OpKind.MATMUL}
+#: Pairs that only programs with such an operator have.
+_RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 
 
 def _alone(dim: Parts) -> bool:
@@ -385,16 +439,15 @@ def _numbered(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]
     return ((TensorId(i), tensor) for i, tensor in enumerate(tensors))
 
 
-def _binary_dims(kind: OpKind, a: Dims, b: Dims) -> Dims | None:
-    """Dims of a two-operand predefined operator, None if the operands do not fit or it takes one operand."""
-    if len(a) != len(b):
+def _product_dims(a: Dims, b: Dims) -> Dims | None:
+    """Dims of a predefined product, None if the operands do not fit."""
+    if len(a) != len(b) or len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
         return None
-    if kind is OpKind.MATMUL:
-        if len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
-            return None
-        return (*a[:-1], b[-1])
-    if kind not in ARITHMETIC:
-        return None
+    return (*a[:-1], b[-1])
+
+
+def _broadcast_dims(a: Dims, b: Dims) -> Dims | None:
+    """Dims of a predefined operator of elements, None if the operands do not fit."""
     if any(x and y and x != y for x, y in zip(a, b, strict=True)):
         return None
     joined = tuple(x or y for x, y in zip(a, b, strict=True))

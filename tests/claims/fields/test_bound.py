@@ -40,6 +40,15 @@ class _Symbolic:
     def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         raise AssertionError(kind)
 
+    def compare(self, kind: OpKind, x: NDArray[Any], y: Any) -> NDArray[Any]:
+        raise AssertionError(kind)
+
+    def select(self, mask: NDArray[Any], x: NDArray[Any], y: Any) -> NDArray[Any]:
+        raise AssertionError("not rational")
+
+    def quotient(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        raise AssertionError("not rational")
+
     def constant(self, value: Fraction) -> Any:
         return sympy.Rational(value.numerator, value.denominator)
 

@@ -136,8 +136,9 @@ def _tried(rng: random.Random, kinds: Collection[OpKind], tensors: Sequence[T]) 
     for _ in range(20):
         kind = rng.choice(sorted(kinds))
         spec = SPECS[kind]
-        first = masks if masks and kind in READS_MASK else range(len(tensors))
-        rest = others if others and kind is OpKind.SELECT else range(len(tensors))
+        every = range(len(tensors))
+        first: Sequence[int] = masks if masks and kind in READS_MASK else every
+        rest: Sequence[int] = others if others and kind is OpKind.SELECT else every
         count = rng.randint(spec.min_arity, spec.max_arity)
         operands = (rng.choice(first), *(rng.choice(rest) for _ in range(count - 1)))
         picked = tuple(tensors[i] for i in operands)

@@ -97,7 +97,7 @@ def _applied(
 def inputs(
     draw: DrawFn, low: int = 1, high: int = 3, dtypes: Sequence[DType] = (DType.FLOAT16,), *, masks: bool = False
 ) -> list[Input]:
-    """Program inputs whose extents come from a small set, so that operators often fit; with ``masks`` some are masks."""
+    """Program inputs whose extents come from a small set, so that operators often fit; some are masks, if asked."""
     extents = draw(st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=2, max_size=3))
     rank = draw(st.sampled_from([2, 2, 3]))
     dtype = draw(st.sampled_from(list(dtypes)))

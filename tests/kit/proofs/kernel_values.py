@@ -18,8 +18,11 @@ from mirage_formal.check.proof.reader import Reader, integer
 from mirage_formal.check.proof.ring import Index, Poly, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.meaning.reference import rounded_to_bfloat16
 
 Env = dict[int, int]  # numbers that digits stand for
+#: Nearer to 0 is 0: what rounding leaves of equal terms.
+TINY = 1e-12
 
 
 def at(index: Index, env: Env) -> int:
@@ -90,13 +93,28 @@ class Values:
                 return max(self.poly(dict(key), env).real for key in payload)
             case "surd":
                 return payload
+            case "keep":
+                mask, value = payload
+                return self.poly(dict(value), env) if abs(self.poly(dict(mask), env)) > 0.5 else 0
         argument = self.poly(dict(payload[1]), env).real
         match payload[0]:
             case "erf":
                 return math.erf(argument)
             case "log":
                 return math.log(argument) if argument > 0 else math.nan
-        return max(argument, 0)
+            case "relu":
+                return max(argument, 0)
+            case "negative":
+                return float(argument < -TINY)
+            case "zero":
+                return float(abs(argument) < TINY)
+            case "inv0":
+                return 0 if abs(argument) < TINY else 1 / argument
+            case "round_float16":
+                return float(np.float16(argument))
+            case "round_bfloat16":
+                return float(rounded_to_bfloat16(np.array(argument)))
+        raise AssertionError(payload[0])
 
     def prefix(self, payload: Any, env: Env, t: int) -> float:
         _, u, digits, body = payload
@@ -132,13 +150,12 @@ class Numbers:
                 "erf": lambda: erf(x),
                 "log": lambda: np.log(x),
                 "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
+                "round_float16": lambda: x.astype(np.float16).astype(float),
+                "round_bfloat16": lambda: rounded_to_bfloat16(x),
             }
             return functions[rest[0]]()
         if kind == "binary":
-            a, b = self(rest[1]), self(rest[2])
-            return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum}[
-                rest[0]
-            ](a, b)
+            return self.pair(rest[0], self(rest[1]), self(rest[2]))
         if kind == "concat":
             return np.concatenate([self(part) for part in rest[0]], rest[1])
         x = self(rest[0])
@@ -146,7 +163,7 @@ class Numbers:
             case "matmul":
                 return np.matmul(x, self(rest[1]))
             case "scale":
-                return x * float(rest[1])
+                return x * float(rest[1]) if rest[1] else np.zeros_like(x)
             case "offset":
                 return x + float(rest[1])
             case "sum":
@@ -175,6 +192,17 @@ class Numbers:
             case "slice":
                 return x.take(range(rest[2], rest[2] + rest[3]), rest[1])
         raise AssertionError(kind)
+
+    @staticmethod
+    def pair(kind: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        match kind:
+            case "select":
+                return np.where(a != 0, b, 0.0)
+            case "div_no_nan":
+                return np.where(b == 0, 0.0, a / np.where(b == 0, 1.0, b))
+            case "eq" | "lt" | "le":
+                return {"eq": np.equal, "lt": np.less, "le": np.less_equal}[kind](a, b).astype(float)
+        return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum}[kind](a, b)
 
     @staticmethod
     def running(x: NDArray[Any], axis: int) -> NDArray[Any]:

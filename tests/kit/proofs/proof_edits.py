@@ -59,6 +59,7 @@ FACTORS = {
     "in": (R.NUMBER, Row((), (INDEX,))), "sum": (DIGITS, MONO), "max": (DIGITS, POLY), "exp": (POLY,), "pow": (POLY,),
     "pmax": (INDEX, R.DIGIT, DIGITS, POLY), "carry": (INDEX, R.DIGIT, DIGITS, POLY), "surd": (R.NUMBER,),
     "top": (Row((), (POLY,)),), "fn": (R.WORD, POLY),
+    "keep": (POLY, POLY),
 }  # fmt: skip
 LEMMAS = {
     "sum": (DIGITS, MONO, OPENS, PARTS), "max": (DIGITS, POLY, OPENS, R.FACTOR, CHAINS),
@@ -76,8 +77,9 @@ STEPS = {
 }  # fmt: skip
 TABLES: dict[str, dict[str, tuple[Any, ...]]] = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
-    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log"), ("add", "sub", "mul", "div", "max"),
-    ("erf", "relu", "log"),
+    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log", "round_float16", "round_bfloat16"),
+    ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan"),
+    ("erf", "relu", "log", "zero", "negative", "inv0", "round_float16", "round_bfloat16"), ("top", "keep"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
     ("exp", "pow"), ("fold", "rename"), ("reshape", "transpose"),
 )  # fmt: skip
@@ -269,6 +271,11 @@ class _Form:
                 return kind, self.index(index), self.digit(u), self.digits(digits), self.poly(poly)
             case ["top", list(polys)]:
                 return "top", frozenset(map(self.poly, polys))
+            case ["keep", mask, poly]:
+                return "keep", self.poly(mask), self.poly(poly)
+            case ["fn", "zero", poly]:
+                negated = [[-Fraction(term[0]), *term[1:]] for term in poly]
+                return "fn", "zero", frozenset((self.poly(poly), self.poly(negated)))
             case [kind, *names, list(poly)]:
                 return kind, *names, self.poly(poly)
         return tuple(raw)

@@ -29,7 +29,12 @@ def lines_are_true(pair: Pair, proof: Proof) -> bool:
     """Whether each tensor's element is what its operator term computes, at random inputs and a few positions."""
     _, program, candidate = pair
     numbers = np.random.default_rng(1)
-    arrays = [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs]
+    arrays = [
+        numbers.uniform(0.3, 1.4, x.tensor.shape)
+        if x.tensor.dtype.floating
+        else numbers.integers(0, 2, x.tensor.shape).astype(float)
+        for x in program.inputs
+    ]
     steps = replayed(program, candidate, proof)
     wanted = Numbers(steps.terms, arrays)
     values = Values(steps.ring, [wanted(source) for source in steps.sources])

@@ -18,7 +18,9 @@ So the two share no table; the full comparison stands there.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Final
 
 from mirage_formal.search.guided.algebra.binders import Binders
 from mirage_formal.search.guided.algebra.interner import (
@@ -39,6 +41,9 @@ from mirage_formal.search.guided.algebra.masks import (
 )
 from mirage_formal.search.guided.algebra.parts import Axis
 
+#: How the name of an opaque function begins whose result is a mask.
+MASKS: Final = "mask "
+
 
 class Forms(Binders):
     """Interner of atoms, monomials and polynomials; results are polynomial numbers, None where an operation has none.
@@ -57,15 +62,43 @@ class Forms(Binders):
         self._add: dict[tuple[Form, Form], Form] = {}
         self._sum: dict[tuple[PartMask, Form, Frame, tuple[PartMask, ...]], Form | None] = {}
         self._div: dict[tuple[Form, Form], Form | None] = {}
+        self._masks: set[str] = set()
+        self._is_mask: dict[Form, bool] = {}
 
-    def variable(self, name: str, axes: tuple[Axis, ...]) -> Form:
+    def variable(self, name: str, axes: tuple[Axis, ...], *, mask: bool = False) -> Form:
         """The element of an input.
 
         Args:
             name: Name of the input.
             axes: The index of each of its axes, in order.
+            mask: Whether its elements are booleans.
         """
+        if mask:
+            self._masks.add(name)
         return self.single(self.input_atom(name, axes))
+
+    def is_mask(self, a: Form) -> bool:
+        """Return whether a form is that of a mask of booleans: a product of inputs and functions that are masks.
+
+        Args:
+            a: The form.
+        """
+        found = self._is_mask.get(a)
+        if found is None:
+            found = self._is_mask[a] = self._mask_new(a)
+        return found
+
+    def _mask_new(self, a: Form) -> bool:
+        if len(self.polynomials[a]) != 1:
+            return False
+        ((monomial, count),) = self.polynomials[a]
+        bound, atoms, denominators = self.monomials[monomial]
+        plain = count == 1 and atoms and not bound and not denominators
+        return bool(plain) and all(self._mask_atom(atom) for atom in atoms)
+
+    def _mask_atom(self, number: AtomId) -> bool:
+        name, *rest = self.atoms[number]
+        return rest[0] in self._masks if name == "input" else str(name).startswith(MASKS)
 
     def constant(self, value: Fraction) -> Form:
         """A rational constant, kept as an atom: constants are never folded."""
@@ -79,6 +112,26 @@ class Forms(Binders):
             argument: Form of its argument.
         """
         return self.single(self.atom((name, argument), self.free[argument]))
+
+    def apply_several(self, name: str, arguments: Sequence[Form], *, commutative: bool = False) -> Form:
+        """Return the form of an opaque elementwise function of several arguments.
+
+        It is an opaque function of one argument, the sum of an opaque function of each: with names that tell the
+        arguments apart, unless they may be exchanged.
+
+        Args:
+            name: Name of the function.
+            arguments: Forms of its arguments.
+            commutative: Whether they may be exchanged.
+        """
+        total = self.polynomial({})
+        for place, argument in enumerate(arguments):
+            total = self.add(total, self.argument_at(0 if commutative else place, argument))
+        return self.apply(name, total)
+
+    def argument_at(self, place: int, argument: Form) -> Form:
+        """Return what stands for one of several arguments inside the form of an opaque function of them."""
+        return self.apply(f"operand {place}", argument)
 
     def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """sqrt(mean over ``parts`` of argument^2 (+ eps)), opaque.

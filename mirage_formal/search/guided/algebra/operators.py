@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.forms import MASKS
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask
 
 #: Operators that take the larger or the smaller of two elements.
 EXTREMES: Final = frozenset({OpKind.MAXIMUM, OpKind.MINIMUM})
+#: The operator that a comparison of two elements is when these are exchanged.
+_TURNED: Final = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 _MINUS_ONE: Final = Fraction(-1)
 
 
 def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
     """Normal form of an elementwise operator.
 
+    Division without NaN is a product with an opaque function, the inverse that is 0 at 0; the conjunction of masks is
+    their product. Comparisons and the disjunction of masks are opaque.
+
     Args:
         algebra: The forms' algebra.
-        kind: One of ``ARITHMETIC``.
+        kind: One of ``ARITHMETIC``, or a comparison.
         a: Form of the first operand.
         b: Form of the second operand.
 
@@ -37,8 +44,18 @@ def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
             return algebra.mul(a, b)
         case OpKind.DIV:
             return algebra.div(a, b)
-        case _:
+        case OpKind.DIV_NO_NAN:
+            return algebra.mul(a, algebra.apply("inverse or 0", b))
+        case OpKind.MAXIMUM if algebra.is_mask(a):
+            return algebra.apply_several(f"{MASKS}or", (a, b), commutative=True)
+        case OpKind.MAXIMUM | OpKind.MINIMUM:
             return _extreme(algebra, kind, min(a, b), max(a, b))
+        case OpKind.GT | OpKind.GE:
+            return binary(algebra, _TURNED[kind], b, a)
+        case OpKind.EQ | OpKind.LT | OpKind.LE:
+            return algebra.apply_several(f"{MASKS}{kind.value}", (a, b), commutative=kind is OpKind.EQ)
+        case _:
+            raise AssertionError(kind)
 
 
 def _extreme(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
@@ -51,6 +68,47 @@ def _extreme(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
         return None
     positive = algebra.apply("positive", difference)
     return algebra.add(b, positive) if kind is OpKind.MAXIMUM else binary(algebra, OpKind.SUB, a, positive)
+
+
+def function(algebra: Algebra, kind: OpKind, a: Form) -> Form:
+    """Return the normal form of an opaque function of one element.
+
+    Args:
+        algebra: The forms' algebra.
+        kind: One of ``FUNCTIONS`` but a square, a negation or cast of a mask.
+        a: Form of the operand.
+    """
+    return algebra.apply(f"{MASKS}not" if kind is OpKind.LOGICAL_NOT else kind.value, a)
+
+
+def compared(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
+    """Return the normal form of a comparison with a number, which is opaque."""
+    return algebra.apply(f"{MASKS}{kind.value} {value}", a)
+
+
+def selected(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
+    """Return the normal form of a selection: opaque, so that nothing moves into or out of what it selects from.
+
+    Args:
+        algebra: The forms' algebra.
+        mask: Form of the mask.
+        values: Forms of what is selected where the mask is 1, and of what is selected elsewhere.
+        value: The number that is selected elsewhere, if it is one.
+    """
+    name = "select" if value is None else f"select {value}"
+    return algebra.apply_several(name, (mask, *values))
+
+
+def selected_part(algebra: Algebra, mask: Form, value: Form, place: int) -> Form:
+    """Return what stands for the mask and one of two values inside the form of a selection from them.
+
+    Args:
+        algebra: The forms' algebra.
+        mask: Form of the mask.
+        value: Form of the value.
+        place: 0 if it is selected where the mask is 1, 1 if elsewhere.
+    """
+    return algebra.add(algebra.argument_at(0, mask), algebra.argument_at(1 + place, value))
 
 
 def shift(algebra: Algebra, a: Form, summand: Fraction) -> Form:
