@@ -52,7 +52,7 @@ class Work:
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads
-        self.tensor = self.vector = self.special = self.traffic = 0
+        self.tensor = self.vector = self.special = self.traffic = 0.0
         self.shared = 0
         self.piped = False
         self.latency = self.waste = 0.0
