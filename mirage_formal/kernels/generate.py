@@ -132,7 +132,7 @@ def generate(
             if isinstance(op, GraphDefined):
                 steps.append(_planned(graph, position, values, target, asked))
             else:
-                steps.append(_predefined(op, position, values, (types, known), target, asked))
+                steps.append(_predefined(graph, op, position, values, (types, known), target, asked))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
@@ -257,7 +257,18 @@ def _planned(
     return Kernel(position, values, lower(plan), plan, asked)
 
 
+def _finite(graph: KernelGraph, op: Op, result: int) -> bool:
+    """Whether an operator is the difference of exponents and their maximum (``planning.expand.maxima_of``)."""
+    if op.kind is not OpKind.SUB:
+        return False
+    from mirage_formal.kernels.planning.expand import maxima_of  # calls of finished kernels do not need it
+
+    read = (other for other in graph.ops if result in other.operands)
+    return op.operands[1] in maxima_of(graph) and any(isinstance(o, Op) and o.kind is OpKind.EXP for o in read)
+
+
 def _predefined(
+    graph: KernelGraph,
     op: Op,
     position: int,
     values: tuple[int, ...],
@@ -276,7 +287,8 @@ def _predefined(
         return ProductLaunch(position, a, b, values[-1])
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     tile = 0 if asked is None else asked.tile
-    made = operator_program(f"op{position}_{op.kind.value}", op, operands, types[values[-1]], target, tile)
+    name = f"op{position}_{op.kind.value}"
+    made = operator_program(name, op, operands, types[values[-1]], target, tile, finite=_finite(graph, op, values[-1]))
     if asked is not None and asked.threads != made.threads:
         raise UnsupportedError(f"expected {made.threads} threads of tile {tile}, got {asked.threads}", where="plan")
     return Kernel(position, values, made, asked=asked)

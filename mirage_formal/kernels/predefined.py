@@ -55,7 +55,14 @@ SUPPORTED: Final = frozenset(
 
 
 def operator_program(
-    name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, tile: int = 0
+    name: str,
+    op: Op,
+    operands: tuple[Operand, ...],
+    result: DTensor,
+    target: Target,
+    tile: int = 0,
+    *,
+    finite: bool = False,
 ) -> Program:
     """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
 
@@ -66,6 +73,8 @@ def operator_program(
         result: What it writes.
         target: The GPU that it is for.
         tile: Which of the tiles in which operands that lie across may be read; 0 is the usual one.
+        finite: Of a difference: whether the second operand is a maximum, which counts as the lowest finite number where
+            it is -inf.
 
     Raises:
         UnsupportedError: The operator has no kernel or no such tile, or a tensor has 2^31 elements or more.
@@ -89,7 +98,7 @@ def operator_program(
     elif family in (Family.REDUCTION, Family.NORM):
         planned = _planned(name, op, operands, result, target)
         return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
-    return _aligned(pointwise(name, op, Tensors(operands, result, params), target, tile))
+    return _aligned(pointwise(name, op, Tensors(operands, result, params), target, tile, finite=finite))
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:

@@ -413,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) kernel1(
   }
   #pragma unroll
   for (int u6 = 0; u6 < 4; ++u6) {
-    t3[u6] = -3.4028235e+38f;
+    t3[u6] = -mf::infinity();
   }
   #pragma unroll
   for (int u7 = 0; u7 < 16; ++u7) {
@@ -426,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) kernel1(
   for (int u9 = 0; u9 < 16; ++u9) {
     #pragma unroll
     for (int u10 = 0; u10 < 4; ++u10) {
-      t4[u9 * 4 + u10] = t2[u9 * 4 + u10] - t3[u10];
+      t4[u9 * 4 + u10] = t2[u9 * 4 + u10] - mf::max(t3[u10], -3.4028235e+38f);
     }
   }
   #pragma unroll

@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) op0_softmax(
   MF_FLOATS(t4, 1);
   MF_FLOATS(t5, 8);
   mf::load_vector<8>(t0, 0, in0_x0, bx * 256 + tid * 8);
-  t1[0] = -3.4028235e+38f;
+  t1[0] = -mf::infinity();
   #pragma unroll
   for (int u0 = 0; u0 < 8; ++u0) {
     t1[0] = mf::max(t1[0], t0[u0]);
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) op0_softmax(
   mf::shuffle_max(t1, 0, 16);
   #pragma unroll
   for (int u1 = 0; u1 < 8; ++u1) {
-    t2[u1] = t0[u1] - t1[0];
+    t2[u1] = t0[u1] - mf::max(t1[0], -3.4028235e+38f);
   }
   #pragma unroll
   for (int u2 = 0; u2 < 8; ++u2) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -13,12 +14,14 @@ from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.fields.draw import field_point
 from mirage_formal.claims.fields.field import run
 from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.meaning import reference
-from mirage_formal.meaning.tape import NotLax, Tape, lax_class, needs, record
+from mirage_formal.meaning.tape import NotLax, lax_class, needs, record
 from tests.kit.graphs import workloads as w
+from tests.kit.graphs.random_graphs import READS_MASK, with_masks
 
 ATTRS: dict[str, Any] = {
     "dim": 1,
@@ -35,11 +38,11 @@ ATTRS: dict[str, Any] = {
 }
 
 
-def example(kind: OpKind) -> KernelGraph:
-    """The smallest program around one operator."""
+def example(kind: OpKind, *, value: bool = False) -> KernelGraph:
+    """The smallest program around one operator, with a number in place of its last operand if that is asked for."""
     spec = SPECS[kind]
-    attrs = Attrs(**{name: ATTRS[name] for name in spec.required})
-    shapes = [(4, 12)] * spec.max_arity
+    attrs = Attrs(**{name: ATTRS[name] for name in spec.required}, value=Fraction(4, 3) if value else None)
+    shapes = [(4, 12)] * (spec.max_arity - value)
     if kind is OpKind.MATMUL:
         shapes = [(4, 12), (12, 4)]
     elif kind is OpKind.REPEAT:
@@ -47,6 +50,8 @@ def example(kind: OpKind) -> KernelGraph:
     elif "rescaled" in kind:
         shapes = [(4, 12), (4, 2)]  # The loop of two leaves a factor of last extent 1.
     inputs = tuple(w.tensor(f"t{i}", *shape) for i, shape in enumerate(shapes))
+    if kind in READS_MASK:
+        inputs = (replace(inputs[0], tensor=replace(inputs[0].tensor, dtype=DType.BOOL)), *inputs[1:])
     op = Op(kind, tuple(range(len(shapes))), attrs)
     if Level.KERNEL in spec.levels:
         return KernelGraph(inputs, (op,), (len(shapes),))
@@ -58,18 +63,29 @@ def example(kind: OpKind) -> KernelGraph:
     return KernelGraph(inputs, (block,), (len(shapes),))
 
 
-@pytest.mark.parametrize("kind", OpKind)
-def test_float64(kind: OpKind) -> None:
-    graph = example(kind)
+FORMS = [(kind, False) for kind in OpKind] + [(kind, True) for kind, spec in SPECS.items() if "value" in spec.optional]
+every_form = pytest.mark.parametrize(("kind", "value"), FORMS, ids=[f"{k}{'-value' * v}" for k, v in FORMS])
+
+
+@every_form
+def test_examples_are_well_formed(kind: OpKind, value: bool) -> None:
+    assert faults(example(kind, value=value)) == []
+
+
+@every_form
+def test_float64(kind: OpKind, value: bool) -> None:
+    graph = example(kind, value=value)
     numbers = np.random.default_rng(1)
-    (out,) = reference.run(graph, [numbers.uniform(1, 2, source.tensor.shape) for source in graph.inputs])
+    arrays = with_masks(graph, [numbers.uniform(1, 2, source.tensor.shape) for source in graph.inputs])
+    (out,) = reference.run(graph, arrays)
     assert np.isfinite(out).all()
 
 
-@pytest.mark.parametrize("kind", OpKind)
-def test_finite_fields(kind: OpKind) -> None:
+@every_form
+def test_finite_fields(kind: OpKind, value: bool) -> None:
     """A picture exactly where the operator table promises one, of the class that the table states."""
-    tape = record(example(kind))
+    graph = example(kind, value=value)
+    tape = record(graph)
     wanted = needs(tape)
     if SPECS[kind].lax is Lax.NONE:
         assert isinstance(wanted, NotLax)
@@ -81,7 +97,8 @@ def test_finite_fields(kind: OpKind) -> None:
     # Small integers are residues; sums of their squares are, every other time.
     numbers = np.random.default_rng(1)
     for _ in range(200):
-        values = [numbers.integers(1, 11, tape.steps[i].shape, dtype=np.uint64) for i in range(3) if i < _loads(tape)]
+        drawn = [numbers.integers(1, 11, source.tensor.shape, dtype=np.uint64) for source in graph.inputs]
+        values = with_masks(graph, drawn)
         out = run(tape, wanted, point, partial(lambda values, index, part: values[index], values))
         if isinstance(out, tuple):
             assert out[0].shape == tape.steps[tape.outputs[0]].shape
@@ -90,11 +107,7 @@ def test_finite_fields(kind: OpKind) -> None:
     pytest.fail("no point with a value in 200 draws")
 
 
-def _loads(tape: Tape) -> int:
-    return sum(type(step).__name__ == "Load" for step in tape.steps)
-
-
-@pytest.mark.parametrize("kind", OpKind)
-def test_abstract_expressions(kind: OpKind) -> None:
-    graph = example(kind)
+@every_form
+def test_abstract_expressions(kind: OpKind, value: bool) -> None:
+    graph = example(kind, value=value)
     assert len(expressions(graph).outputs) == 1

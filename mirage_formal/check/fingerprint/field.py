@@ -163,26 +163,10 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
     if kind in COMPARISONS:
         return _compare(kind, attrs, [_known(value[P]) for value in xs], point)
     x = [_known(value[part]) for value in xs]
-    if kind in (OpKind.SELECT, OpKind.LOGICAL_NOT):
-        return _select(attrs, x, m)
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
+    if SPECS[kind].elementwise and kind is not OpKind.CAST:
+        return _elementwise(kind, attrs, x, point, m)
     match kind:
-        case OpKind.ADD | OpKind.SUB:
-            return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
-        case OpKind.MUL | OpKind.SQUARE:
-            return multiply(x[0], x[-1], m)
-        case OpKind.DIV | OpKind.DIV_NO_NAN:
-            return (_divide if kind is OpKind.DIV else _divide_or_zero)(x[0], x[1], m)
-        case _ if kind in OPAQUE:
-            return _opaque(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
-        case OpKind.SQRT | OpKind.ABS:
-            return _root(x[0] if kind is OpKind.SQRT else multiply(x[0], x[0], m), m)
-        case OpKind.RECIPROCAL:
-            return _divide(np.ones(1, dtype=np.uint64), x[0], m)
-        case OpKind.SCALE if attrs.factor is not None:
-            return multiply(x[0], _constant(attrs.factor, m), m)
-        case OpKind.SHIFT if attrs.shift is not None:
-            return add(x[0], _constant(attrs.shift, m), m)
         case OpKind.MATMUL:
             return matmul(x[0], x[1], m)
         case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
@@ -191,6 +175,30 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(kind, attrs, x, axis, m)
     return _moved(kind, attrs, x, axis, lead)
+
+
+def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: Point, m: int) -> Residues:
+    """Operators on elements that act on each part by itself."""
+    match kind:
+        case OpKind.ADD | OpKind.SUB:
+            return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
+        case OpKind.MUL | OpKind.SQUARE:
+            return multiply(x[0], x[-1], m)
+        case OpKind.DIV | OpKind.DIV_NO_NAN:
+            return (_divide if kind is OpKind.DIV else _divide_or_zero)(x[0], x[1], m)
+        case OpKind.SELECT | OpKind.LOGICAL_NOT:
+            return _select(attrs, x, m)
+        case OpKind.SQRT | OpKind.ABS:
+            return _root(x[0] if kind is OpKind.SQRT else multiply(x[0], x[0], m), m)
+        case OpKind.RECIPROCAL:
+            return _divide(np.ones(1, dtype=np.uint64), x[0], m)
+        case OpKind.SCALE if attrs.factor is not None:
+            return multiply(x[0], _constant(attrs.factor, m), m)
+        case OpKind.SHIFT if attrs.shift is not None:
+            return add(x[0], _constant(attrs.shift, m), m)
+        case _ if kind in OPAQUE:
+            return _opaque(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
+    raise FormatError(f"operator {kind.value} has no meaning here")
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:

@@ -360,4 +360,4 @@ def filled(shape: Shape, fill: Fill) -> NDArray[np.float64]:
     return np.where(parity % 2 == 0, float(fill.even), float(fill.odd))
 
 
-__all__ = ["CLEAR", "WRITTEN_OUT", "Arena", "arena", "filled"]
+__all__ = ["CLEAR", "WRITTEN_OUT", "Arena", "arena", "filled", "landmarks"]

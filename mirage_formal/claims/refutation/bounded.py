@@ -55,7 +55,8 @@ class BoundedDomain(BatchedDomain):
                 passed = np.where(v > 0, np.minimum(e / np.sqrt(below), np.sqrt(e)), np.sqrt(e))
                 return np.stack([y, passed + _U * y])
             case OpKind.SQUARE:
-                return np.stack([y, (2 * np.abs(v) + e) * e + _U * y + _lost(y, v != 0)])
+                own = np.where(_whole(y) & _whole(v), 0.0, _U * y)
+                return np.stack([y, (2 * np.abs(v) + e) * e + own + _lost(y, v != 0)])
             case OpKind.RELU | OpKind.ABS:
                 return np.stack([y, e])
             case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:

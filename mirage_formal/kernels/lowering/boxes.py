@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
-from mirage_formal.kernels.lowering.context import loop
+from mirage_formal.kernels.lowering.context import LOWEST, loop
 from mirage_formal.kernels.program.index import Indices
 from mirage_formal.kernels.program.integers import ONE, ZERO, negated
 from mirage_formal.kernels.program.program import (
@@ -212,8 +212,20 @@ def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[
     return loop(k, run.lanes, (item,), unroll=True)
 
 
-def mapped(op: Op, given: Sequence[Value]) -> Value:
-    """An element of the result of an operator, from those of its operands."""
+class Mapped(NamedTuple):
+    """What elements of a result are computed by; see ``predefined.operator_program``."""
+
+    op: Op
+    finite: bool = False
+
+    def __call__(self, given: Sequence[Value]) -> Value:
+        """An element of the result, from those of the operands."""
+        if self.finite:
+            given = [given[0], Combine(BinaryFn.MAX, given[1], Real(LOWEST))]
+        return _mapped(self.op, given)
+
+
+def _mapped(op: Op, given: Sequence[Value]) -> Value:
     kind, attrs = op.kind, op.attrs
     if attrs.value is not None:
         given = [*given, Real(float(attrs.value))]

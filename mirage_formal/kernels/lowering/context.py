@@ -244,6 +244,8 @@ def apply(op: Elementwise, values: list[Value]) -> Value:
     match op.fn:
         case UnaryFn():
             return Apply(op.fn, *values)
+        case BinaryFn.SUB if op.finite:
+            return Combine(op.fn, values[0], Combine(BinaryFn.MAX, values[1], Real(LOWEST)))
         case BinaryFn():
             return Combine(op.fn, *values)
         case MapFn.SELECT:
@@ -273,7 +275,7 @@ def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
         return LOWEST
     if op.fn is BinaryFn.ADD or not cx.tensor(op.result).dtype.floating:
         return 0.0  # of masks the least is 0
-    return LOWEST if op.finite else -inf
+    return -inf
 
 
 def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:

@@ -174,7 +174,7 @@ def _accumulate(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
         return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
     if op.dim is None:
         return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
-    along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept, op.finite)
+    along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
     return over_elements(cx, shape, lambda at: _folded(cx, along, at, lambda v: added(at, v)))
 
 

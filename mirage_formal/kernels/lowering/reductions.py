@@ -175,7 +175,7 @@ def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
     op, over, array = step.op, step.over, name(step.op.result)
     rescaled = rescale(cx, op) if op.factor is not None else ()
     if op.dim is not None:
-        part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept, op.finite)
+        part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
         return (*rescaled, *_fold(cx, part, over, array))
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
-from mirage_formal.graph.check import block_types
+from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import inlined, needed
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
-from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, OpKind
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, SPECS, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -30,6 +32,8 @@ from mirage_formal.kernels.program.program import BinaryFn, UnaryFn, binary_fn, 
 
 #: The lowest finite number of float32, at which maxima of exponents begin.
 _LOWEST: Final = Fraction(2**104 - 2**128)
+#: No operand is a maximum.
+NO_MAXIMA: Final[Set[int]] = frozenset()
 _ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
 
 
@@ -53,10 +57,15 @@ class Flat:
     makers: tuple[int, ...]
 
 
-def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
+def expand(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = NO_MAXIMA) -> Flat:
     """The primitive operators of a graph-defined kernel; operators that no output needs are left out.
 
     With a single iteration everything happens before the loop: accumulators are then identities or reductions.
+
+    Args:
+        op: The kernel.
+        operands: Types of its operands.
+        maxima: Positions of operands that are maxima; see ``maxima_of``.
 
     Raises:
         GraphError: The block graph is not well-formed on these operands.
@@ -76,7 +85,7 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...]) -> Flat:
         values += work.operator(item, args, types[number].shape)
         number += item.results
     outputs = tuple(values[saver.operand] for saver in block.outputs)
-    work.ops = _finite(_joined(work, outputs))
+    work.ops = _finite(_joined(work, outputs), maxima)
     return _pruned(work, outputs, len(block.inputs))
 
 
@@ -125,13 +134,13 @@ class _Expansion:
         self.constants[result] = number
         return result
 
-    def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1, *, finite: bool = False) -> int:
+    def reduce(self, fn: BinaryFn, operand: int, dim: int, kept: int = 1) -> int:
         source = self.tensors[operand]
         shape = (*source.shape[:dim], kept, *source.shape[dim + 1 :])
         if shape == source.shape:
-            return self.map(BinaryFn.MAX, operand, constant=_LOWEST) if finite else operand
+            return operand
         result = self.tensor(shape, source.dtype, source.phase)
-        self.ops.append(Reduce(result, fn, operand, dim, kept, finite))
+        self.ops.append(Reduce(result, fn, operand, dim, kept))
         return result
 
     def scaled(self, operand: int, factor: Fraction) -> int:
@@ -246,9 +255,10 @@ class _Expansion:
         return result
 
     def _running(self, x: int, dim: int) -> list[int]:
-        largest = self.reduce(BinaryFn.MAX, x, dim, finite=self.single)
+        largest = self.reduce(BinaryFn.MAX, x, dim)
         if self.single:
-            # The first iteration has nothing to rescale.
+            # It begins at the lowest finite number, and the first iteration has nothing to rescale.
+            largest = self.map(BinaryFn.MAX, largest, constant=_LOWEST)
             return [largest, self.constant(largest, Fraction(0))]
         source = self.tensors[largest]
         results = [self.tensor(source.shape, source.dtype, Phase.LOOP) for _ in range(2)]
@@ -305,32 +315,65 @@ def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
     return out
 
 
-def _finite(ops: list[FlatOp]) -> list[FlatOp]:
-    """The same, where maxima m of exponentials exp(x - m) are never below the lowest finite number.
-
-    So exp(x - m) is 0 of an x that is -inf, also where all of them are; over the reals nothing changes. They are found
-    from their readers: through casts, repetitions and maxima of several of them to the difference and its exponential.
-    """
+def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
+    """The same, where no maximum is -inf that is subtracted from exponents."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
-    tops: set[int] = set()
-    out: list[FlatOp] = []
-    for op in reversed(ops):
+    tops = _maxima(ops, maxima)
+
+    def changed(op: FlatOp) -> FlatOp:
         match op:
-            case Elementwise(result, BinaryFn.SUB, (_, top), None) if result in exponents:
-                tops.add(top)
-            case Elementwise(result, fn, (operand,), constant) if result in tops and (
-                fn in _ROUND.values() or (fn, constant) == (BinaryFn.MUL, 1.0)
-            ):
-                tops.add(operand)
-            case Repeat(result, operand, _) if result in tops:
-                tops.add(operand)
-            case Reduce(result, BinaryFn.MAX) | Accumulate(result, BinaryFn.MAX) if result in tops:
-                tops.add(op.operand)
-                op = replace(op, finite=True)
+            case Elementwise(result, BinaryFn.SUB, (_, top)) if result in exponents and top in tops:
+                return replace(op, finite=True)
+            case _:
+                return op
+
+    return [changed(op) for op in ops]
+
+
+def _maxima(ops: Iterable[FlatOp], known: Set[int]) -> set[int]:
+    """The tensors that are maxima along a dim, or such in another form; those of them that run are finite anyway."""
+    found = set(known)
+    for op in ops:
+        match op:
+            case Elementwise(_, fn, (operand,), constant) if operand in found:
+                if fn in _ROUND.values() or (fn, constant) == (BinaryFn.MUL, 1.0):
+                    found.add(op.result)
+            case Elementwise(_, BinaryFn.MAX, operands, None) if found.issuperset(operands):
+                found.add(op.result)
+            case Reduce(_, BinaryFn.MAX) | Accumulate(_, BinaryFn.MAX):
+                found.add(op.result)
+            case Repeat() | LoopConcat() if op.operand in found:
+                found.add(op.result)
+            case Concat() if found.issuperset((op.a, op.b)):
+                found.add(op.result)
             case _:
                 pass
-        out.append(op)
-    return out[::-1]
+    return found
+
+
+@lru_cache(maxsize=256)
+def maxima_of(graph: KernelGraph) -> frozenset[int]:
+    """The values of a graph that are maxima along a dim.
+
+    Where exp(x - m) is formed of such an m, it is 0 of an x that is -inf, also where the whole row is and m would be
+    too: a row of attention without a key has a sum of 0 then, and not NaN. Over the reals nothing changes.
+
+    Args:
+        graph: A well-formed graph.
+    """
+    types = kernel_types(graph)
+    found: set[int] = set()
+    for number, op in numbered(len(graph.inputs), graph.ops):
+        if isinstance(op, Op):
+            moved = SPECS[op.kind].family is Family.MOVE or op.kind is OpKind.CAST
+            if op.kind is OpKind.MAX or (moved and found.issuperset(op.operands)):
+                found.add(number)
+            continue
+        given = {position for position, operand in enumerate(op.operands) if operand in found}
+        flat = expand(op, tuple(types[operand] for operand in op.operands))
+        tops = _maxima(flat.ops, given)
+        found |= {number + position for position, output in enumerate(flat.outputs) if output in tops}
+    return frozenset(found)
 
 
 def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
@@ -363,9 +406,9 @@ def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
     """The operator with other tensor numbers."""
     match op:
         case Elementwise():
-            return Elementwise(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant)
+            return Elementwise(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant, op.finite)
         case Reduce():
-            return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept, op.finite)
+            return Reduce(new[op.result], op.fn, new[op.operand], op.dim, op.kept)
         case Product():
             return Product(new[op.result], new[op.a], new[op.b])
         case Concat():
@@ -374,7 +417,7 @@ def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
             return Repeat(new[op.result], new[op.operand], op.dim)
         case Accumulate():
             factor = None if op.factor is None else new[op.factor]
-            return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor, op.finite)
+            return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor)
         case LoopConcat():
             return LoopConcat(new[op.result], new[op.operand], op.dim)
         case Running():

@@ -14,7 +14,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.cuts import may_cut
-from mirage_formal.kernels.planning.expand import Flat, expand
+from mirage_formal.kernels.planning.expand import Flat, expand, maxima_of
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.products import Products, products_of
@@ -176,7 +176,9 @@ class _Loop:
         block = kernel.op.graph
         self.op = replace(kernel.op, graph=replace(block, forloop_range=block.forloop_range * count))
         types = kernel_types(kernel.graph)
-        self.flat = expand(self.op, tuple(types[n] for n in self.op.operands))
+        tops = maxima_of(kernel.graph)
+        maxima = frozenset(position for position, n in enumerate(self.op.operands) if n in tops)
+        self.flat = expand(self.op, tuple(types[n] for n in self.op.operands), maxima)
         self.params, self.inputs, self.savers = _interface(
             kernel.graph, kernel.position, self.op, self.flat, kernel.known
         )

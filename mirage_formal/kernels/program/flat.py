@@ -19,27 +19,28 @@ class MapFn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """result = fn of the operands' elements, with broadcast; a constant stands for the last operand."""
+    """result = fn of the operands' elements, with broadcast; a constant stands for the last operand.
+
+    Of a difference that is ``finite`` the second operand counts as the lowest finite float32 where it is less: it is a
+    maximum m, and exp(x - m) is 0 of an x that is -inf, also where all of them are.
+    """
 
     result: int
     fn: UnaryFn | BinaryFn | MapFn
     operands: tuple[int, ...]
     constant: float | None = None
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ...
-
-    A maximum that is ``finite`` is at least the lowest finite float32, also of elements that are all -inf.
-    """
+    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ..."""
 
     result: int
     fn: BinaryFn
     operand: int
     dim: int
     kept: int = 1
-    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Repeat:
 class Accumulate:
     """Sum or maximum over the iterations, over one dim as well if ``dim`` is set (as in Reduce).
 
-    With a ``factor`` the sum so far is multiplied by it before the new term is added. ``finite`` as in Reduce.
+    With a ``factor`` the sum so far is multiplied by it before the new term is added.
     """
 
     result: int
@@ -83,7 +84,6 @@ class Accumulate:
     dim: int | None = None
     kept: int = 1
     factor: int | None = None
-    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ def hoisted(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
     """
     items = list(numbered(len(graph.inputs), graph.ops))
     first, op = items[kernel]
+    made = op.graph.ops[number] if isinstance(op, GraphDefined) else op
+    if not isinstance(made, Op) or made.kind is not OpKind.EXP:
+        raise Stop("what is selected of an exponential leaves its kernel and is summed in another")
     if isinstance(op, Op):
         results, source = {first}, op.operands[0]
     else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
 from typing import Final, Generic, TypeVar
 
 from mirage_formal.graph.graph import KernelOp, Op
@@ -21,6 +22,11 @@ from mirage_formal.kernels.stable.shapes import Stop, regrouped
 
 #: Stands for the loop among the dims that a maximum is taken over.
 LOOP: Final = -1
+#: Stands there for a maximum that is at least the lowest number: one of several over parts of a row, some of which may
+#: have nothing but -inf. A running maximum begins there by itself.
+FLOOR: Final = -2
+#: The lowest finite number of float32.
+LOWEST: Final = Fraction(2**104 - 2**128)
 
 #: Where a shift comes from: ("exp", kernel, block operator), ("in", kernel, iterator) or ("out", kernel, result).
 Origin = tuple[str, int, int]
@@ -34,6 +40,9 @@ _RESCALED: Final = {
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
 _LINEAR: Final = frozenset({OpKind.SCALE, OpKind.REPEAT, OpKind.CAST})
+_QUOTIENTS: Final = frozenset({OpKind.DIV, OpKind.DIV_NO_NAN})
+#: Operators of elements that are linear in their first operand, or in both.
+_FACTORS: Final = frozenset({OpKind.MUL, OpKind.SCALE, OpKind.CAST}) | _QUOTIENTS
 _REDUCTIONS: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.SUM_TO_DIMX})
 
 
@@ -89,6 +98,21 @@ class Value:
 _T = TypeVar("_T", STensor, DTensor)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """An exponential without a shift, or what masks select of it.
+
+    Attributes:
+        scores: Its operand.
+        key: What the operand is, and by what it is selected.
+        masks: The masks, the last one first.
+    """
+
+    scores: int
+    key: Hashable
+    masks: tuple[int, ...] = ()
+
+
 @dataclass(slots=True)
 class Level(Generic[_T]):
     """The operators of a new kernel or block graph; an operator that is already there is not added again.
@@ -96,7 +120,10 @@ class Level(Generic[_T]):
     Attributes:
         rule: Types of an operator's results.
         context: Loop and reduction_dimx of a block graph, None at kernel level.
-        plain: Exponentials without a shift: the operand, and what it is.
+        plain: Exponentials without a shift.
+        exponents: What the exponent is, of values that are linear in one such exponential and nothing else.
+        values: The values that tensors are.
+        makers: The operators that make them.
         keys: What their operands are, by what their shifts would be called.
         cancelled: Whether the logarithm of one of these was met.
     """
@@ -108,7 +135,10 @@ class Level(Generic[_T]):
     ops: list[KernelOp] = field(default_factory=list)
     known: dict[Op, int] = field(default_factory=dict)
     incomplete: set[Origin] = field(default_factory=set)
-    plain: dict[int, tuple[int, Hashable]] = field(default_factory=dict)
+    plain: dict[int, _Plain] = field(default_factory=dict)
+    exponents: dict[int, Hashable] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+    makers: dict[int, Op] = field(default_factory=dict)
     keys: dict[Origin, Hashable] = field(default_factory=dict)
     cancelled: bool = False
 
@@ -120,6 +150,7 @@ class Level(Generic[_T]):
             if isinstance(results, str):
                 raise Stop(f"{kind.value}: {results}")
             self.known[op] = len(self.types)
+            self.makers[len(self.types)] = op
             self.ops.append(op)
             self.types += results
         return self.known[op]
@@ -144,23 +175,26 @@ class Level(Generic[_T]):
             return
         for origin in sorted(value.raw):
             if value.lost:
-                raise Stop("dims are rearranged between an exponential and its sum")
+                raise Stop(
+                    "dims are rearranged, or elements selected in another way, between an exponential and its sum"
+                )
             raise Need(origin, dim)
         if value.shift is not None and self.shape(value.shift.tensor)[dim] != 1:
             raise Need(value.shift.origin, dim)
 
-    def rebased(self, number: int | None, shift: Shift, moving: bool) -> Value:
+    def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> Value:
         """The value tensor * exp(shift), with the maxima of its shift that were found to be needed taken out.
 
         Args:
             number: The tensor; None stands for ones.
             shift: Its shift.
             moving: Whether the value differs from iteration to iteration.
+            scores: What the shift is some elements of, for a value that has it as exponent; None for the shift itself.
         """
         dims = self.maxima[shift.origin]
         top, factor = shift.tensor, None
         count = 1
-        along = sorted(dims - {LOOP})
+        along = sorted(dims - {LOOP, FLOOR})
         for dim in along:
             count *= self.shape(top)[dim]
             if dim != along[-1] or LOOP not in dims:
@@ -176,7 +210,12 @@ class Level(Generic[_T]):
                 dim = along[-1] if along else ones[0]
                 top = self.emit(OpKind.RUNNING_MAX, top, attrs=Attrs(dim=dim))
                 factor = top + 1
-        weight = self.emit(OpKind.EXP, self.emit(OpKind.SUB, shift.tensor, top))
+        elif FLOOR in dims:
+            top = self._floored(top)
+        exponent = shift.tensor if scores is None else scores
+        dtype = self.types[exponent].dtype
+        exponent = self.cast(exponent, self.types[top].dtype)
+        weight = self.cast(self.emit(OpKind.EXP, self.emit(OpKind.SUB, exponent, top)), dtype)
         if number is not None:
             if broadcast(self.shape(number), self.shape(weight)) != self.shape(number):
                 raise Stop("a partial result and its shift are laid out differently")
@@ -190,14 +229,25 @@ class Level(Generic[_T]):
         )
         return Value(weight, found, moving=moving)
 
+    def _floored(self, top: int) -> int:
+        """A maximum of scores, and the lowest number in the place of -inf, in float32."""
+        top, lowest = self.cast(top, DType.FLOAT32), Attrs(value=LOWEST)
+        return self.emit(OpKind.SELECT, self.emit(OpKind.GE, top, attrs=lowest), top, attrs=lowest)
+
     def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
+        """The results of an operator on such values; see ``_applied``."""
+        found = self._applied(op, operands, origin, key)
+        self.values.update((value.number, value) for value in found)
+        return found
+
+    def _applied(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
         """The results of an operator on such values.
 
         Args:
             op: The operator; its operand numbers are not read.
             operands: Its operands.
             origin: What to call the shift that it may begin.
-            key: What its operand is, for shifts that begin here.
+            key: What its first operand is, for shifts that begin here.
 
         Raises:
             Need: A shift must be constant where it is not.
@@ -212,15 +262,17 @@ class Level(Generic[_T]):
             return (self._accumulated(op, operands),)
         if op.kind is OpKind.EXP and operands[0].shift is None:
             found, wide = self._emitted(op, operands)
-            self.plain[found] = (before[0], key)
-            self.keys[origin] = key
+            self.plain[found] = _Plain(before[0], key)
+            self.keys[origin] = self.exponents[found] = key
             return (Value(found, raw=frozenset({origin}), moving=moving, wide=wide),)
-        if op.kind is OpKind.DIV:
+        if op.kind in _QUOTIENTS:
             self._single(*operands)
-            if (bounded := self._divided(*operands)) is not None:
+            if (bounded := self._divided(op.kind, *operands)) is not None:
                 return (Value(bounded, moving=moving),)
-        if op.kind is OpKind.LOG and operands[0].shift is None and before[0] in self.plain:
-            scores, _ = self.plain[before[0]]
+        if op.kind is OpKind.SELECT and op.attrs.value == 0 and operands[1].raw and operands[1].shift is None:
+            return (self._selected(op, operands, origin, key),)
+        if op.kind is OpKind.LOG and operands[0].shift is None and self._is_exponential(before[0]):
+            scores = self.plain[before[0]].scores
             if scores in self.known.values():  # log(exp(s)) is s, but a result is no input
                 self.cancelled = True
                 return (Value(scores, moving=moving),)
@@ -231,6 +283,10 @@ class Level(Generic[_T]):
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number, wide = self._emitted(op, operands)
+        if op.kind in _FACTORS and shift is None and raw:
+            of = [v.number for v in operands if v.raw]
+            if len(of) == 1 and of[0] in self.exponents:
+                self.exponents[number] = self.exponents[of[0]]
         return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
 
     def _emitted(self, op: Op, operands: tuple[Value, ...]) -> tuple[int, int | None]:
@@ -242,9 +298,71 @@ class Level(Generic[_T]):
         wides = [v.wide for v in operands]
         if not SPECS[op.kind].elementwise or op.kind is OpKind.CAST or all(wide is None for wide in wides):
             return self.emit(op.kind, *before, attrs=op.attrs), None
-        given = (self.cast(n, DType.FLOAT32) if wide is None else wide for n, wide in zip(before, wides, strict=True))
+        given = [
+            wide if wide is not None else self.cast(n, DType.FLOAT32) if self.types[n].dtype.floating else n
+            for n, wide in zip(before, wides, strict=True)
+        ]
         found = self.emit(op.kind, *given, attrs=op.attrs)
-        return self.cast(found, self.types[before[0]].dtype), found
+        if not self.types[found].dtype.floating:
+            return found, None
+        return self.cast(found, self.types[before[-1]].dtype), found
+
+    def _is_exponential(self, number: int) -> bool:
+        """Whether a tensor is an exponential without a shift, and nothing is selected of it."""
+        return number in self.plain and not self.plain[number].masks
+
+    def _selected(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
+        """What a mask selects of plain exponentials, or of a value that is linear in one.
+
+        Scores of what is not selected must not influence the maximum: they may be infinite or NaN.
+
+        Args:
+            op: The selection.
+            operands: The mask and the value.
+            origin: What to call the shift that begins here.
+            mask: What the mask is.
+        """
+        chooses, value = operands
+        moving = chooses.moving or value.moving
+        exponent = self.exponents.get(value.number)
+        if exponent is not None and origin in self.maxima:
+            shift = Shift(-1, origin, (("selected", mask, exponent), 1))
+            found = self._shifted(value.number, (chooses.number,), shift)
+            chosen = self.emit(op.kind, chooses.number, found.number, attrs=op.attrs)
+            return replace(found, number=chosen, moving=moving)
+        number, wide = self._emitted(op, operands)
+        if exponent is None:
+            # One that another kernel forms may be formed here; of others the maximum of what is selected is not known.
+            lost = value.lost or self.context is None or value.number in self.makers
+            return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
+        key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
+        if (plain := self.plain.get(value.number)) is not None:
+            self.plain[number] = _Plain(plain.scores, key, (chooses.number, *plain.masks))
+        return Value(number, raw=frozenset({origin}), moving=moving, wide=wide)
+
+    def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> Value:
+        """A value linear in one plain exponential, with the maximum of what masks select of its scores taken out.
+
+        Args:
+            number: The value.
+            masks: The masks by which it is selected.
+            shift: What to call the shift, whose tensor is not known yet.
+        """
+        if self._is_exponential(number):
+            moving = any(self.values[n].moving for n in (number, *masks) if n in self.values)
+            scores = self.cast(self.plain[number].scores, DType.FLOAT32)
+            mask = reduce(lambda a, b: self.emit(OpKind.MUL, a, b), masks)
+            chosen = self.emit(OpKind.SELECT, mask, scores, attrs=Attrs(value=LOWEST))
+            found = self.rebased(None, replace(shift, tensor=chosen, moving=moving), moving, scores)
+            return replace(found, number=self.cast(found.number, self.types[number].dtype))
+        op = self.makers[number]
+        if op.kind is OpKind.SELECT:
+            masks = (*masks, op.operands[0])
+        values = tuple(
+            self._shifted(n, masks, shift) if n in self.exponents else self.values.get(n, Value(n)) for n in op.operands
+        )
+        found = self.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
+        return Value(found, self._shift(op, values), moving=any(v.moving for v in values))
 
     def _single(self, above: Value, below: Value) -> None:
         """exp(s) / exp(s), a quotient by a sum of one: that sum has asked for no maximum, and both may overflow.
@@ -256,13 +374,13 @@ class Level(Generic[_T]):
             return
         (origin,) = below.raw
         alike = above.raw == below.raw or (
-            above.number in self.plain and self.plain[above.number][1] == self.keys.get(origin)
+            above.number in self.plain and self.plain[above.number].key == self.keys.get(origin)
         )
         ones = [dim for dim, extent in enumerate(self.shape(below.number)) if extent == 1]
         if alike and ones:
             raise Need(origin, ones[0])
 
-    def _divided(self, above: Value, below: Value) -> int | None:
+    def _divided(self, kind: OpKind, above: Value, below: Value) -> int | None:
         """exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
 
         The exponential itself is not summed here, so nothing has asked for a maximum of its own; that of the sum
@@ -270,13 +388,16 @@ class Level(Generic[_T]):
         """
         if above.shift is not None or below.shift is None or above.number not in self.plain:
             return None
-        scores, key = self.plain[above.number]
-        if key != below.shift.key[0]:
+        plain = self.plain[above.number]
+        if plain.key != below.shift.key[0]:
             return None
         top = below.shift.tensor
-        scores = self.cast(scores, self.types[top].dtype)
+        scores = self.cast(plain.scores, self.types[top].dtype)
         exponential = self.emit(OpKind.EXP, self.emit(OpKind.SUB, scores, top))
-        return self.emit(OpKind.DIV, self.cast(exponential, self.types[above.number].dtype), below.number)
+        exponential = self.cast(exponential, self.types[above.number].dtype)
+        for mask in reversed(plain.masks):
+            exponential = self.emit(OpKind.SELECT, mask, exponential, attrs=Attrs(value=Fraction(0)))
+        return self.emit(kind, exponential, below.number)
 
     def _logarithm(self, number: int, shift: int) -> tuple[int, int | None]:
         """log(t exp(m)) as log(t) + m, added in the element type of m; and the sum before it is rounded to that of t.
@@ -296,8 +417,12 @@ class Level(Generic[_T]):
                 return first.raw | operands[1].raw, first.lost or operands[1].lost
             case OpKind.TRANSPOSE | OpKind.RESHAPE:
                 return first.raw, bool(first.raw)
-            case OpKind.DIV | OpKind.SQUARE:
+            case OpKind.DIV | OpKind.DIV_NO_NAN | OpKind.SQUARE:
                 return first.raw, first.lost
+            case OpKind.SELECT if op.attrs.value is None:
+                # The maximum of what is selected of either is not known.
+                raw = operands[1].raw | operands[2].raw
+                return raw, bool(raw)
             case _ if op.kind in _LINEAR or op.kind in _REDUCTIONS:
                 return first.raw, first.lost
             case _:
@@ -314,10 +439,14 @@ class Level(Generic[_T]):
                 return self._only(op, shifts)
             case OpKind.MUL:
                 return self._only(op, shifts)
-            case OpKind.DIV:
+            case OpKind.DIV | OpKind.DIV_NO_NAN:
                 return self._quotient(shifts[0], shifts[1])
             case OpKind.ADD | OpKind.SUB | OpKind.CONCAT:
                 return self._common(op, shifts)
+            case OpKind.SELECT if op.attrs.value == 0:
+                return shifts[1]
+            case OpKind.SELECT if op.attrs.value is None:
+                return self._common(op, shifts[1:])
             case OpKind.TRANSPOSE if first.shift is not None:
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
             case OpKind.RESHAPE if first.shift is not None:
@@ -361,7 +490,7 @@ class Level(Generic[_T]):
     def _common(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
         if all(shift is None for shift in shifts):
             return None
-        if op.kind in (OpKind.ADD, OpKind.SUB) and shifts[0] == shifts[1]:
+        if op.kind in (OpKind.ADD, OpKind.SUB, OpKind.SELECT) and shifts[0] == shifts[1]:
             return shifts[0]
         raise Stop(f"{op.kind.value} of a sum of exponentials")
 

@@ -37,6 +37,8 @@ from mirage_formal.kernels.stable.normalised import normalised
 from mirage_formal.kernels.stable.partials import hoisted, moved
 from mirage_formal.kernels.stable.shapes import Stop
 from mirage_formal.kernels.stable.shifted import (
+    FLOOR,
+    LOOP,
     Level,
     Maxima,
     Need,
@@ -263,9 +265,7 @@ class _Walk:
             if self._crosses(need):
                 raise _Hoist(need.origin) from None
             raise
-        bounded = op.kind is OpKind.EXP and (
-            _bounded(len(self._graph.inputs), self._graph.ops, op.operands[0]) or normalised(key)
-        )
+        bounded = _bounded(len(self._graph.inputs), self._graph.ops, op) or (op.kind is OpKind.EXP and normalised(key))
         if op.kind in _REARRANGED:
             found = (self._renamed(found[0], ("out", index, 0)),)
         return list(_plainly(found) if bounded else found)
@@ -322,6 +322,7 @@ class _Walk:
                 # Values that share a shift share its name, so that one maximum is taken for all.
                 shift = Shift(read, ("in", index, read), source.shift.key, moving=moving[read])
                 values.append(self._loaded(position, source, shift, moving[position], level))
+        level.values.update((value.number, value) for value in values)
         for number, inner in enumerate(block.ops):
             assert isinstance(inner, Op)
             values += self._inner(index, number, inner, values, level, block)
@@ -369,7 +370,7 @@ class _Walk:
             if need.origin[0] == "exp" and need.origin[1] != index:
                 raise _Hoist(need.origin) from None
             raise
-        bounded = op.kind is OpKind.EXP and (_bounded(len(block.inputs), block.ops, op.operands[0]) or normalised(key))
+        bounded = _bounded(len(block.inputs), block.ops, op) or (op.kind is OpKind.EXP and normalised(key))
         return _plainly(found) if bounded else found
 
     def _saved(
@@ -387,6 +388,8 @@ class _Walk:
         for saver in block.outputs:
             shift = values[saver.operand].shift
             if shift is not None:
+                if shift.origin[:2] == ("exp", index) and self._maxima[shift.origin].isdisjoint((LOOP, FLOOR)):
+                    raise Need(shift.origin, FLOOR)
                 # Rounded to the program's type it would not be the number that was subtracted.
                 place = (level.cast(shift.tensor, DType.FLOAT32), saver.omap)
                 if place not in places:
@@ -418,20 +421,45 @@ def _alike(whole: Shape, part: Shape) -> bool:
     return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
 
 
-def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], number: int) -> bool:
-    """Whether a tensor is a difference from a maximum of its own, so that its exponential is at most 1."""
-    made = {first + r: (op, r) for first, op in _counted(inputs, ops) for r in range(op.results)}
-    found = made.get(number)
-    if found is None or not isinstance(found[0], Op) or found[0].kind is not OpKind.SUB:
+def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
+    """Whether an operator makes exponentials of differences from their maximum, which are at most 1.
+
+    So it is with what a mask selects of exponentials of differences from the maximum of what it selects of the scores.
+    """
+    made = {first + r: (item, r) for first, item in _counted(inputs, ops) for r in range(item.results)}
+
+    def maker(number: int, *kinds: OpKind) -> Op | None:
+        """The operator of one of these kinds whose first result this is; None if there is none."""
+        item, result = made.get(number, (None, 0))
+        return item if isinstance(item, Op) and item.kind in kinds and not result else None
+
+    exponential: Op | None = op
+    mask = None
+    if op.kind is OpKind.SELECT and op.attrs.value == 0:
+        mask, number = op.operands[0], op.operands[1]
+        while (cast := maker(number, OpKind.CAST)) is not None:
+            (number,) = cast.operands
+        exponential = maker(number, OpKind.EXP)
+    if exponential is None or exponential.kind is not OpKind.EXP:
         return False
-    scores, top = found[0].operands
-    while top in made:
-        op, result = made[top]
-        if not isinstance(op, Op) or op.kind not in _MAXIMA or result:
+    difference = maker(exponential.operands[0], OpKind.SUB)
+    if difference is None:
+        return False
+    scores, top = difference.operands
+    while (largest := maker(top, *_MAXIMA, OpKind.SELECT)) is not None:
+        if largest.kind is not OpKind.SELECT:
+            (top,) = largest.operands
+            if mask is None and top == scores:
+                return True
+            continue
+        chooses, top = largest.operands[:2]
+        if largest.attrs.value is None:
             return False
-        top = op.operands[0]
-        if top == scores:
+        if mask == chooses and top == scores:
             return True
+        at_least = maker(chooses, OpKind.GE)
+        if at_least is None or at_least.operands != (top,) or at_least.attrs.value != largest.attrs.value:
+            return False
     return False
 
 

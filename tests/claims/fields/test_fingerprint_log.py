@@ -18,12 +18,14 @@ from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerp
 from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.meaning.tape import Part
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
+from tests.kit.proofs.claims import Mask
+from tests.kit.proofs.claims import program as written
 from tests.kit.proofs.exact_numbers import Exact
 
 K = OpKind
@@ -36,6 +38,7 @@ def program(shapes: Sequence[Shape], *ops: Op, outputs: tuple[int, ...] | None =
     return KernelGraph(inputs, ops, outputs or (len(inputs) + len(ops) - 1,))
 
 
+MASKED = {"M": Mask(4, 6), "X": (4, 6), "Y": (4, 6)}
 X = ((4, 6),)
 XY = ((4, 6), (4, 6))
 
@@ -65,6 +68,22 @@ PAIRS = {
     "lora": (w.lora(b=4, k=6, n=8, r=3), w.lora_fused(b=4, k=6, n=8, r=3, grid=2, loop=3, rows=2)),
     "gated_mlp": (w.gated_mlp(b=2, k=6, n=8), w.gated_mlp_fused(b=2, k=6, n=8, grid=4, loop=2)),
     "ntrans": (w.ntrans(b=4, n=6), w.ntrans_fused(b=4, n=6, grid=2)),
+    "masks": (
+        written(
+            MASKED,
+            lambda g, m, x, y: g.exp(g.select(g.lt(x, 2), y, 1)) / g.select(m, g.round_to(x, "float16"), g.sqrt(y)),
+        ),
+        written(
+            MASKED,
+            lambda g, m, x, y: (
+                g.exp(g.select(g.ge(x, 2), 1, y)) / g.select(g.logical_not(m), g.sqrt(y), g.round_to(x, "float16"))
+            ),
+        ),
+    ),
+    "zeros": (
+        written(MASKED, lambda g, m, x, y: g.select(g.eq(x, y), g.div_no_nan(x, g.select(m, y, 0)), x)),
+        written(MASKED, lambda g, m, x, y: g.select(g.eq(y, x), g.div_no_nan(x, g.cast(m, "float16") * y), x)),
+    ),
     "gelu": (program(XY, w.op(K.ADD, 0, 1), w.op(K.GELU, 2)), program(XY, w.op(K.ADD, 1, 0), w.op(K.GELU, 2))),
 }
 
@@ -75,24 +94,27 @@ def _words(seed: int, round_: int, name: str, count: int) -> list[int]:
 
 
 def _redrawn_inputs(
-    record: FingerprintRecord, drawn: Draw, shapes: Sequence[Shape]
+    record: FingerprintRecord, drawn: Draw, tensors: Sequence[DTensor]
 ) -> dict[tuple[int, str], NDArray[Any]]:
     """The inputs of one round, from the log and docs/fingerprint.md alone, as {(input, field): list of residues}."""
     found = {}
+    shapes = [tensor.shape for tensor in tensors]
+    masks = {number for number, tensor in enumerate(tensors) if tensor.dtype is DType.BOOL}
     for number, shape in enumerate(shapes):
-        for name, m in (("p", record.p), ("q", record.q)):
+        for name, prime in (("p", record.p), ("q", record.q)):
+            m = 2 if number in masks else prime
             found[number, name] = np.array(
                 [v % m for v in _words(record.seed, drawn.round, f"input/{number}/{name}/0", prod(shape))]
             ).reshape(shape)
     for entry in drawn.redraws:
-        m = record.p if entry.field == "p" else record.q
+        m = 2 if entry.input in masks else record.p if entry.field == "p" else record.q
         name = f"input/{entry.input}/{entry.field}/{entry.attempt}"
         shape = shapes[entry.input]
         fresh = np.array([v % m for v in _words(record.seed, drawn.round, name, prod(shape))]).reshape(shape)
         bits = np.unpackbits(np.frombuffer(b64decode(entry.mask), dtype=np.uint8))[: prod(entry.shape)]
         mask = np.broadcast_to(bits.astype(bool).reshape(entry.shape), shape)
         found[entry.input, entry.field] = np.where(mask, fresh, found[entry.input, entry.field])
-    return found
+    return found | {(number, "q"): found[number, "p"] for number in masks}
 
 
 def _sha(residues: Iterable[Any]) -> str:
@@ -108,19 +130,19 @@ def test_the_log_can_be_drawn_again_from_the_documented_rules(name: str) -> None
     record = msgspec.json.decode(msgspec.json.encode(result.record), type=FingerprintRecord)
     assert record == result.record
     assert record.scheme == "mirage_formal.fingerprint.1"
-    shapes = [source.tensor.shape for source in graph.inputs]
+    tensors = [source.tensor for source in graph.inputs]
     for drawn in record.draws:
         h = next(v for v in _words(record.seed, drawn.round, "omega", 9) if pow(v % record.p, 2, record.p) > 1)
         assert drawn.omega == pow(h, (record.p - 1) // record.q, record.p)
         for kind, key in drawn.opaque_keys.items():
             assert list(key) == _words(record.seed, drawn.round, f"opaque/{kind}", 2)
-        inputs = _redrawn_inputs(record, drawn, shapes)
+        inputs = _redrawn_inputs(record, drawn, tensors)
         assert drawn.inputs
         for entry in drawn.inputs:
             assert entry.sha256 == _sha(inputs[entry.input, entry.field].ravel())
         keys = {OpKind(kind): key for kind, key in drawn.opaque_keys.items()}
         exact = Exact(record.p, record.q, drawn.omega, keys)
-        numbers = [exact.array(inputs[i, "p"], inputs[i, "q"]) for i in range(len(shapes))]
+        numbers = [exact.array(inputs[i, "p"], inputs[i, "q"]) for i in range(len(tensors))]
         for side, digests in ((graph, drawn.expected), (candidate, drawn.got)):
             outputs = naive.evaluate(side, numbers, exact)
             assert tuple(_sha(v.p for v in out.ravel()) for out in outputs) == digests

@@ -1,0 +1,99 @@
+"""Functions of the device layer on special values, beside PyTorch: finite, infinite and NaN at the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_formal.device import emulate
+from mirage_formal.device.tensors import floats_of
+from mirage_formal.graph.types import DType
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+from tests.kit.kernels import emulated_programs as programs
+
+torch: Any = pytest.importorskip("torch")
+
+LARGEST = float(np.finfo(np.float32).max)
+SPECIAL = [0.0, 1e-40, 1.0, 1e2, 4e2, 1e4, LARGEST, float("inf")]
+VALUES = np.array([*SPECIAL, *(-x for x in SPECIAL), float("nan")], np.float32)
+
+UNARY: dict[UnaryFn, Callable[[Any], Any]] = {
+    UnaryFn.NEG: torch.neg,
+    UnaryFn.EXP: torch.exp,
+    UnaryFn.SQRT: torch.sqrt,
+    UnaryFn.RSQRT: torch.rsqrt,
+    UnaryFn.SQUARE: torch.square,
+    UnaryFn.SILU: torch.nn.functional.silu,
+    # In float32 on the CPU it gives NaN of infinity, and infinity of the largest number; on a GPU it does not.
+    UnaryFn.GELU: lambda x: torch.nn.functional.gelu(x.double()).float(),
+    UnaryFn.RELU: torch.relu,
+    UnaryFn.SIGMOID: torch.sigmoid,
+    UnaryFn.TANH: torch.tanh,
+    UnaryFn.ERF: torch.erf,
+    UnaryFn.LOG: torch.log,
+    UnaryFn.ABS: torch.abs,
+    UnaryFn.RECIPROCAL: torch.reciprocal,
+    UnaryFn.LOGICAL_NOT: torch.logical_not,
+    UnaryFn.ROUND_HALF: lambda x: x.half().float(),
+    UnaryFn.ROUND_BFLOAT: lambda x: x.bfloat16().float(),
+}
+BINARY: dict[BinaryFn, Callable[[Any, Any], Any]] = {
+    BinaryFn.ADD: torch.add,
+    BinaryFn.SUB: torch.sub,
+    BinaryFn.MUL: torch.mul,
+    BinaryFn.DIV: torch.div,
+    BinaryFn.MAX: torch.maximum,
+    BinaryFn.MIN: torch.minimum,
+    BinaryFn.DIV_NO_NAN: lambda a, b: torch.where(b == 0, 0.0, a / b),
+    BinaryFn.EQ: torch.eq,
+    BinaryFn.LT: torch.lt,
+    BinaryFn.LE: torch.le,
+    BinaryFn.GT: torch.gt,
+    BinaryFn.GE: torch.ge,
+}
+
+
+def computed(a: Any, b: Any) -> dict[str, Any]:
+    """What each function gives, by its name."""
+    program = programs.functions(len(a))
+    found = emulate.run(program, [a, b])
+    names = [param.name.removeprefix("Y_") for param in program.params if param.written]
+    return dict(zip(names, found, strict=True))
+
+
+def pairs() -> tuple[Any, Any]:
+    """All pairs of the values, and zeros up to an even number."""
+    first, second = (grid.reshape(-1) for grid in np.meshgrid(VALUES, VALUES, indexing="ij"))
+    return tuple(np.append(x, np.zeros(-len(x) % 64, np.float32)).astype(np.float32) for x in (first, second))
+
+
+def beside(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, np.asarray(wanted, np.float32), rtol=2e-6, atol=1e-37, equal_nan=True)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return computed(*pairs())
+
+
+def test_every_function_is_looked_at() -> None:
+    assert (set(UNARY), set(BINARY)) == (set(UnaryFn), set(BinaryFn))
+
+
+@pytest.mark.parametrize("fn", UNARY)
+def test_functions_of_one_number(fn: UnaryFn, results: dict[str, Any]) -> None:
+    beside(results[fn.value], UNARY[fn](torch.from_numpy(pairs()[0])).numpy())
+
+
+@pytest.mark.parametrize("fn", BINARY)
+def test_functions_of_two_numbers(fn: BinaryFn, results: dict[str, Any]) -> None:
+    a, b = (torch.from_numpy(x) for x in pairs())
+    beside(results[fn.value], BINARY[fn](a, b).numpy())
+
+
+def test_a_mask_of_any_byte_is_one() -> None:
+    """torch and NumPy write 1; a tensor that was made of bytes may have others."""
+    assert floats_of(np.array([0, 1, 2, 255], np.uint8), DType.BOOL).tolist() == [0.0, 1.0, 1.0, 1.0]
