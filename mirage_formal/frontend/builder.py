@@ -97,8 +97,8 @@ class KernelBuilder(Products):
     ) -> Tensor:
         """Return a mask that is 1 at element (..., i, j) where lower <= j - i <= upper, and that no caller gives.
 
-        The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels skip tiles
-        of it that are empty.
+        The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels skip its
+        empty tiles.
 
         Args:
             dims: Its shape, of at least two dims.

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, assert_never
 import msgspec
 from msgspec import Meta, Struct
 
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -26,7 +27,6 @@ from mirage_formal.graph.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import shape_fault
 from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, DTensor, DType

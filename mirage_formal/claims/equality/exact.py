@@ -233,7 +233,9 @@ class Exact(Untiled[Pieces]):
                 a = self._joined(a, LOOP_AXIS)
                 lengths = (*a.lengths[:axis], (1,), *a.lengths[axis + 1 :])
                 kinds = ((Kind.PMAX, "running_max"), (Kind.CARRY, "carry"))
-                made = [self._each((name,), a, partial(self.tensors.running, axis=axis, kind=kind)) for kind, name in kinds]
+                made = [
+                    self._each((name,), a, partial(self.tensors.running, axis=axis, kind=kind)) for kind, name in kinds
+                ]
                 return tuple(replace(value, lengths=lengths) for value in made)
             case OpKind.ACCUM_RESCALED_SUM:
                 return (self._rescaled(a, operands[1]),)

@@ -37,6 +37,7 @@ _ATTRIBUTE: Final = re.compile(r"(\w+)=(\[[^\]\s]*\]|[^\s\[\]]+)")
 _GEOMETRY: Final = ("grid", "block", "forloop_range", "reduction_dimx")
 _ATTRIBUTES: Final = tuple(field.name for field in fields(Attrs))
 _INTEGER: Final = re.compile(r"[0-9]{1,18}")
+_SIGNED: Final = re.compile(r"-?[0-9]{1,18}")
 _HINT: Final = "the text must be as graph.formats.text.to_text writes it"
 
 _Types = tuple[DTensor, ...] | tuple[STensor, ...] | tuple[RTensor, ...]
@@ -363,7 +364,7 @@ class _Reader:
     def _scalar(self, text: str) -> int | None:
         if text == "-":
             return None
-        if _INTEGER.fullmatch(text) is None:
+        if _SIGNED.fullmatch(text) is None:
             self._fail(f"expected an integer or -, got {text[:40]!r}")
         return int(text)
 

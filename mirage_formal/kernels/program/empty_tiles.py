@@ -42,9 +42,7 @@ _ZEROS: Final = ZERO_AT_ZERO | {
 }
 #: Operators that give 0 if one of their operands is 0.
 _PRODUCTS: Final = frozenset({OpKind.MUL, OpKind.MATMUL})
-_SUMS: Final = frozenset(
-    {OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_SUM_TO_DIMX}
-)
+_SUMS: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_SUM_TO_DIMX})
 _RESCALED_SUMS: Final = frozenset({OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST})
 
 
