@@ -105,6 +105,7 @@ static inline void check_param(const Param& param, int index, int count, int lin
          line, "parameter");
   }
   const int bytes = count * param.bytes;
+  if (!param.written) machine.fault->loaded += bytes;
   if ((long long)index * param.bytes % bytes != 0 || bytes > param.align) {
     fail(kMisaligned, param.name, index, machine.current, -1, line, "an access must be aligned to its size");
   }

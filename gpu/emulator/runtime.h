@@ -42,6 +42,8 @@ struct Fault {
   int block[3];
   int pad;
   long long index;
+  // Bytes that were read from parameters, by all blocks.
+  long long loaded;
   char buffer[64];
   char detail[160];
 };

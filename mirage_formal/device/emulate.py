@@ -133,6 +133,7 @@ class _Fault(ctypes.Structure):
         ("block", ctypes.c_int * 3),
         ("pad", ctypes.c_int),
         ("index", ctypes.c_longlong),
+        ("loaded", ctypes.c_longlong),
         ("buffer", ctypes.c_char * 64),
         ("detail", ctypes.c_char * 160),
     )
@@ -168,13 +169,26 @@ def run_source(
 
     With ``optimised`` a kernel is compiled as one that does much, whatever it does.
     """
+    return _emulated(program, source, arrays, sanitize=sanitize, optimised=optimised)[0]
+
+
+def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
+    """Return the bytes that all blocks of a kernel read from device memory, counted while it runs; see ``run``."""
+    return _emulated(program, emit(program), arrays, sanitize=False, optimised=False)[1]
+
+
+def _emulated(
+    program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, optimised: bool
+) -> tuple[tuple[np.ndarray, ...], int]:
+    """Return what a kernel writes, and the bytes that it reads."""
     data = _bind(program, arrays)
     level = _MUCH if optimised or amount(program) > _WORTH_IT else _LITTLE
     built = _build(program, source, sanitize, level)
     fault = _run_process(built, program, data) if sanitize else _run_library(built, data)
     if fault.kind:
         _raise(fault, program, source)
-    return tuple(_result(array, param) for array, param in zip(data, program.params, strict=True) if param.written)
+    pairs = zip(data, program.params, strict=True)
+    return tuple(_result(array, param) for array, param in pairs if param.written), int(fault.loaded)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------

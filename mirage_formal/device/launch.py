@@ -76,6 +76,10 @@ class Optimized:
             Slot(f"input {item.name}", item.tensor, item.strides, align)
             for item, align in zip(program.inputs, aligned, strict=False)
         ]
+        #: Band masks, which no caller gives, by position; and for each device where they lie.
+        self._bands = {i: item.band for i, item in enumerate(program.inputs) if item.band is not None}
+        self._masks: dict[int, list[tuple[int, Any]]] = {}
+        self._given = self._asked()
         self._outputs = [
             Slot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
             for i, number in enumerate(program.outputs)
@@ -116,9 +120,9 @@ class Optimized:
             if out is not None:
                 raise TensorError("expected out or outputs, got both", where="out", hint="give one of them")
             out = outputs
-        if len(given) != len(self._inputs):
-            names = ", ".join(item.name for item in self.program.inputs)
-            raise TensorError(f"expected {len(self._inputs)} inputs ({names}), got {len(given)}", where="inputs")
+        if len(given) != len(self._given):
+            names = ", ".join(item.name for item in self.program.inputs if item.band is None)
+            raise TensorError(f"expected {len(self._given)} inputs ({names}), got {len(given)}", where="inputs")
         kind = self._kind(given, out)
         results = None if out is None else list(out) if isinstance(out, list | tuple) else [out]
         if results is not None and len(results) != len(self._outputs):
@@ -175,8 +179,8 @@ class Optimized:
                     return kind
                 if type(out) is list and all([type(value) is cls for value in out]):
                     return kind
-        kind = kind_of(first, self._inputs[0].where)
-        for value, slot in zip(given, self._inputs, strict=True):
+        kind = kind_of(first, self._given[0].where)
+        for value, slot in zip(given, self._given, strict=True):
             if (other := kind_of(value, slot.where)) is not kind:
                 what = f"expected a {kind.value} as the first input is, got a {other.value}"
                 raise TensorError(what, where=slot.where, hint="give all inputs in one kind")
@@ -203,6 +207,7 @@ class Optimized:
         """Learns what the kernels want of the addresses."""
         for i, slot in enumerate(self._inputs):
             self._inputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
+        self._given = self._asked()
         for i, slot in enumerate(self._outputs):
             align = executable.align(executable.outputs[i])
             self._outputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
@@ -219,8 +224,10 @@ class Optimized:
             loaded = self._load(device)
         specs = self._specs.get(kind)
         if specs is None:
-            specs = self._specs[kind] = (read.specs(self._inputs), read.specs(self._outputs))
+            specs = self._specs[kind] = (read.specs(self._given), read.specs(self._outputs))
         sources = read.addresses(given, specs[0], device)
+        if self._bands:
+            sources = self._with_masks(sources, device)
         made = read.empty(specs[1], device) if out is None else out
         targets = read.addresses(made, specs[1], device)
         if out is not None:
@@ -230,6 +237,29 @@ class Optimized:
                 self._apart = together
         loaded.run(sources, targets, read.stream(device))
         return made
+
+    def _asked(self) -> list[Slot]:
+        """Return the inputs that a caller gives."""
+        return [slot for i, slot in enumerate(self._inputs) if i not in self._bands]
+
+    def _with_masks(self, sources: Sequence[int], device: int) -> list[int]:
+        """Return the addresses of all inputs, of band masks those of this object's own, one for each device."""
+        found = self._masks.get(device)
+        if found is None:
+            cupy = import_module("cupy")
+            with cupy.cuda.Device(device):
+                found = [(i, cupy.asarray(self._mask(i))) for i in self._bands]
+            self._masks[device] = found
+        every = list(sources)
+        for i, array in found:
+            every.insert(i, array.data.ptr)
+        return every
+
+    def _mask(self, i: int) -> Any:
+        """Return a band mask as bytes."""
+        from numpy import ascontiguousarray
+
+        return ascontiguousarray(self._bands[i].mask(self._inputs[i].tensor.shape)).view("uint8")
 
     def _separate(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Refuse outputs that overlap an input or each other: kernels read inputs while they write."""
@@ -249,7 +279,9 @@ class Optimized:
     # --- on the CPU --------------------------------------------------------------------------------------------------
 
     def _on_host(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
-        bits = [bits_of(value, kind, slot) for value, slot in zip(given, self._inputs, strict=True)]
+        bits = [bits_of(value, kind, slot) for value, slot in zip(given, self._given, strict=True)]
+        for i in self._bands:
+            bits.insert(i, self._mask(i))
         for i, value in enumerate(out or ()):
             bits_of(value, kind, self._outputs[i])
         results = self._copied(bits) if device_count() else self._reference(bits)

@@ -40,7 +40,12 @@ class Elements:
         return out
 
     def draw(self, item: Input, seed: int, scale: float) -> Array:
-        """Seeded normal numbers as the elements of an input; of a mask, half of them zeros and half ones."""
+        """Seeded normal numbers as the elements of an input; of a mask, half of them zeros and half ones.
+
+        A mask with a band is that mask.
+        """
+        if item.band is not None:
+            return self.store(item, self.cupy.asarray(item.band.mask(item.tensor.shape)))
         random = self.cupy.random.default_rng(seed)
         drawn = random.standard_normal(item.tensor.shape, dtype=self.cupy.float32)
         return self.store(item, drawn * scale if item.tensor.dtype.floating else drawn > 0)

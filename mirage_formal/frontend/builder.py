@@ -6,7 +6,7 @@ A program written for the documented Python interface of the reference system ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
@@ -22,6 +22,7 @@ from mirage_formal.frontend.handles import describe, not_a_tensor, rule_error
 from mirage_formal.frontend.origins import Origin, Origins
 from mirage_formal.frontend.products import Products
 from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import needed
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
@@ -89,6 +90,34 @@ class KernelBuilder(Products):
         self.inputs.append(handle)
         self._declared.append(Input(label, tensor, steps))
         self._input_lines.append(user_origin())
+        return handle
+
+    def band(
+        self, dims: Sequence[int], lower: int | None = None, upper: int | None = None, name: str | None = None
+    ) -> Tensor:
+        """Return a mask that is 1 at element (..., i, j) where lower <= j - i <= upper, and that no caller gives.
+
+        The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels skip its
+        empty tiles.
+
+        Args:
+            dims: Its shape, of at least two dims.
+            lower: The least distance j - i; None for no bound.
+            upper: The largest distance j - i; None for no bound.
+            name: Its name; if left out, the name of the variable that it is assigned to.
+
+        Returns:
+            The mask as a tensor of this graph.
+
+        Raises:
+            ShapeError: The shape makes no sense, or no bound is given.
+            GraphError: The name is taken or no identifier.
+        """
+        shape, found = parse_shape("band", "dims", dims), Band(lower, upper)
+        if (fault := found.fault(shape, DType.BOOL)) is not None:
+            raise fail(ShapeError, f"band: {fault}", "give two dims or more, and a bound")
+        handle = self.new_input(shape, dtype=DType.BOOL, name=name)
+        self._declared[-1] = replace(self._declared[-1], band=found)
         return handle
 
     def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:

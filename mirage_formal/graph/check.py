@@ -195,6 +195,8 @@ def _input(item: Input, seen: set[str]) -> Iterator[str]:
         yield f"expected distinct names, got {item.name!r} twice"
     if (fault := shape_fault(item.tensor.shape)) is not None:
         yield fault
+    if item.band is not None and (fault := item.band.fault(item.tensor.shape, item.tensor.dtype)) is not None:
+        yield fault
     if len(item.strides) != len(item.tensor.shape) or any(stride < 0 for stride in item.strides):
         yield f"expected {len(item.tensor.shape)} strides, none negative, got {list(item.strides)}"
     elif sum(s * (n - 1) for s, n in zip(item.strides, item.tensor.shape, strict=True)) >= MAX_ELEMENTS:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor
 
@@ -122,11 +123,12 @@ KernelOp = Op | GraphDefined
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A program input: its name, type and strides in elements."""
+    """A program input: its name, type and strides in elements; one with a band is that mask, which no caller gives."""
 
     name: str
     tensor: DTensor
     strides: tuple[int, ...]
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
             what = f"expected input {item.name} with strides {list(item.strides)}, got {list(mine.strides)}"
             hint = f"give the program's {item.name} these strides, or write the graph for the program's"
             raise GraphError(what, where=where, hint=hint)
+        if mine.band != item.band:
+            what = f"expected input {item.name} with band {item.band}, got {mine.band}"
+            raise GraphError(what, where=where, hint=f"declare the program's {item.name} in the same way")
     named = (replace(mine, name=item.name) for mine, item in zip(graph.inputs, program.inputs, strict=True))
     return replace(graph, inputs=tuple(named))
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, assert_never
 import msgspec
 from msgspec import Meta, Struct
 
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -39,6 +40,7 @@ _FRACTION: Final = re.compile(r"(-?[0-9]+)(?:/([0-9]+))?")
 
 Extent = Annotated[int, Meta(ge=1, le=MAX_EXTENT)]
 Bound = Annotated[int, Meta(ge=0, le=MAX_EXTENT)]
+Distance = Annotated[int, Meta(ge=-MAX_EXTENT, le=MAX_EXTENT)]
 Extents = Annotated[tuple[Extent, ...], Meta(max_length=MAX_RANK)]
 Dim = Annotated[int, Meta(ge=0, lt=MAX_RANK)]
 Map = tuple[Dim | None, Dim | None, Dim | None]
@@ -115,13 +117,21 @@ class GraphDefinedRecord(Struct, forbid_unknown_fields=True, tag_field="type", t
     graph: BlockGraphRecord
 
 
-class InputRecord(Struct, forbid_unknown_fields=True):
+class BandRecord(Struct, forbid_unknown_fields=True):
+    """A band mask: element (..., i, j) is 1 where lower <= j - i <= upper; null is no bound."""
+
+    lower: Distance | None
+    upper: Distance | None
+
+
+class InputRecord(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A program input; strides are counted in elements."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     shape: Extents
     dtype: DType
     strides: Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)], ...], Meta(max_length=MAX_RANK)]
+    band: BandRecord | None = None
 
 
 class GraphRecord(Struct, forbid_unknown_fields=True):
@@ -148,10 +158,20 @@ def record_of(graph: KernelGraph) -> GraphRecord:
     return GraphRecord(
         schema="mirage_formal/mugraph",
         version=1,
-        inputs=tuple(InputRecord(i.name, i.tensor.shape, i.tensor.dtype, i.strides) for i in graph.inputs),
+        inputs=tuple(_input_record(i) for i in graph.inputs),
         ops=tuple(_kernel_record(op) for op in graph.ops),
         outputs=graph.outputs,
     )
+
+
+def _input_record(item: Input) -> InputRecord:
+    band = None if item.band is None else BandRecord(item.band.lower, item.band.upper)
+    return InputRecord(item.name, item.tensor.shape, item.tensor.dtype, item.strides, band)
+
+
+def _input(record: InputRecord) -> Input:
+    band = None if record.band is None else Band(record.band.lower, record.band.upper)
+    return Input(record.name, DTensor(record.shape, record.dtype), record.strides, band)
 
 
 def graph_of(record: GraphRecord) -> KernelGraph:
@@ -163,7 +183,7 @@ def graph_of(record: GraphRecord) -> KernelGraph:
     for index, given in enumerate(record.inputs):
         if (fault := shape_fault(given.shape)) is not None:
             raise FieldError(f"$.inputs[{index}].shape", fault)
-    inputs = tuple(Input(i.name, DTensor(i.shape, i.dtype), i.strides) for i in record.inputs)
+    inputs = tuple(_input(i) for i in record.inputs)
     ops: list[KernelOp] = []
     number = len(inputs)
     for index, item in enumerate(record.ops):

@@ -48,12 +48,14 @@ from math import prod
 from typing import Final, NamedTuple
 
 from mirage_formal.errors import GraphError
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.program.distribution import FLOAT32_STEPS
+from mirage_formal.kernels.program.empty_tiles import share
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.sectors import SECTOR, sectors
 from mirage_formal.kernels.target import Target
@@ -117,11 +119,13 @@ class Lying(NamedTuple):
         shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
         params: For each operand where it lies; if left out, where 16-byte copies fit.
         strides: For each operand its strides; None: row-major. All are, if left out.
+        bands: For each operand its band, if it is a band mask. None is, if left out.
     """
 
     shares: Sequence[float] = ()
     params: Sequence[PlanParam] = ()
     strides: Sequence[tuple[int, ...] | None] = ()
+    bands: Sequence[Band | None] = ()
 
 
 #: Whole, row-major tensors.
@@ -164,7 +168,9 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             strides = [graph.inputs[i].strides if i < cold else None for i in op.operands]
             if known is not None:
                 strides = [known[i].strides for i in op.operands]
-            cost, results = block_cost(op.graph, operands, target, warm, Lying(shares, params, strides))
+            bands = [graph.inputs[i].band if i < cold else None for i in op.operands]
+            lying = Lying(shares, params, strides, bands if any(bands) else ())
+            cost, results = block_cost(op.graph, operands, target, warm, lying)
         else:
             cost, results = _predefined(op, operands, target, warm)
         generated = isinstance(op, GraphDefined) or op.kind is not OpKind.MATMUL
@@ -190,8 +196,10 @@ def block_cost(
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
         lying: Where its operands and results lie.
     """
-    shares, params, strides = lying
-    grid, loop = block.grid, block.forloop_range
+    shares, params, strides, bands = lying
+    # Skipped iterations take no time.
+    part = share(block, bands, [tensor.shape for tensor in operands]) if bands else 1.0
+    grid, loop = block.grid, block.forloop_range if part == 1.0 else block.forloop_range * part
     work = Work(block.threads)
     shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
     for iterator, tensor in zip(block.inputs, operands, strict=True):
@@ -199,9 +207,9 @@ def block_cost(
         for axis, dim in enumerate(iterator.imap):
             if dim is not None:
                 shape[dim] //= grid[axis]
-        repeat = 1
+        repeat: float = 1
         if iterator.fmap is not None:
-            shape[iterator.fmap] //= loop
+            shape[iterator.fmap] //= block.forloop_range
             repeat = loop
         width = tensor.dtype.bytes
         tile = prod(shape) * width
@@ -306,7 +314,7 @@ def _thread_graph(
     graph: ThreadGraph,
     given: list[tuple[Shape, int]],
     context: BlockContext,
-    repeat: int,
+    repeat: float,
     work: Work,
     target: Target,
 ) -> list[tuple[Shape, int]]:

@@ -52,19 +52,19 @@ class Work:
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads
-        self.tensor = self.vector = self.special = self.traffic = 0
+        self.tensor = self.vector = self.special = self.traffic = 0.0
         self.shared = 0
         self.piped = False
         self.latency = self.waste = 0.0
         self.shapes: list[Shape] = []
         self.widths: list[int] = []
-        self.times: list[int] = []
+        self.times: list[float] = []
         self.loads: list[tuple[float, float]] = []
         self.stage = 0
 
 
 def arithmetic(
-    kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: int, work: Work, target: Target
+    kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: float, work: Work, target: Target
 ) -> None:
     """Add the operations of one operator, done ``repeat`` times; of a product, one of 16 bits."""
     if kind is OpKind.MATMUL:
@@ -100,7 +100,7 @@ def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, ta
                 work.latency += (groups * repeat - 1) * target.model.latency_us  # one is every kernel's
 
 
-def scalar_product(left: Shape, result: Shape, repeat: int, work: Work, target: Target) -> None:
+def scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target: Target) -> None:
     """Add a product that no tensor core computes: a thread's steps follow one another."""
     elements, model = prod(result), target.model
     steps = -(-elements // work.threads) * left[-1] * repeat

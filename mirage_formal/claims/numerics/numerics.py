@@ -90,6 +90,8 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
     A mask is 1 where that is above 0, but for some indices along each axis of at least 3, at which all of it is 0.
     """
     state = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1B54A32D192ED03) % 2**64
+    if item.band is not None:
+        return xp.asarray(item.band.mask(item.tensor.shape), dtype=xp.float64)
     if not item.tensor.dtype.floating:
         return _mask(item.tensor.shape, state, xp)
     values = xp.empty(item.tensor.elements, dtype=xp.float64)

@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 from mirage_formal.claims.safety.enumerate import count, covered, live
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.claims.safety.pairs import Pairs, extents, holds_nowhere
-from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings
+from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings, ways
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
 
@@ -24,15 +24,20 @@ def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
     Sound: ``meetings`` lists every pair that can happen in either order (with loops that synchronise run, so with the
     very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
     """
+    pairs = Pairs(program, ("tid",), whole=True)
+    found: dict[tuple[int, int], Who] = {}
+    run = Run()
+    apart = _numbered(pairs, run.timeline.distinct)
     try:
-        timeline = Run(copies_among_others).follow(listing.tree)
+        for block in ways(listing.tree, extents(program)):
+            run = Run(copies_among_others, block=block, earlier=run)
+            for pair, who in meetings(run.follow(listing.tree), apart).items():
+                found[pair] = found.get(pair, Who(0)) | who
     except TimelineError as error:
         yield Obligation(Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, Undecided(str(error)))
         return
-    pairs = Pairs(program, ("tid",), whole=True)
-    apart = _numbered(pairs, timeline.distinct)
-    for (first, second), who in sorted(meetings(timeline, apart).items()):
-        a, b = timeline.distinct[first], timeline.distinct[second]
+    for (first, second), who in sorted(found.items()):
+        a, b = run.timeline.distinct[first], run.timeline.distinct[second]
         path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
         subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
         claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"

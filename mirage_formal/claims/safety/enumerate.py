@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
 from mirage_formal.claims.safety.radix import Digit, linear
-from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes
+from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes, synchronises, ways
 from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
@@ -174,38 +174,68 @@ def live(program: Program, listing: Listing) -> dict[str, Finding]:
     same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
     last. Where conflicts are excluded (their own obligations), every order that can happen gives the same. Conditions
     on the block are looked at block by block, or, with too many blocks, taken to fail for writes and to hold for reads.
+    Where blocks differ in nothing but in conditions of what synchronises, one for each way is looked at (``ways``).
     """
-    used = [n for n, extent in zip(GRID, program.grid, strict=True) if extent > 1 and n in _shared_names(listing)]
     extents = dict(zip(GRID, program.grid, strict=True))
-    if prod(extents[name] for name in used) <= MAX_BLOCKS:
+    deciding = frozenset(_deciding(listing.tree))
+    names = _shared_names(listing, deciding)
+    used = [name for name in GRID if extents[name] > 1 and name in names]
+    if not used:
+        try:
+            assignments = [_integers(block) for block in ways(listing.tree, extents)]
+        except TimelineError as error:
+            return {path: Undecided(str(error)) for path in _readers(listing)}
+    elif prod(extents[name] for name in used) <= MAX_BLOCKS:
         assignments = [dict(zip(used, blocks, strict=True)) for blocks in product(*(range(extents[n]) for n in used))]
     else:
         assignments = [{}]
     findings: dict[str, Finding] = {}
+    run, touched = Run(), dict[int, NDArray[np.int64] | None]()
     for blocks in assignments:
-        for path, finding in _live(program, listing, blocks).items():
+        run = Run(_reads_and_writes, {name: Int(value) for name, value in blocks.items()}, earlier=run)
+        for path, finding in _live(program, listing, blocks, run, touched).items():
             if isinstance(findings.get(path, Held(Means.ENUMERATION)), Held):
                 findings[path] = finding
     return findings
 
 
-def _shared_names(listing: Listing) -> frozenset[str]:
+def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
+    return {name: value.value for name, value in block.items() if isinstance(value, Int)}
+
+
+def _deciding(nodes: Iterable[Node]) -> Iterator[IntExpr]:
+    """Conditions of what synchronises, each part of a conjunction by itself."""
+    for node in nodes:
+        if isinstance(node, Branch | Loop) and synchronises(node):
+            if isinstance(node, Branch):
+                yield from conjuncts((node.condition,))
+            yield from _deciding(node.body)
+
+
+def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[str]:
+    """Variables of accesses to shared memory, but for those in conditions that decide about synchronisation."""
     found: frozenset[str] = frozenset()
     for node in listing.tree:
         for leaf in leaves(node):
             for access in leaf.accesses:
-                found |= variables(access.index).union(*map(variables, access.context.guards))
+                guards = (guard for guard in conjuncts(access.context.guards) if guard not in deciding)
+                found |= variables(access.index).union(*map(variables, guards))
     return found
 
 
-def _live(program: Program, listing: Listing, blocks: Mapping[str, int]) -> dict[str, Finding]:
-    run = Run(_reads_and_writes, {name: Int(value) for name, value in blocks.items()})
+def _live(
+    program: Program,
+    listing: Listing,
+    blocks: Mapping[str, int],
+    run: Run,
+    touched: dict[int, NDArray[np.int64] | None],
+) -> dict[str, Finding]:
     try:
         timeline = run.follow(listing.tree)
     except TimelineError as error:
         return {path: Undecided(str(error)) for path in _readers(listing)}
     fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
-    memory = _Memory(program, fixed)
+    memory = _Memory(program, fixed, touched)
     findings: dict[str, Finding] = dict.fromkeys(_readers(listing), Held(Means.ENUMERATION))
     for step in timeline.steps:
         try:
@@ -242,13 +272,15 @@ def _reads_and_writes(node: Node) -> bool:
 class _Memory:
     """Through which buffer each unit of shared memory was written last; elements are of whole units."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, int]) -> None:
+    def __init__(
+        self, program: Program, fixed: Mapping[str, int], touched: dict[int, NDArray[np.int64] | None]
+    ) -> None:
         self._program = program
         self._fixed = fixed
         self._unit = min((buffer.dtype.bytes for buffer in program.shared), default=1)
         self._owner = np.zeros(program.shared_bytes // self._unit + 1, dtype=np.int32)
         self._ids = {buffer.name: number + 1 for number, buffer in enumerate(program.shared)}
-        self._touched: dict[int, NDArray[np.int64] | None] = {}
+        self._touched = touched
         self._partial = False
 
     def follow(self, step: Step) -> Finding:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
+from itertools import product
+from math import prod
 from typing import assert_never
 
 from mirage_formal.kernels.program.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
@@ -17,6 +19,8 @@ from mirage_formal.kernels.program.program import Barrier, Commit, Int, IntExpr,
 
 #: More steps than this are not followed.
 MAX_STEPS = 400_000
+#: Blocks whose orders of events are compared with each other at most.
+MAX_WAYS = 4_096
 #: Longer loops of copies and other accesses to the same bytes are not run: each access counts as behind each copy.
 MAX_COPIES = 16
 
@@ -117,16 +121,30 @@ class Run:
     """Follows a tree of statements."""
 
     def __init__(
-        self, runs: Callable[[Node], bool] = synchronises, values: Mapping[str, IntExpr] | None = None
+        self,
+        runs: Callable[[Node], bool] = synchronises,
+        values: Mapping[str, IntExpr] | None = None,
+        block: Mapping[str, IntExpr] | None = None,
+        earlier: Run | None = None,
     ) -> None:
-        """``runs`` says which loops are run besides those that synchronise; ``values`` replace other variables."""
-        self.timeline = Timeline()
+        """Prepare a run.
+
+        Args:
+            runs: Which loops are run besides those that synchronise.
+            values: What other variables are replaced with.
+            block: Values of block variables in conditions of what synchronises, and nowhere else; see ``ways``.
+            earlier: A run of the same statements, whose accesses keep their numbers.
+        """
+        self.timeline: Timeline = Timeline() if earlier is None else Timeline(distinct=earlier.timeline.distinct)
         self._runs = runs
         self._values: dict[str, IntExpr] = dict(values or {})
+        self._block = dict(block or {})
         self._always = frozenset(self._values)
-        self._numbers: dict[Access, int] = {}
-        self._folded: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Access, int] | None] = {}
-        self._names: dict[int, tuple[str, ...]] = {}
+        self._numbers: dict[Access, int] = {} if earlier is None else earlier._numbers
+        self._folded: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Access, int] | None] = (
+            {} if earlier is None else earlier._folded
+        )
+        self._names: dict[int, tuple[str, ...]] = {} if earlier is None else earlier._names
         self._item = 0
         self._commits = 0
         self._waited: int = 0
@@ -186,7 +204,11 @@ class Run:
             if condition.value:
                 self._body(node.body)
         elif synchronises(node):
-            raise TimelineError(f"{node.path}: synchronisation depends on more than loop variables")
+            condition = fold(condition, self._block)
+            if not isinstance(condition, Int):
+                raise TimelineError(f"{node.path}: synchronisation depends on more than loop and block variables")
+            if condition.value:
+                self._body(node.body)
         else:
             self._body(node.body)
 
@@ -238,6 +260,46 @@ class Run:
         if number == len(self.timeline.distinct):
             self.timeline.distinct.append(folded)
         return folded, number
+
+
+def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
+    """Return one block for each order of events that blocks have: values of the variables that decide about it.
+
+    Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
+    waits, so the timeline of one is that of the other; accesses keep the block's variables.
+
+    Args:
+        tree: A Program's statements.
+        grid: The extent of each block variable.
+
+    Raises:
+        TimelineError: There are too many blocks to look at.
+    """
+    conditions = list(dict.fromkeys(_decisions(tree, {})))
+    names = sorted(frozenset().union(*map(variables, conditions)) & grid.keys())
+    if prod(grid[name] for name in names) > MAX_WAYS:
+        raise TimelineError(f"synchronisation differs between more than {MAX_WAYS} blocks")
+    seen: set[tuple[IntExpr, ...]] = set()
+    for values in product(*(range(grid[name]) for name in names)):
+        block: dict[str, IntExpr] = {name: Int(value) for name, value in zip(names, values, strict=True)}
+        decided = tuple(fold(condition, block) for condition in conditions)
+        if decided not in seen:
+            seen.add(decided)
+            yield block
+
+
+def _decisions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
+    """The conditions of what synchronises, in each iteration of the loops around it."""
+    for node in nodes:
+        if isinstance(node, Leaf | Sync) or not synchronises(node):
+            continue
+        if isinstance(node, Branch):
+            yield fold(node.condition, values)
+            yield from _decisions(node.body, values)
+            continue
+        if any(isinstance(inner, Branch | Loop) and synchronises(inner) for inner in node.body):
+            for value in range(node.extent):
+                yield from _decisions(node.body, values | {node.var: Int(value)})
 
 
 def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], Who]:

@@ -37,6 +37,7 @@ _ATTRIBUTE: Final = re.compile(r"(\w+)=(\[[^\]\s]*\]|[^\s\[\]]+)")
 _GEOMETRY: Final = ("grid", "block", "forloop_range", "reduction_dimx")
 _ATTRIBUTES: Final = tuple(field.name for field in fields(Attrs))
 _INTEGER: Final = re.compile(r"[0-9]{1,18}")
+_SIGNED: Final = re.compile(r"-?[0-9]{1,18}")
 _HINT: Final = "the text must be as graph.formats.text.to_text writes it"
 
 _Types = tuple[DTensor, ...] | tuple[STensor, ...] | tuple[RTensor, ...]
@@ -53,7 +54,8 @@ def to_text(graph: KernelGraph) -> str:
     for number, item in enumerate(graph.inputs):
         strides = "" if item.strides == row_major(item.tensor.shape) else f" strides={_ints(item.strides)}"
         shape = _ints(item.tensor.shape)
-        lines.append(f"d{number} = input({item.name}) dtype={item.tensor.dtype.value} shape={shape}{strides}")
+        band = "" if item.band is None else f" band={_ints((item.band.lower, item.band.upper))}"
+        lines.append(f"d{number} = input({item.name}) dtype={item.tensor.dtype.value} shape={shape}{strides}{band}")
     for number, op in numbered(len(graph.inputs), graph.ops):
         match op:
             case Op():
@@ -266,12 +268,18 @@ class _Reader:
     def _input(self, s: _Statement) -> dict[str, object]:
         if len(s.args) != 1:
             self._fail(f"expected input(NAME), got {len(s.args)} names")
-        self._keys(s, "dtype", "shape", "strides")
+        self._keys(s, "dtype", "shape", "strides", "band")
         shape = self._value(s, "shape")
         if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
             self._fail(f"expected shape=[...] of integers, got {shape!r}")
         strides = self._value(s, "strides") if "strides" in s.attributes else list(row_major(tuple(shape)))
-        return {"name": s.args[0], "dtype": self._value(s, "dtype"), "shape": shape, "strides": strides}
+        found = {"name": s.args[0], "dtype": self._value(s, "dtype"), "shape": shape, "strides": strides}
+        if "band" not in s.attributes:
+            return found
+        band = self._value(s, "band")
+        if not isinstance(band, list) or len(band) != 2:
+            self._fail(f"expected band=[lower,upper], got {band!r}")
+        return found | {"band": dict(zip(("lower", "upper"), band, strict=True))}
 
     def _op(self, s: _Statement, scope: _Scope) -> dict[str, object]:
         kind = next((kind for kind in OpKind if kind.value == s.name), None)
@@ -356,7 +364,7 @@ class _Reader:
     def _scalar(self, text: str) -> int | None:
         if text == "-":
             return None
-        if _INTEGER.fullmatch(text) is None:
+        if _SIGNED.fullmatch(text) is None:
             self._fail(f"expected an integer or -, got {text[:40]!r}")
         return int(text)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from mirage_formal.kernels.lowering import copies, generic, products, reductions, registers, stores
-from mirage_formal.kernels.lowering.context import Context
+from mirage_formal.kernels.lowering.context import Context, when
 from mirage_formal.kernels.program.flat import results_of
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Plan
@@ -73,7 +73,9 @@ def statements(plan: Plan) -> tuple[Owned, Owned]:
         variable = cx.ix.named("it", plan.forloop_range)
         cx.iteration = variable
         inside = _lowered(cx, plan.loop)
-        body.append(((), For(variable.name, plan.forloop_range, tuple(made for _, made in inside))))
+        # Iterations that are skipped are a block's last ones, so that its loop only ends earlier, barriers included.
+        made = when(cx.needed(variable), [one for _, one in inside], uniform=True)
+        body.append(((), For(variable.name, plan.forloop_range, made)))
         cx.iteration = ZERO
     body += _lowered(cx, plan.after)
     return body, inside

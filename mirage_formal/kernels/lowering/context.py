@@ -30,7 +30,9 @@ from mirage_formal.kernels.program.program import (
     GlobalRead,
     If,
     Int,
+    IntBin,
     IntExpr,
+    IntOp,
     Real,
     Select,
     SharedRead,
@@ -154,6 +156,19 @@ class Context:
             terms.append(self.ix.mul(variable, step))
             step *= count
         return self.ix.add(*reversed(terms))
+
+    def needed(self, iteration: IntExpr) -> IntExpr:
+        """Return whether an iteration changes anything: the first row and column of the mask's tile say so."""
+        if self.plan.skips is None:
+            return ONE
+        number, upper = self.plan.skips
+        tile, shape = self.input_tile(number), self.tensor(number).shape
+        row, column = (
+            self.tile_base(tile, len(shape) + dim, shape[dim], 1, iteration if dim == -1 else ZERO) for dim in (-2, -1)
+        )
+        end = shape[-2] + upper
+        row, column = (self.ix.add(row, Int(max(end, 0))), self.ix.add(column, Int(max(-end, 0))))
+        return IntBin(IntOp.LT, column, row)
 
     def input_tile(self, number: int) -> Tile:
         """What a block sees of an input."""

@@ -114,4 +114,4 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
 def prefetch(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
     """The copies of all pipelined inputs for one iteration, if there is such an iteration."""
     body = [stmt for number in numbers for stmt in asynchronous(cx, number, iteration)]
-    return when(cx.ix.less(iteration, cx.plan.forloop_range), body, uniform=True)
+    return when(cx.ix.both((cx.ix.less(iteration, cx.plan.forloop_range), cx.needed(iteration))), body, uniform=True)

@@ -30,6 +30,7 @@ from mirage_formal.kernels.planning.schedules import (
     ways,
 )
 from mirage_formal.kernels.planning.steps import Steps
+from mirage_formal.kernels.program.empty_tiles import skippable
 from mirage_formal.kernels.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.kernels.program.program import SharedBuffer
 from mirage_formal.kernels.target import Target
@@ -146,6 +147,15 @@ class _Kernel:
     def most(self) -> int:
         """Bytes of shared memory that a block can have."""
         return self.target.limits.shared_bytes_per_block
+
+    @property
+    def skips(self) -> tuple[int, int] | None:
+        """The band mask whose empty tiles end a block's loop, as ``Plan.skips`` has it."""
+        inputs = self.graph.inputs
+        bands = [inputs[n].band if n < len(inputs) else None for n in self.op.operands]
+        number = skippable(self.op.graph, bands)
+        band = None if number is None else bands[number]
+        return None if number is None or band is None or band.upper is None else (number, band.upper)
 
     @property
     def share(self) -> int:
@@ -330,6 +340,7 @@ class _Attempt:
             self.memory.lower_bound,
             replace(self.placements.schedule, stages=self.steps.stages),
             self.steps.ring,
+            self.loop.kernel.skips,
         )
 
 

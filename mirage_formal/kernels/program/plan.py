@@ -258,6 +258,8 @@ class Plan:
         shared_lower_bound: No memory plan for the same live ranges needs fewer bytes.
         schedule: What was chosen.
         ring: The pipelined inputs.
+        skips: The input that is a band mask whose empty tiles end a block's loop, and how far above the diagonal it
+            is 1 (``program.empty_tiles``); None if no iteration is skipped.
     """
 
     name: str
@@ -275,6 +277,7 @@ class Plan:
     shared_lower_bound: int
     schedule: Schedule
     ring: tuple[int, ...]
+    skips: tuple[int, int] | None = None
 
     @property
     def threads(self) -> int:

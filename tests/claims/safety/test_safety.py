@@ -350,14 +350,29 @@ def test_verdicts_have_no_truth_value() -> None:
             bool(discharge_safety(made).verdict)
 
 
-def test_synchronisation_that_depends_on_the_block_is_unknown() -> None:
+@pytest.mark.parametrize("read, safe", [(tid, True), (mod(add(tid, 1), THREADS), False)])
+def test_synchronisation_that_depends_on_the_block_is_followed_for_each_kind_of_block(
+    read: IntExpr, safe: bool
+) -> None:
+    # Of two blocks only the first has the barrier: what another thread wrote may not be read in the second.
     e = add(mul(bx, THREADS), tid)
-    body = (put(tid), If(less(bx, 1), (Barrier(),), uniform=True), get(tid), GlobalWrite("Y", e, (R0,)))
+    body = (put(tid), If(less(bx, 1), (Barrier(),), uniform=True), get(read), GlobalWrite("Y", e, (R0,)))
     y = replace(Y, elements=2 * THREADS)
     made = Program("p", (y,), (A,), (2, 1, 1), THREADS, (Registers("r", 1, initial=0.0), *body))
-    verdict = discharge_safety(made).verdict
-    assert isinstance(verdict, Unknown)
-    assert "synchronisation depends on more than loop variables" in verdict.reason
+    assert isinstance(discharge_safety(made).verdict, Safe if safe else Unsafe)
+
+
+def test_a_loop_whose_length_depends_on_the_block_is_followed_for_each_length() -> None:
+    # The last iteration of each block is read behind the loop without a barrier.
+    body = (put(tid), Barrier(), get(mod(add(tid, 1), THREADS)), Barrier())
+    good = For("i", 4, (If(less(Var("i"), add(bx, 1)), body, uniform=True),))
+    bad = For("i", 4, (If(less(Var("i"), add(bx, 1)), body[:3], uniform=True),))
+    e = add(mul(bx, THREADS), tid)
+    y = replace(Y, elements=4 * THREADS)
+    for loop, verdict in ((good, Safe), (bad, Unsafe)):
+        statements = (Registers("r", 1, initial=0.0), loop, put(tid), GlobalWrite("Y", e, (R0,)))
+        made = Program("p", (y,), (A,), (4, 1, 1), THREADS, statements)
+        assert isinstance(discharge_safety(made).verdict, verdict)
 
 
 def test_too_many_iterations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
