@@ -350,7 +350,7 @@ def test_verdicts_have_no_truth_value() -> None:
             bool(discharge_safety(made).verdict)
 
 
-@pytest.mark.parametrize("read, safe", [(tid, True), (mod(add(tid, 1), THREADS), False)])
+@pytest.mark.parametrize(("read", "safe"), [(tid, True), (mod(add(tid, 1), THREADS), False)])
 def test_synchronisation_that_depends_on_the_block_is_followed_for_each_kind_of_block(
     read: IntExpr, safe: bool
 ) -> None:
