@@ -44,7 +44,11 @@ class Maker:
         if depth == 0 or rng.random() < 0.15:
             return one(element(ring, rng.randrange(2), rng.choice(digits), rng.choice(digits)))
         a = self.poly(depth - 1, digits)
-        match rng.randrange(11):
+        match rng.randrange(13):
+            case 11:
+                return ring.function(rng.choice(("inv0", "zero", "negative")), a)
+            case 12:
+                return ring.keep(ring.function("negative", a), self.poly(depth - 1, digits))
             case 10:
                 return ring.top((a, self.poly(depth - 1, digits), self.poly(depth - 2 if depth > 1 else 0, digits)))
             case 0:
@@ -128,6 +132,35 @@ def test_the_root_of_a_square_is_not_the_base() -> None:
 )
 def test_squares_are_found(n: int, k: int, r: int) -> None:
     assert Ring((), (2, 3, 5, 7)).squares(n) == (k, r)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_functions_have_their_values_also_at_zero(seed: int) -> None:
+    """Inverses of products with something that is 0 for some digits, and comparisons with both signs."""
+    maker = Maker(seed)
+    ring = maker.ring
+    arrays = [array * np.random.default_rng(seed).choice([0, 1], array.shape) for array in ARRAYS]
+    values, rng = Values(ring, arrays), random.Random(seed)
+    x, y = (one(element(ring, source, 0, 1)) for source in (0, 1))
+    e = ring.prod([(ring.intern("exp", frozenset(ring.add(x, y, -1).items())), 2)])
+    base = rng.choice((x, y, ring.add(x, y), ring.mul(x, y), ring.add(x, {(): 1}, -1)))
+    for factor in ({(): Fraction(rng.randint(1, 5), 3)}, {(): -2}, e, ring.mul(e, e), ring.mul({(): -3}, e)):
+        whole = ring.mul(factor, base)
+        found, opposite = ring.function("inv0", whole), ring.function("inv0", ring.mul({(): -1}, whole))
+        for env in environments():
+            value = values.poly(whole, env)
+            assert close(values.poly(found, env), 0 if abs(value) < 1e-12 else 1 / value)
+            assert close(values.poly(opposite, env), -values.poly(found, env))
+            for name, holds in (("zero", abs(value) < 1e-12), ("negative", value.real < -1e-12)):
+                assert values.poly(ring.function(name, whole), env) == holds
+        assert ring.function("zero", whole) == ring.function("zero", ring.mul({(): -1}, whole))
+        assert ring.function("negative", whole) != ring.function("negative", ring.mul({(): -1}, whole))
+    assert ring.function("inv0", {}) == {}
+    assert ring.function("inv0", {(): Fraction(-2, 3)}) == {(): Fraction(-3, 2)}
+    assert ring.function("inv0", ring.mul({(): 2}, ring.mul(e, x))) == ring.mul(
+        {(): Fraction(1, 2)}, ring.mul(ring.power(e, -2), ring.function("inv0", x))
+    )
+    assert ring.mul(x, ring.function("inv0", x)) != {(): 1}
 
 
 PRIMES = tuple(p for p in range(2, 60) if all(p % q for q in range(2, p)))

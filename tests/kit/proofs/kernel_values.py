@@ -111,7 +111,8 @@ class Values:
             case "inv0":
                 return 0 if abs(argument) < TINY else 1 / argument
             case "round_float16":
-                return float(np.float16(argument))
+                with np.errstate(over="ignore"):
+                    return float(np.float16(argument))
             case "round_bfloat16":
                 return float(rounded_to_bfloat16(np.array(argument)))
         raise AssertionError(payload[0])
