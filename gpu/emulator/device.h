@@ -319,10 +319,10 @@ static inline void mma_floats(emu::Thread* warp) {
     const int g = lane / 4, t = lane % 4 * 2;
     for (int i = 0; i < 4; ++i) {
       const int r = g + 8 * (i / 2), n = t + i % 2;
-      float sum = 0.0f;
-      for (int k = 0; k < 16; ++k) sum += low_a[r][k] * high_b[k][n] + high_a[r][k] * low_b[k][n];
+      float sum = 0.0f, rest = 0.0f;
+      for (int k = 0; k < 16; ++k) rest += low_a[r][k] * high_b[k][n] + high_a[r][k] * low_b[k][n];
       for (int k = 0; k < 16; ++k) sum += high_a[r][k] * high_b[k][n];
-      warp[lane].operands.floats[i] += sum;
+      warp[lane].operands.floats[i] += ::isfinite(sum) ? sum + rest : sum;
     }
   }
 }

@@ -125,6 +125,7 @@ UNARY: dict[UnaryFn, Any] = {
     UnaryFn.LOG: np.log,
     UnaryFn.ABS: np.abs,
     UnaryFn.RECIPROCAL: lambda x: 1 / x,
+    UnaryFn.LOGICAL_NOT: np.logical_not,
     UnaryFn.ROUND_HALF: lambda x: x.astype(np.float16),
     UnaryFn.ROUND_BFLOAT: bfloat,
 }
@@ -135,6 +136,12 @@ BINARY = {
     BinaryFn.DIV: np.divide,
     BinaryFn.MAX: np.maximum,
     BinaryFn.MIN: np.minimum,
+    BinaryFn.DIV_NO_NAN: lambda a, b: np.where(b == 0, 0, a / b),
+    BinaryFn.EQ: np.equal,
+    BinaryFn.LT: np.less,
+    BinaryFn.LE: np.less_equal,
+    BinaryFn.GT: np.greater,
+    BinaryFn.GE: np.greater_equal,
 }
 
 
@@ -143,7 +150,7 @@ def test_functions() -> None:
 
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-9, 9, (2, 64)).astype(np.float32)
-    a[:3], b[:3] = [0.0, -200.0, 88.0], [1.0, 2.0, -3.0]
+    a[:4], b[:4], b[4] = [0.0, -200.0, 88.0, 1.0], [1.0, 2.0, -3.0, 0.0], a[4]
     kernel = functions()
     results = run(kernel, [a, b])
     exact, other = a.astype(np.float64), b.astype(np.float64)
@@ -152,6 +159,7 @@ def test_functions() -> None:
     with np.errstate(all="ignore"):
         expected = {f"Y_{fn.value}": unary[fn](exact) for fn in UnaryFn}
         expected |= {f"Y_{fn.value}": BINARY[fn](exact, other) for fn in BinaryFn}
+    expected["Y_select"] = np.where(exact < other, exact, 2 * other)
     names = [param.name for param in kernel.params if param.written]
     assert set(names) == set(expected)
     for name, result in zip(names, results, strict=True):

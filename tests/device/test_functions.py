@@ -95,6 +95,12 @@ def test_functions_of_two_numbers(fn: BinaryFn, results: dict[str, Any]) -> None
     beside(results[fn.value], BINARY[fn](a, b).numpy())
 
 
+def test_a_selection_is_of_one_of_both(results: dict[str, Any]) -> None:
+    a, b = pairs()
+    with np.errstate(over="ignore"):
+        beside(results["select"], np.where(a < b, a, b * np.float32(2)))
+
+
 def test_a_mask_of_any_byte_is_one() -> None:
     """torch and NumPy write 1; a tensor that was made of bytes may have others."""
     assert floats_of(np.array([0, 1, 2, 255], np.uint8), DType.BOOL).tolist() == [0.0, 1.0, 1.0, 1.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -340,6 +341,31 @@ def test_bytes_and_operations_are_counted() -> None:
     assert kernel.blocks == 96
     assert kernel.waves == 1
     assert kernel.shared_bytes == 2 * (16 * 128 + 128 * 64 + 16 * 64 + 16 + 16 * 64)
+
+
+def test_masks_are_bytes() -> None:
+    """Those that are read, those that are computed, and those that another kernel reads."""
+    mask, x = DTensor((64, 4096), DType.BOOL), t(64, 4096)
+    ops = [
+        Op(OpKind.LT, (1,), Attrs(value=Fraction(0))),
+        Op(OpKind.MUL, (0, 2)),
+        Op(OpKind.SELECT, (3, 1), Attrs(value=Fraction(1))),
+        Op(OpKind.ACCUM_SUM, (4,)),
+        Op(OpKind.ACCUM_MAX, (3,)),
+    ]
+    graph = block((32, 1, 1), 1, [(X, None)] * 2, ops, [(5, X), (6, X)])
+    cost, (values, masks) = block_cost(graph, [mask, x], H200)
+    assert (values.dtype, masks.dtype) == (DType.FLOAT16, DType.BOOL)
+    assert cost.l2_bytes == 64 * 4096 * (1 + 2 + 2 + 1)
+    assert cost.shared_bytes == shared_bytes(graph, (mask, x))
+    program = KernelGraph(
+        (Input("m", mask, row_major(mask.shape)), *inputs(x.shape)),
+        (Op(OpKind.SELECT, (0, 1, 1)), Op(OpKind.EQ, (2, 1))),
+        (3,),
+    )
+    select, compare = estimate(program, H200).kernels
+    assert select.l2_bytes == 64 * 4096 * (1 + 2 + 2 + 2)
+    assert compare.l2_bytes == 64 * 4096 * (2 + 2 + 1)
 
 
 def test_results_of_earlier_kernels_come_from_l2() -> None:

@@ -104,6 +104,24 @@ def test_parts_of_an_operand_lose_nothing_that_matters() -> None:
     assert (product(few, many // 2**9) == wanted).all()
 
 
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_infinities_are_those_of_the_product(left: bool) -> None:
+    """Infinite where that is, of its sign, and NaN where it is: infinity times 0, or less another."""
+    rng = np.random.default_rng(11)
+    a, b = drawn(rng, 16, 32), drawn(rng, 32, 8)
+    special = a if left else b.T
+    special[3, 5], special[4, 9], special[6, 2:4] = np.inf, -np.inf, (np.inf, -np.inf)
+    (b if left else a.T)[5, 1] = 0.0
+    special[7, 20] = np.nan
+    with np.errstate(invalid="ignore"):
+        wanted = a.astype(np.float64) @ b.astype(np.float64)
+    found = product(a, b, loop=2)
+    finite = np.isfinite(wanted)
+    assert not finite.all()
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    np.testing.assert_allclose(found[finite], wanted[finite], rtol=1e-4)
+
+
 def test_infinities_and_nan_are_not_hidden() -> None:
     for value in (np.inf, -np.inf, np.nan, np.float32(3.4028235e38)):
         a, b = np.ones((16, 16), np.float32), np.ones((16, 8), np.float32)

@@ -4,8 +4,9 @@
 // Tensor cores multiply TF32, numbers of 11 significant bits. A float is split into x = h + l + e: h is x rounded to
 // nearest, l is x - h without its last bits, and |e| <= 2^-23 |x|. Of (h + l) (h' + l') three products are computed,
 // h h' and the two that have one l; l l' is at most 2^-22 |x x'|. Each 16 terms are summed on their own and added as
-// floats are, to nearest, because tensor cores cut off what they add to a larger sum. An operand that rounds to
-// infinity, from (1 - 2^-12) 2^128 on, makes NaN.
+// floats are, to nearest, because tensor cores cut off what they add to a larger sum. Of an infinite operand h h' is what
+// it should be, and the other two are NaN, so where the sum of the first is not finite it is the result; of NaN at least
+// these are NaN. Operands from (1 - 2^-12) 2^128 on round to infinity.
 #pragma once
 
 #ifndef MF_EMULATE
@@ -31,20 +32,20 @@ template <class T>
 MF_DEVICE void mma(float* d, int d_at, const float* a, int a_at, const float* b, int b_at) {
   static_assert(sizeof(T) == 4, "operands in floats are of float32");
   unsigned high_a[8], low_a[8], high_b[4], low_b[4];
-  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f}, rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < 8; ++i) split(a[a_at + i], high_a[i], low_a[i]);
 #pragma unroll
   for (int i = 0; i < 4; ++i) split(b[b_at + i], high_b[i], low_b[i]);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    mma_tf32(sum, low_a + 4 * i, high_b + 2 * i);
-    mma_tf32(sum, high_a + 4 * i, low_b + 2 * i);
+    mma_tf32(rest, low_a + 4 * i, high_b + 2 * i);
+    mma_tf32(rest, high_a + 4 * i, low_b + 2 * i);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) mma_tf32(sum, high_a + 4 * i, high_b + 2 * i);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) d[d_at + i] += sum[i];
+  for (int i = 0; i < 4; ++i) d[d_at + i] += ::fabsf(sum[i]) < mf::infinity() ? sum[i] + rest[i] : sum[i];
 }
 
 }  // namespace mf

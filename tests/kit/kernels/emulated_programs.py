@@ -41,6 +41,7 @@ from mirage_formal.kernels.program.program import (
     Value,
     Var,
     WaitGroups,
+    Where,
 )
 
 HALF, BFLOAT, FLOAT = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
@@ -356,6 +357,7 @@ def functions(count: int = 64) -> Program:
     a, b = GlobalRead("A", i), GlobalRead("B", i)
     values: dict[str, Value] = {f"Y_{fn.value}": Apply(fn, a) for fn in UnaryFn}
     values |= {f"Y_{fn.value}": Combine(fn, a, b) for fn in BinaryFn}
+    values["Y_select"] = Where(Combine(BinaryFn.LT, a, b), a, Combine(BinaryFn.MUL, b, Real(2.0)))
     return program(
         "functions",
         [reads("A", count), reads("B", count), *(writes(name, count) for name in values)],
@@ -384,7 +386,7 @@ def every_kernel() -> list[Program]:
     return [
         *(replace(gemm(dtype), name=f"gemm_{dtype}") for dtype in (HALF, BFLOAT)),
         softmax(),
-        *(replace(reversal(dtype), name=f"reversal_{dtype}") for dtype in (HALF, BFLOAT, FLOAT)),
+        *(replace(reversal(dtype), name=f"reversal_{dtype}") for dtype in DType),
         *(
             replace(fragments(HALF, transposed, count), name=f"fragments_{count}_{'t' if transposed else 'n'}")
             for transposed in (False, True)
