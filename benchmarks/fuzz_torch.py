@@ -1,0 +1,106 @@
+"""Random modules of torch: does what is imported compute what the module computes, whatever values it is given?
+
+    .venv/bin/python -m benchmarks.fuzz_torch [--count 20000] [--seed 0] [--jobs 2] [--emulate 0] [--time-limit 10]
+                                              [--out runs/fuzz_torch]
+
+Module i has seed SEED + i (tests/kit/torch/random_modules.py): lines from the table of operators and from models, in
+float16, bfloat16 and float32. It is imported, each of its programs is evaluated in its own element types, and compared
+with torch under the contract of docs/torch.md, on normal and large numbers, the largest and the least, zeros,
+infinities, NaN and masks with empty rows and columns (mirage_formal/torch/draws.py). --emulate N also searches the
+programs of the first N modules, and runs the kernels of the best candidates on the CPU emulator under the same
+contract; it needs g++.
+
+Each violation is printed with the smallest module that has it, and stands in OUT/violations.md. What is drawn depends
+on the seeds alone, not on the number of jobs. Exit 1 if there is a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.in_processes import ROOT
+
+# The generator stands with the tests.
+from tests.kit.torch.violations import Violation, emulated, violation
+
+#: Modules in one task, and tasks of one process: torch keeps something of every graph.
+_CHUNK = 25
+_TASKS = 40
+
+
+def checked(seeds: Sequence[int], place: Path | None, time_limit: float) -> list[Violation]:
+    """What is wrong with some modules.
+
+    Args:
+        seeds: Their seeds.
+        place: Where to search them; None if they are not searched.
+        time_limit: Seconds of each search.
+    """
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    found = []
+    for seed in seeds:
+        one = violation(seed) or (None if place is None else emulated(seed, place, time_limit))
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def written(found: Violation) -> str:
+    """A violation as Markdown."""
+    return f"## module {found.seed}\n\n{found.said}\n\n```python\n{found.text.rstrip()}\n```\n"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20000, help="modules [default: 20000]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once [default: 2]")
+    parser.add_argument(
+        "--emulate", type=int, default=0, metavar="N", help="search and emulate the first N [default: 0]"
+    )
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds of one search [default: 10]")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz_torch", help="[default: runs/fuzz_torch]")
+    given = parser.parse_args()
+    if given.count < 1 or given.emulate < 0 or given.emulate > given.count:
+        parser.error("expected --count above 0, and --emulate from 0 to it")
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    seeds = range(given.seed, given.seed + given.count)
+    searched, plain = seeds[: given.emulate], seeds[given.emulate :]
+    tasks = [(part, out / "searches") for part in _parts(searched, 1)] + [
+        (part, None) for part in _parts(plain, _CHUNK)
+    ]
+    begin, done, bad = time.monotonic(), 0, []
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=_TASKS) as pool:
+        futures = {pool.submit(checked, part, place, given.time_limit): len(part) for part, place in tasks}
+        for future in as_completed(futures):
+            done += futures[future]
+            for one in future.result():
+                bad.append(one)
+                print(written(one), flush=True)
+            if done % 1000 < futures[future]:
+                print(f"[{done}/{given.count}] {len(bad)} violations, {time.monotonic() - begin:.0f} s", flush=True)
+    bad.sort(key=lambda one: one.seed)
+    (out / "violations.md").write_text("# Violations of the contract\n\n" + "\n".join(map(written, bad)))
+    print(f"{given.count} modules, {given.emulate} of them searched and emulated: {len(bad)} violations")
+    return 1 if bad else 0
+
+
+def _parts(seeds: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [seeds[first : first + size] for first in range(0, len(seeds), size)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
