@@ -37,14 +37,14 @@ def test_what_is_not_proved_is_not_reported_and_the_next_takes_its_place(
     assert result.graph == canonical(roots())
     assert isinstance(result.verdict, Equivalent)
     assert result.verdict.proof == (result.directory / "proof" / "equivalence.json").read_bytes()
-    assert any("radicand nonnegative" in condition for condition in result.verdict.conditions)
+    assert any("divisor nonzero" in condition for condition in result.verdict.conditions)
     assert any("not proved" in text for text in warnings(report))
     assert not any("probable" in text for text in notes(report))
     assert check([str(tmp_path / "run")]) == 0
     output = capsys.readouterr().out
     assert "equivalent" in output
     assert "probable" not in output
-    assert "conditions: radicand nonnegative (where: proof.jsonl)" in output
+    assert "conditions: divisor nonzero (where: proof.jsonl)" in output
 
 
 def test_a_proof_that_takes_too_long_stops_nothing(tmp_path: Path) -> None:

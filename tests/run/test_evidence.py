@@ -283,7 +283,27 @@ def test_a_candidate_that_is_defined_nowhere_is_not_reported(accept: str) -> Non
     assert (rejected.kind, rejected.reason) == ("unknown", "its conditions were never met")
 
 
-def test_conditions_that_a_candidate_adds_are_recorded_apart() -> None:
+def test_what_has_no_value_where_the_program_has_one_is_not_reported() -> None:
+    """2 (X W / W) is NaN where W is 0."""
+    found, mine, chosen = of_doubled(adding())
+    assert chosen == []
+    rejected = mine.rejected[found.digest]
+    assert rejected.kind == "numerics"
+    assert "special values, zeros: output 0" in rejected.reason
+    assert "got nan" in rejected.reason
+
+
+def test_what_was_found_at_special_values_is_in_the_verification_log() -> None:
+    mine = evidence(Inline())
+    [verified, _] = mine.choose(RANKED)
+    special = json.loads(verified.files[VERIFICATION_FILE])["special"]
+    assert special["elements"] == 64 * special["draws"]
+    assert 0 < special["undefined"] < special["elements"]
+    assert special["overflows"] == 0
+
+
+def test_conditions_that_a_candidate_adds_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_formal.run.tasks.at_special_values", lambda program, graph: None)
     _, _, [verified] = of_doubled(adding())
     added = ["candidate, kernel operator 1: divisor nonzero"]
     assert json.loads(verified.files[VERIFICATION_FILE])["verdict"]["added"] == added

@@ -173,18 +173,17 @@ class Foreign(FakeEngine):
 
 
 def roots(name: str = "X") -> KernelGraph:
-    """sqrt(X) sqrt(W), and sqrt(X W) elementwise: equal wherever the first has a value."""
-    ops = (Op(OpKind.SQRT, (0,)), Op(OpKind.SQRT, (1,)), Op(OpKind.MUL, (2, 3)), Op(OpKind.MUL, (0, 1)))
-    return replace(program(name), ops=(*ops, Op(OpKind.SQRT, (5,))), outputs=(4, 6))
+    """|X| |W|, a product of two roots of squares, and 1 / |X W|, elementwise."""
+    ops = (Op(OpKind.ABS, (0,)), Op(OpKind.ABS, (1,)), Op(OpKind.MUL, (2, 3)), Op(OpKind.MUL, (0, 1)))
+    return replace(program(name), ops=(*ops, Op(OpKind.ABS, (5,)), Op(OpKind.RECIPROCAL, (6,))), outputs=(4, 7))
 
 
 class Unproved(FakeEngine):
-    """For ``roots``: one root for both outputs, which is right and which the prover cannot prove, and the program."""
+    """For ``roots``: |X W| for the first output, which is right and which the prover cannot prove, and the program."""
 
     def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
-        root = Op(OpKind.SQRT, (2,))
-        one = replace(program, ops=(Op(OpKind.MUL, (0, 1)), root, root), outputs=(3, 4))
-        return [one, program] if index == 0 else []
+        ops = (Op(OpKind.MUL, (0, 1)), Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (3,)))
+        return [replace(program, ops=ops, outputs=(3, 4)), program] if index == 0 else []
 
 
 def largest(name: str = "X") -> KernelGraph:
