@@ -280,8 +280,8 @@ class _Split:
         """An operator behind the loop: in float32, but for products, which tensor cores compute of narrower types."""
         if SPECS[item.kind].family is Family.PRODUCT:
             given = [new.cast(n, self._tiles[number].dtype) for n in given]
-        elif len({new.types[n].dtype for n in given}) > 1:
-            given = [new.cast(n, DType.FLOAT32) for n in given]
+        elif len({new.types[n].dtype for n in given} - {DType.BOOL}) > 1:
+            given = [new.cast(n, DType.FLOAT32) if new.types[n].dtype.floating else n for n in given]
         if item.kind is OpKind.CAST:
             assert item.attrs.dtype is not None
             return new.cast(given[0], item.attrs.dtype)
