@@ -239,7 +239,8 @@ class _Maker:
         dim = op.attrs.dim
         assert dim is not None
         tensors = [self._whole(value) for value in values]
-        if not all(self._of_inputs(tensor) for tensor in tensors):
+        # Masks have no sum.
+        if not all(self._of_inputs(tensor) and self._types[tensor].dtype.floating for tensor in tensors):
             return None
         extents = [self._types[tensor].shape[dim] for tensor in tensors]
         parts: list[int] = []

@@ -35,10 +35,10 @@ class Reason(StrEnum):
 class _Uncancelled(FloatDomain):
     """Float64 with another division and another root.
 
-    x / y is x * |y| ** -a and sqrt(x) is |x| ** b, for a other than 1 and b other than 1/2. The laws of A_eq that do
-    not cancel hold for them as for the real ones: division is additive in x, commutes with products and sums, and
-    dividing by y and then by z is dividing by y * z; sqrt(x) * sqrt(y) = sqrt(x * y). But x * y / y is not x,
-    sqrt(x) ** 2 is not x, and rms_norm(c * x) is not rms_norm(x).
+    x / y is x * |y| ** -a, with 0 for y = 0 or without, and sqrt(x) is |x| ** b, for a other than 1 and b other than
+    1/2. The laws of A_eq that do not cancel hold for them as for the real ones: division is additive in x, commutes
+    with products and sums, and dividing by y and then by z is dividing by y * z; sqrt(x) * sqrt(y) = sqrt(x * y). But
+    x * y / y is not x, sqrt(x) ** 2 is not x, and rms_norm(c * x) is not rms_norm(x).
     """
 
     keeps: Final = frozenset({OpKind.SILU})  # type: ignore[misc]
@@ -51,14 +51,21 @@ class _Uncancelled(FloatDomain):
 
     def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
         """See ``Domain.binary``."""
+        if kind is OpKind.DIV_NO_NAN:
+            return np.where(b == 0, 0.0, a * np.abs(np.where(b == 0, 1.0, b)) ** -self._DIVISION)
         return a * np.abs(b) ** -self._DIVISION if kind is OpKind.DIV else super().binary(kind, a, b)
 
 
 def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[tuple[Floats, ...]]:
-    """Random inputs of a program, uniform in [0.5, 1.5] so that every root and quotient exists."""
+    """Random inputs of a program, uniform in [0.5, 1.5] so that every root and quotient exists; of masks, 0 and 1."""
     for draw in range(draws):
         random = np.random.default_rng([seed, draw])
-        yield tuple(random.uniform(0.5, 1.5, source.tensor.shape) for source in program.inputs)
+        yield tuple(
+            random.uniform(0.5, 1.5, source.tensor.shape)
+            if source.tensor.dtype.floating
+            else random.integers(0, 2, source.tensor.shape).astype(np.float64)
+            for source in program.inputs
+        )
 
 
 def equal(program: KernelGraph, candidate: KernelGraph) -> bool:
@@ -81,7 +88,8 @@ def recomputes(candidate: KernelGraph) -> bool:
     """Whether two tensors carry the same value: of one stage of one block graph, of two kernels, or in device memory.
 
     Definition: two tensors carry the same value if, at every point, the sets of their elements are equal; so a value
-    is the same in another layout, tiling or replication. Compared are: tensors of one block graph that are on the same
+    is the same in another layout, tiling or replication. Masks, all of which have the elements 0 and 1, carry none.
+    Compared are: tensors of one block graph that are on the same
     side of its accumulators; device tensors; and what two kernels compute, which leaves out tensors that carry the
     value of an input of their own kernel (what one kernel hands over and the next one accumulates in one iteration).
     """
@@ -185,6 +193,8 @@ def _elements(a: Floats) -> Floats:
 
 
 def _same(x: Floats, y: Floats) -> bool:
+    if np.isin(x, (0.0, 1.0)).all():
+        return False
     return x.shape == y.shape and bool(np.allclose(x, y, rtol=10 * _TOLERANCE, atol=0.0))
 
 

@@ -108,8 +108,8 @@ def apart(ops: Sequence[BlockOp], dim: int) -> bool:
     """Whether what stands at one index of a dim depends on nothing at another, in operators without thread graphs."""
     for op in ops:
         assert isinstance(op, Op)
-        family = SPECS[op.kind].family
-        if SPECS[op.kind].elementwise or op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX):
+        spec, family = SPECS[op.kind], SPECS[op.kind].family
+        if spec.elementwise or op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX):
             continue
         if family in (Family.REDUCTION, Family.NORM) and op.kind is not OpKind.RUNNING_MAX and op.attrs.dim != dim:
             continue

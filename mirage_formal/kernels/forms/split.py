@@ -202,7 +202,7 @@ class _Split:
             accumulated += prod(self._tiles[number].shape)
             if accumulated > _MOST_ACCUMULATED:
                 raise NoForm("accumulators of larger tiles do not fit in registers")
-            savers.append(OutputSaver(_wide(new, self._part(new, item, given)), self._place(number)))
+            savers.append(OutputSaver(new.cast(self._part(new, item, given), DType.FLOAT32), self._place(number)))
             kept.append((number, item))
         return new.made(savers), kept
 
@@ -280,8 +280,8 @@ class _Split:
         """An operator behind the loop: in float32, but for products, which tensor cores compute of narrower types."""
         if SPECS[item.kind].family is Family.PRODUCT:
             given = [new.cast(n, self._tiles[number].dtype) for n in given]
-        elif len({new.types[n].dtype for n in given if new.types[n].dtype.floating}) > 1:
-            given = [_wide(new, n) for n in given]
+        elif len({new.types[n].dtype for n in given} - {DType.BOOL}) > 1:
+            given = [new.cast(n, DType.FLOAT32) if new.types[n].dtype.floating else n for n in given]
         if item.kind is OpKind.CAST:
             assert item.attrs.dtype is not None
             return new.cast(given[0], item.attrs.dtype)
@@ -306,11 +306,6 @@ class _Split:
             while extent % count == 0 and extent // count >= _SMALLEST:
                 yield _cut(block, shapes, dim, count)
                 count *= 2
-
-
-def _wide(new: Block, number: int) -> int:
-    """A tensor in float32; a mask stays one."""
-    return new.cast(number, DType.FLOAT32) if new.types[number].dtype.floating else number
 
 
 def _cut(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:

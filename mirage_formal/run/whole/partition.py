@@ -42,7 +42,7 @@ _NANOS: Final = 1000.0
 _ROWS: Final = 16
 #: Operators that a product may pass: what is linear, and moves.
 _PASSED: Final = frozenset(
-    {OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.SCALE, OpKind.SUM, OpKind.MEAN}
+    {OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN, OpKind.SCALE, OpKind.SUM, OpKind.MEAN}
     | {OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE, OpKind.PAD}
 )
 
@@ -383,7 +383,9 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
             passed.add(number)
         elif behind and isinstance(op, Op) and op.kind in _PASSED:
             full = all(1 not in types[i].shape[-2:] for i in op.operands)
-            if op.kind not in (OpKind.MUL, OpKind.DIV) or not full:  # a factor for each element lets nothing pass
+            if (
+                op.kind not in (OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN) or not full
+            ):  # a factor for each element lets nothing pass
                 passed.add(number)
     return True
 

@@ -166,7 +166,12 @@ def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
             place.append(put(OpKind.DIV, powers, total, attrs=Attrs()))
         else:
             place.append(put(op.kind, *operands, attrs=op.attrs))
-    written = tuple(put(OpKind.ACCUM_SUM, place[output], attrs=Attrs()) for output in program.outputs)
+    types = kernel_types(program)
+    written = tuple(
+        # Masks have no sum; of the one iteration the largest is what there is.
+        put(OpKind.ACCUM_SUM if types[output].dtype.floating else OpKind.ACCUM_MAX, place[output], attrs=Attrs())
+        for output in program.outputs
+    )
     return tuple(ops), written
 
 

@@ -19,9 +19,18 @@ from itertools import permutations
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types, shared_bytes
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.graph.ops import SPECS, OpKind
-from mirage_formal.graph.types import Dim3, DimMap
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    Input,
+    InputIterator,
+    KernelGraph,
+    Op,
+    OutputSaver,
+)
+from mirage_formal.graph.ops import SPECS, Family, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +112,27 @@ def united_graph(
     kernel = united(pieces, outputs, carry=carry)
     if kernel is None or any(tensor >= len(inputs) for tensor in kernel.operands):
         return None
+    kernel = replace(kernel, graph=_with_masks(kernel.graph, [inputs[n].tensor.dtype for n in kernel.operands]))
     graph = KernelGraph(inputs, (kernel,), tuple(range(len(inputs), len(inputs) + len(outputs))))
     try:
         types = kernel_types(graph)
     except GraphError:
         return None
     return graph if shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= most_bytes else None
+
+
+def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
+    """The block graph with the largest of one iteration in the place of sums of masks, which have none."""
+    masks = [not dtype.floating for dtype in dtypes]
+    ops: list[BlockOp] = []
+    for op in block.ops:
+        if isinstance(op, Op) and op.kind is OpKind.ACCUM_SUM and masks[op.operands[0]]:
+            op = replace(op, kind=OpKind.ACCUM_MAX)
+        ops.append(op)
+        compared = isinstance(op, Op) and SPECS[op.kind].family is Family.COMPARISON
+        number = isinstance(op, Op) and (op.kind is OpKind.SELECT or (op.attrs.dtype or DType.BOOL).floating)
+        masks += [compared or (not number and masks[op.operands[0]])] * op.results
+    return replace(block, ops=tuple(ops))
 
 
 def _carried(block: BlockGraph) -> set[int]:
@@ -161,7 +185,7 @@ class _Union:
             operands = tuple(own[i] for i in op.operands)
             first = op.operands[0]
             known = first in carried and piece.reads[first] in self._written  # the block has it, behind the loop
-            if known or (behind and op.kind is OpKind.ACCUM_SUM):
+            if known or (behind and op.kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX)):
                 own.append(operands[0])
                 continue
             if SPECS[op.kind].commutative:
