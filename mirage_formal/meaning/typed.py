@@ -89,12 +89,15 @@ def rounded(values: Array, dtype: DType) -> Singles:
             return found
 
 
-def run_typed(graph: KernelGraph, arrays: Sequence[Array]) -> tuple[Singles, ...]:
+def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = True) -> tuple[Singles, ...]:
     """Return the outputs of a µGraph, computed in its element types.
 
     Args:
         graph: A program, whose operators are a kernel each, or a candidate.
         arrays: One array for each input, of the input's shape; masks are booleans, or zeros and ones.
+        stored: Whether tensors between kernels are rounded to their element types. If not, only inputs, outputs and
+            what rounding operators give are rounded, as in one kernel that keeps everything else in registers: this is
+            what a program means where the condition "intermediates not rounded" is granted.
 
     Returns:
         One array of float32 for each output, in order, of numbers that its element type has. There is no warning of
@@ -118,12 +121,12 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array]) -> tuple[Singles, ...
         number = len(held)
         for index, op in enumerate(graph.ops):
             for found in evaluate(_alone(op, types), [held[n] for n in op.operands], domain):
-                held[number] = rounded(found, types[number].dtype)
+                held[number] = rounded(found, types[number].dtype) if stored else found
                 number += 1
             for read in set(op.operands):
                 if last[read] == index:
                     del held[read]
-    return tuple(held[number] for number in graph.outputs)
+    return tuple(rounded(held[number], types[number].dtype) for number in graph.outputs)
 
 
 def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:

@@ -256,10 +256,13 @@ class Piece:
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs as the program has them in its own types."""
+        """Return the outputs as the program has them in its own types, with intermediates in registers.
+
+        Candidates that store an intermediate are compared with the program by numerics (claims/numerics).
+        """
         tensors = self.region.read({**self.constants, **leaves})
         arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
-        found = [torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays)]
+        found = [torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays, stored=False)]
         return {output.node: output.present(found) for output in self.region.outputs}
 
     def differences(
