@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.meaning.reference import FloatDomain, rounded_to_bfloat16
@@ -120,13 +120,24 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         held = {n: rounded(array, types[n].dtype) for n, array in enumerate(arrays)}
         number = len(held)
         for index, op in enumerate(graph.ops):
-            for found in evaluate(_alone(op, types), [held[n] for n in op.operands], domain):
+            operands = [held[n] for n in op.operands]
+            if isinstance(op, Op) and op.kind is OpKind.SELECT:
+                results: Sequence[Array] = [_chosen(op, operands)]
+            else:
+                results = evaluate(_alone(op, types), operands, domain)
+            for found in results:
                 held[number] = rounded(found, types[number].dtype) if stored else found
                 number += 1
             for read in set(op.operands):
                 if last[read] == index:
                     del held[read]
     return tuple(rounded(held[number], types[number].dtype) for number in graph.outputs)
+
+
+def _chosen(op: Op, operands: Sequence[Array]) -> Array:
+    """Return a selection, which keeps the sign of a zero that the sum of both branches loses."""
+    mask, first, *others = operands
+    return np.where(mask != 0, first, others[0] if others else _single(float(op.attrs.value or 0)))
 
 
 def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:

@@ -44,8 +44,10 @@ MOST_ELEMENTS: Final = 1 << 27
 MOST_PRODUCTS: Final = 1 << 36
 #: Elements, and multiplications of 16, of all evaluations of a region together; less than a set is one set.
 _BUDGET: Final = 1 << 26
-#: Random roundings; one where a region is large.
-_SAMPLES: Final = 2
+#: Random roundings of small regions, and of large ones.
+_SAMPLES: Final = 4
+_FEWER: Final = 1
+_SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
 #: The set of the arguments that a module is imported with.
 GIVEN: Final = "the arguments"
@@ -151,7 +153,7 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
     if count < len(sets):
         found.skipped[number] = f"{count} of {len(sets)} drawn sets: {piece.size}"
     for place, style in enumerate(sets[:count]):
-        seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:7], "big")
+        seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
             _compare(found, number, piece, f"drawn: {style}, set {place}", drawn(piece.leaves, style, seed))
 
@@ -248,7 +250,7 @@ class Piece:
             RuntimeError: Torch refuses the tensors.
         """
         given = {**self.constants, **leaves}
-        samples = 1 if self.work > _LARGE else _SAMPLES
+        samples = _SAMPLES if self.work <= _SMALL else _FEWER if self.work > _LARGE else _SAMPLES // 2
         with torch.no_grad():
             own = self.twin.own(given)
             exact = self.twin.exact(given)

@@ -129,6 +129,7 @@ class Twin:
         self._outputs = frozenset(outputs)
         self._last = {read.name: node.name for node in nodes for read in node.all_input_nodes}
         self._place = {node.name: i for i, node in enumerate(nodes)}
+        self._kept = _seen_again(nodes)
         self._discrete: dict[str, Any] = {}
 
     def own(self, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class Twin:
             if _floating(tensor):
                 wide[name] = tensor.double()
                 if seed is not None and tensor.numel() <= _MOST_MOVED:
-                    wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed << 32) + number)
+                    wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed, number))
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if node.name in self._discrete:
@@ -171,14 +172,16 @@ class Twin:
             else:
                 args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
                 found = node.target(*args, **kwargs)
-            if isinstance(own, torch.Tensor) and _narrows(node, own):
-                found = found.to(own.dtype).double()
-            if seed is None or node.target is operator.getitem or target in free:
+            narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
+            if narrows and (seed is None or node.name in self._kept):
+                return found.to(own.dtype).double()
+            if seed is None or node.target is operator.getitem or (target in free and not narrows):
                 return found
-            number = (seed << 32) + (1 << 31) + (self._place[node.name] << 2)
-            found = _inside(node, args, kwargs, found, number)
+            place = (seed, len(known) + 2 * self._place[node.name])
+            if target not in free:
+                found = _inside(node, args, kwargs, found, place)
             floor = _SINGLE if target in _NEAR_ONE else 0.0
-            return _each(found, own, lambda x, y: _moved(x, ROUNDOFF.get(y.dtype, 0.0), floor, number + 1))
+            return _each(found, own, lambda x, y: _rounded(x, y.dtype, floor, (place[0], place[1] + 1)))
 
         return self._run({**known, **wide}, call)
 
@@ -241,7 +244,7 @@ def _epsilon_given(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "eps": torch.finfo(torch.float32).eps} if own else kwargs
 
 
-def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: int) -> Any:
+def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: tuple[int, int]) -> Any:
     """Return a result, moved by what is rounded on the way to it; NaN where float32 cannot hold what is on the way."""
     target = str(node.target)
     if not (target in _SUMS or target in _SQUARES):
@@ -249,7 +252,7 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
     names = [item.name for item in node.target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if target in _SQUARES:
-        clipped = {name: _squared(x) for name, x in given.items()}
+        clipped = {name: _bounded(x) if name in ("weight", "bias") else _squared(x) for name, x in given.items()}
         return node.target(**clipped)
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:
@@ -275,6 +278,39 @@ def _squared(x: Any) -> Any:
     return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), x, torch.nan)
 
 
+def _bounded(x: Any) -> Any:
+    """Return an argument without infinities: what a norm makes of one depends on how it is written."""
+    return x.nan_to_num(nan=torch.nan, posinf=1e300, neginf=-1e300) if _floating(x) else x
+
+
+def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
+    """Return the names of casts to a narrower type whose results are read in a wider one again, also as views.
+
+    What others round may stay unrounded where it is computed, as torch.compile leaves it.
+    """
+    free = {name for name, row in rules().items() if row.free}
+    inside, found, wide = set(nodes), set[str](), {}
+    for node in reversed(nodes):
+        own = node.meta.get("val")
+        if not _floating(own):
+            continue
+        users = [user for user in node.users if user in inside]
+        wide[node] = any(_wider(user, own) or (_is_view(user, free) and wide.get(user, False)) for user in users)
+        if wide[node] and _narrows(node, own):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _is_view(node: Node, free: Collection[str]) -> bool:
+    return node.target is operator.getitem or str(node.target) in free
+
+
+def _wider(node: Node, own: Any) -> bool:
+    """Whether a node's result is of a wider type than what it reads."""
+    results = [x.dtype for x in _tensors(node.meta.get("val")) if _floating(x)]
+    return any(ROUNDOFF.get(dtype, 0.0) < ROUNDOFF.get(own.dtype, 0.0) for dtype in results)
+
+
 def _narrows(node: Node, own: Any) -> bool:
     """Whether a node rounds to a type that is narrower than what it reads."""
     if not own.dtype.is_floating_point:
@@ -293,12 +329,29 @@ def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
     return change(found, own) if _floating(found) else found
 
 
-def _moved(tensor: Any, share: float, floor: float, seed: int) -> Any:
+def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
+    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number."""
+    if dtype not in ROUNDOFF:
+        return tensor
+    limits = torch.finfo(dtype)
+    found = _moved(tensor, ROUNDOFF[dtype], floor, seed)
+    small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
+    if not bool(small.any()):
+        return found
+    half = torch.minimum(0.9 * tensor.abs(), torch.full_like(tensor, limits.smallest_normal * ROUNDOFF[dtype]))
+    return torch.where(small, found + half * _signs(tensor, (seed[0], ~seed[1])), found)
+
+
+def _moved(tensor: Any, share: float, floor: float, seed: tuple[int, int]) -> Any:
     """Return a tensor whose elements are off by a share of them and a floor, each up or down at random."""
-    generator = torch.Generator().manual_seed(seed % (1 << 63))
-    signs = torch.randint(0, 2, (2, *tensor.shape), generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
-    found = tensor * (1 + share * signs[0])
-    return found + floor * signs[1] if floor else found
+    found = tensor * (1 + share * _signs(tensor, seed))
+    return found + floor * _signs(tensor, (~seed[0], seed[1])) if floor else found
+
+
+def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
+    """Return 1 or -1 for each element."""
+    generator = torch.Generator().manual_seed((seed[0] * 1_000_003 + seed[1] * 7919) % (1 << 32))  # it reads 32 bits
+    return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
 
 
 __all__ = ["Twin", "between"]

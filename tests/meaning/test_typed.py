@@ -86,6 +86,10 @@ def test_what_is_not_chosen_has_no_influence() -> None:
     assert found[1].tolist() == [[0, 0, 0, 0]]
     assert found[2][0, 0] == 3
     assert not np.isfinite(found[2][0, 1:]).any()
+    (sign,) = run_typed(
+        program(lambda g, m, x: g.select(m, x, x), ((1, 4), "bool"), ((1, 4), mf.float16)), [keep, -0.0 * keep]
+    )
+    assert np.signbit(sign).all()
 
 
 def test_a_narrower_rounding_in_between_stays() -> None:

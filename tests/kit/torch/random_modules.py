@@ -1,7 +1,8 @@
 """Random modules as users write them, made of the examples of the table of operators and of what models are made of.
 
-A module is some inputs and some lines; each line is an example whose tensors are inputs, results of earlier lines of the
-extents that it needs, or comparisons of these. Numbers in it are changed at random. What torch refuses is drawn again.
+A module is some inputs and some lines; each line is an example whose tensors are inputs, results of earlier lines that
+have the extents it needs, or comparisons of these. Numbers in it are changed at random. What torch refuses is drawn
+again.
 """
 
 from __future__ import annotations
