@@ -1,64 +1,76 @@
 """Maxima of kernels that exponentials are shifted by: never below the lowest finite number.
 
-In a kernel the maximum m of exp(x - m) begins at the lowest finite float32, not at minus infinity. So exp(x - m) is 0
-of an x that is minus infinity, also in a row or a tile in which all of them are, and never exp(-inf + inf), which is
-NaN. Over the reals there is no difference; here the µGraph says what its kernels do.
+Kernels form exp(x - m) of a maximum m with the lowest finite float32 in place of an m that is minus infinity
+(``kernels.planning.expand``). So it is 0 of an x that is minus infinity, also in a row or a tile in which all of them
+are, and never exp(-inf + inf), which is NaN. Over the reals there is no difference; here the µGraph says what its
+kernels do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 from mirage_formal.claims.numerics.rounding import LARGEST
 from mirage_formal.graph.edit import inlined, renumbered
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
-from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.graph import BlockGraph, BlockOp, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.planning.expand import maxima_of
 
-_MAXIMA: Final = (OpKind.MAX, OpKind.ACCUM_MAX)
+_AnyOp = TypeVar("_AnyOp", BlockOp, KernelOp)
+
+_MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX, OpKind.ACCUM_MAX)
+#: What makes a maximum of maxima only.
+_KEEP: Final = MOVES | {OpKind.CAST, OpKind.MAXIMUM, OpKind.ACCUM_CONCAT}
 _LOWEST: Final = Attrs(value=Fraction(-LARGEST[DType.FLOAT32]))
 
 
 def bounded_maxima(graph: KernelGraph) -> KernelGraph:
-    """Return a µGraph in which maxima under exponentials of the same kernel are at least the lowest float32."""
-    ops = (replace(op, graph=_block(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
-    return replace(graph, ops=tuple(ops))
+    """Return a µGraph in which maxima that are subtracted under exponentials are at least the lowest float32."""
+    tops = maxima_of(graph)
+
+    def inside(op: KernelOp) -> KernelOp:
+        if isinstance(op, Op):
+            return op
+        return replace(op, graph=_block(op.graph, {i for i, operand in enumerate(op.operands) if operand in tops}))
+
+    ops, number = _bounded(len(graph.inputs), tuple(inside(op) for op in graph.ops), tops)
+    return replace(graph, ops=ops, outputs=tuple(number[n] for n in graph.outputs))
 
 
-def _block(block: BlockGraph) -> BlockGraph:
+def _block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
+    """The same of a block graph, of which some inputs are maxima."""
     flat = inlined(block)
-    items = [(number, op) for number, op in numbered(len(flat.inputs), flat.ops) if isinstance(op, Op)]
-    under = _under(items)
-    if under.isdisjoint(number for number, op in items if op.kind in _MAXIMA):
+    tops = set(given)
+    for first, op in numbered(len(flat.inputs), flat.ops):
+        assert isinstance(op, Op)
+        if op.kind in _MAXIMA or (op.kind in _KEEP and tops.issuperset(op.operands)):
+            tops.add(first)
+    ops, number = _bounded(len(flat.inputs), flat.ops, tops)
+    if ops == flat.ops:
         return block
-    number = list(range(len(flat.inputs)))
-    ops: list[Op] = []
-    count = len(number)
-    for first, op in items:
-        ops.append(renumbered(op, number))
+    return replace(flat, ops=ops, outputs=tuple(replace(s, operand=number[s.operand]) for s in flat.outputs))
+
+
+def _bounded(inputs: int, ops: tuple[_AnyOp, ...], tops: Collection[int]) -> tuple[tuple[_AnyOp, ...], Sequence[int]]:
+    """Operators with bounded maxima under exponentials, and the new number of each tensor."""
+    exponents = {op.operands[0] for op in ops if isinstance(op, Op) and op.kind is OpKind.EXP}
+    number = list(range(inputs))
+    found: list[_AnyOp] = []
+    count = inputs
+    for first, op in numbered(inputs, ops):
+        made = renumbered(op, number)
+        if isinstance(op, Op) and op.kind is OpKind.SUB and first in exponents and op.operands[1] in tops:
+            x, top = made.operands
+            # NaN is not less than it, and stays.
+            less, keep = Op(OpKind.LT, (top,), _LOWEST), Op(OpKind.LOGICAL_NOT, (count,))
+            found += [less, keep, Op(OpKind.SELECT, (count + 1, top), _LOWEST)]
+            made = Op(OpKind.SUB, (x, count + 2))
+            count += 3
+        found.append(made)
         number += range(count, count + op.results)
         count += op.results
-        if first in under and op.kind in _MAXIMA:
-            # NaN is not less than it, and stays.
-            top = count - 1
-            ops.append(Op(OpKind.LT, (top,), _LOWEST))
-            ops.append(Op(OpKind.LOGICAL_NOT, (count,)))
-            ops.append(Op(OpKind.SELECT, (count + 1, top), _LOWEST))
-            count += 3
-            number[first] = count - 1
-    savers = tuple(replace(saver, operand=number[saver.operand]) for saver in flat.outputs)
-    return replace(flat, ops=tuple(ops), outputs=savers)
-
-
-def _under(items: list[tuple[int, Op]]) -> set[int]:
-    """Return the tensors that are subtracted under an exponential, as they are or by way of casts and maxima."""
-    exponents = {op.operands[0] for _, op in items if op.kind is OpKind.EXP}
-    found: set[int] = set()
-    for number, op in reversed(items):
-        if op.kind is OpKind.SUB and number in exponents:
-            found.add(op.operands[1])
-        elif number in found and op.kind in (OpKind.CAST, OpKind.REPEAT, *_MAXIMA):
-            found.add(op.operands[0])
-    return found
+    return tuple(found), number
