@@ -15,6 +15,7 @@ import mirage_formal.torch.views as views
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written
@@ -422,7 +423,8 @@ class _Import:
             ones = torch.ones(rows, columns, dtype=torch.bool)
             ones = ones if side == "upper" else ones.tril(diagonal)
             self._made[name] = ones if side == "lower" else ones.triu(diagonal)
-        return Value(Source(name, (rows, columns), (columns, 1), DType.BOOL), views.dense((rows, columns)))
+        band = Band(None if side == "lower" else diagonal, None if side == "upper" else diagonal)
+        return Value(Source(name, (rows, columns), (columns, 1), DType.BOOL, band), views.dense((rows, columns)))
 
     def _number(self, constant: Constant) -> Source:
         """A tensor of one element, where an operator takes a tensor and no number."""

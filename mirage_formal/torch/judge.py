@@ -264,7 +264,9 @@ class Piece:
         """
         tensors = self.region.read({**self.constants, **leaves})
         arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
-        found = [torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays, stored=False)]
+        found = [
+            torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays, stored=False)
+        ]
         return {output.node: output.present(found) for output in self.region.outputs}
 
     def differences(

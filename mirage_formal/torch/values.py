@@ -16,6 +16,7 @@ from mirage_formal.api import Graph
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, DTensor, DType, Shape, broadcast, row_major
@@ -129,12 +130,14 @@ class Source:
         shape: Its extents.
         strides: Its strides in memory.
         dtype: Its element type.
+        band: Its band, if it is a band mask of the import's own.
     """
 
     name: str
     shape: Shape
     strides: tuple[int, ...]
     dtype: DType
+    band: Band | None = None
 
     @property
     def layout(self) -> Layout:
@@ -299,8 +302,11 @@ class Program:
         layout = self.layouts[source.name]
         if source.name not in self.inputs:
             name = self.names.get(source.name, source.name)
-            self.inputs[source.name] = self.graph.new_input(
-                layout.shape, dtype=source.dtype, strides=layout.strides, name=name
+            band = source.band if layout == Layout(source.shape, row_major(source.shape), 0) else None
+            self.inputs[source.name] = (
+                self.graph.new_input(layout.shape, dtype=source.dtype, strides=layout.strides, name=name)
+                if band is None
+                else self.graph.band(layout.shape, band.lower, band.upper, name)
             )
         if wish == layout:
             return self.inputs[source.name]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from mirage_formal.device.launch import Optimized
 from mirage_formal.device.tensors import TensorError, same_strides
 from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
@@ -46,6 +47,22 @@ _registered: Final[dict[str, TorchOperator]] = {}
 _lock: Final = threading.Lock()
 
 
+class _WithoutBands:
+    """Kernels that make the band masks of their program themselves, called with all inputs."""
+
+    def __init__(self, optimized: Optimized, given: Sequence[int]) -> None:
+        self._optimized = optimized
+        self._given = given
+
+    def on_torch(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Return the results; see ``Optimized.on_torch``."""
+        return self._optimized.on_torch([tensors[i] for i in self._given])
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """Return the results; see ``Optimized``."""
+        return self._optimized(*[tensors[i] for i in self._given])
+
+
 class TorchOperator:
     """A candidate as an operator of torch; made by ``torch_operator``, once in a process for each candidate.
 
@@ -66,7 +83,10 @@ class TorchOperator:
         self._strides = [item.strides for item in program.inputs]
         self._outputs = [(types[number].shape, DTYPES[types[number].dtype]) for number in program.outputs]
         self._single = len(self._outputs) == 1
-        self._optimized = result.optimized
+        self._optimized: Optimized | _WithoutBands = result.optimized
+        given = [i for i, item in enumerate(program.inputs) if item.band is None]
+        if len(given) < len(program.inputs):
+            self._optimized = _WithoutBands(result.optimized, given)
         # A Triton file takes what it is given; kernels of CUDA C++ refuse what they were not made for.
         self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
