@@ -149,7 +149,7 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
-    count = max(1, min(len(sets), _BUDGET // piece.work))
+    count = min(len(sets), max(1, _BUDGET // piece.work))
     if count < len(sets):
         found.skipped[number] = f"{count} of {len(sets)} drawn sets: {piece.size}"
     for place, style in enumerate(sets[:count]):

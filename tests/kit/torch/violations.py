@@ -52,6 +52,8 @@ def _said(module: Module, sets: Sequence[str]) -> str:
         found = from_torch(module.function(), module.arguments())
     except MirageError as error:
         return "" if "torch.export has no graph" in str(error) else f"refused: {error}"
+    except Exception as error:  # whatever is wrong with a rule
+        return f"crash of the import: {type(error).__name__}: {error}"
     try:
         faults = judge(found, sets=sets).faults
     except Exception as error:  # whatever is wrong with a program

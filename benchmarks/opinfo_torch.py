@@ -1,0 +1,77 @@
+"""PyTorch's own operator tests as judge of the import: samples of torch.testing's database for operators of the table.
+
+    .venv/bin/python -m benchmarks.opinfo_torch [--most N] [--types float16 bfloat16 float32] [--only NAME...] [--jobs 2]
+
+Every sample (sample_inputs and reference_inputs: other extents and strides, broadcasting, numbers for tensors, large and
+extreme values) is imported, its program is evaluated in its own element types, and compared with torch under the
+contract of docs/torch.md. --most N takes N of an operator's samples in each type. It needs the extra torch-test.
+
+Prints how many samples of each operator were compared, and each that differs. Exit 1 if one does; 2 if there is no
+database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+from tests.kit.torch.opinfo import TYPES, Counts, checked, drawn, operators, samples
+
+#: Of how many operators a process has samples: the database takes long to load.
+_CHUNK = 12
+
+
+def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> Counts:
+    """What becomes of the samples of some operators; names say which variant."""
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    found = Counts()
+    for info in operators():
+        if f"{info.name} {info.variant_test_name}" in names:
+            for dtype in types:
+                torch.manual_seed(0)
+                given = drawn(list(samples(info, dtype, reference=True)), most, f"{info.name} {dtype}")
+                found.add(checked(info, given))
+    return found
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--most", type=int, help="samples of an operator in one type [default: all]")
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="operators, as in exp or nn.functional.elu")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
+    given = parser.parse_args()
+    try:
+        every = operators()
+    except ImportError as error:
+        print(f"no database of torch's: {error}; pip install 'mirage_formal[torch-test]'", file=sys.stderr)
+        return 2
+    names = [f"{info.name} {info.variant_test_name}" for info in every if not given.only or info.name in given.only]
+    found = Counts()
+    if given.jobs < 1:
+        found.add(looked_at(names, given.types, given.most))
+    else:
+        parts = [names[first : first + _CHUNK] for first in range(0, len(names), _CHUNK)]
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            for future in as_completed(pool.submit(looked_at, part, given.types, given.most) for part in parts):
+                found.add(future.result())
+    for fault in sorted(found.faults):
+        print(fault)
+    for name in sorted({*found.compared, *found.left}):
+        print(f"{name}: {found.compared[name]} compared, {found.left[name]} without a program")
+    total = sum(found.compared.values())
+    print(f"{total} samples of {len(found.compared)} operators compared, {len(found.faults)} differ")
+    return 1 if found.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
