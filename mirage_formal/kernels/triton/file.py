@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.lines import Lines, joined
 from mirage_formal.kernels.target import Target
-from mirage_formal.kernels.triton.functions import TANH
+from mirage_formal.kernels.triton.functions import HELPERS as OWN_HELPERS
 from mirage_formal.kernels.triton.host import TORCH, Host, host, input_names
 from mirage_formal.kernels.triton.kernel import Function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
@@ -91,6 +91,11 @@ def main():
 def _listed(found):
     return list(found) if isinstance(found, tuple) else [found]
 '''
+#: A line of it, and what takes its place where there are masks.
+_MASKS: Final = (
+    "        values = values.abs() + 0.1 if positive else values\n",
+    "        values = values > 0 if dtype == torch.bool else values.abs() + 0.1 if positive else values\n",
+)
 #: Lines of ``run`` before it looks at its inputs.
 _HEAD: Final = 2
 #: What is done when the file is run; this module is no command itself.
@@ -144,8 +149,11 @@ def triton_file(
     if any("BFLOAT16)" in text for text in functions):
         head.append(_BFLOAT.rstrip("\n"))
     helpers = {name for one in made.functions for name in one.helpers}
+    own = [text for name, text in OWN_HELPERS.items() if name in helpers]
+    if any("SLOW" in text for text in own):
+        head.append("SLOW = tl.constexpr(INTERPRETED)")
     parts = ["\n".join(head) + "\n"]
-    parts += [TANH] if "_tanh" in helpers else []
+    parts += own
     at = len(parts)
     parts += functions
     parts += [_NEW] if any("_new(" in line for line in made.lines) else []
@@ -155,7 +163,8 @@ def triton_file(
     doc = '    """The program in float64, operator by operator."""'
     body = [f"    {line}" for line in (*known.lines, f"return {_tuple(known.results)}")]
     parts.append("\n".join([f"def reference({', '.join(input_names(program.inputs))}):", doc, *body]) + "\n")
-    text = "\n\n".join([*parts, _MAIN, _GUARD.format("__main__").replace("'", '"')])
+    main = _MAIN if all(item.tensor.dtype.floating for item in program.inputs) else _MAIN.replace(*_MASKS)
+    text = "\n\n".join([*parts, main, _GUARD.format("__main__").replace("'", '"')])
     return TritonFile(text, made.functions, lines)
 
 
@@ -182,7 +191,7 @@ def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
 
 def _least(graph: KernelGraph) -> DType:
     """The least precise element type on the way."""
-    dtypes = {tensor.dtype for tensor in kernel_types(graph)}
+    dtypes = {tensor.dtype for tensor in kernel_types(graph) if tensor.dtype.floating}
     return max(dtypes, key=lambda dtype: _TOLERANCES[dtype])
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
+from mirage_formal.kernels.program.flat import MapFn
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+
+#: Maxima of NaN and anything are NaN, as PyTorch has it; Triton's own take the other one.
+_NAN: Final = "propagate_nan=tl.PropagateNan.ALL"
 
 #: In Triton, of float32.
 _UNARY: Final = {
@@ -15,24 +19,36 @@ _UNARY: Final = {
     UnaryFn.SQUARE: "{0} * {0}",
     UnaryFn.SILU: "{0} * tl.sigmoid({0})",
     UnaryFn.GELU: "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
-    UnaryFn.RELU: "tl.maximum({0}, 0.0)",
+    UnaryFn.RELU: f"tl.maximum({{0}}, 0.0, {_NAN})",
     UnaryFn.SIGMOID: "tl.sigmoid({0})",
     UnaryFn.TANH: "_tanh({0})",
     UnaryFn.ERF: "tl.erf({0})",
     UnaryFn.LOG: "tl.log({0})",
     UnaryFn.ABS: "tl.abs({0})",
     UnaryFn.RECIPROCAL: "1.0 / {0}",
+    UnaryFn.LOGICAL_NOT: "1.0 - {0}",
     UnaryFn.ROUND_HALF: "{0}.to(tl.float16).to(tl.float32)",
-    UnaryFn.ROUND_BFLOAT: "{0}.to(tl.bfloat16).to(tl.float32)",
+    UnaryFn.ROUND_BFLOAT: "_round_bfloat({0})",
 }
 _BINARY: Final = {
     BinaryFn.ADD: "{0} + {1}",
     BinaryFn.SUB: "{0} - {1}",
     BinaryFn.MUL: "{0} * {1}",
     BinaryFn.DIV: "{0} / {1}",
-    BinaryFn.MAX: "tl.maximum({0}, {1})",
-    BinaryFn.MIN: "tl.minimum({0}, {1})",
+    BinaryFn.MAX: f"tl.maximum({{0}}, {{1}}, {_NAN})",
+    BinaryFn.MIN: f"tl.minimum({{0}}, {{1}}, {_NAN})",
+    BinaryFn.DIV_NO_NAN: "tl.where({1} == 0.0, {0} * 0.0, {0} / {1})",
+    BinaryFn.EQ: "({0} == {1}).to(tl.float32)",
+    BinaryFn.LT: "({0} < {1}).to(tl.float32)",
+    BinaryFn.LE: "({0} <= {1}).to(tl.float32)",
+    BinaryFn.GT: "({0} > {1}).to(tl.float32)",
+    BinaryFn.GE: "({0} >= {1}).to(tl.float32)",
 }
+#: Comparisons that do not hold of two zeros.
+STRICT: Final = frozenset({BinaryFn.LT, BinaryFn.GT})
+#: The lowest finite float32: where a running maximum starts, and what counts for a maximum that is subtracted under an
+#: exponential where that is less, so that the difference is a number.
+LOWEST: Final = -3.4028234663852886e38
 #: Functions that are 0 at 0.
 ZERO_AT_ZERO: Final = frozenset(
     {UnaryFn.NEG, UnaryFn.SQRT, UnaryFn.SQUARE, UnaryFn.SILU, UnaryFn.GELU, UnaryFn.RELU, UnaryFn.TANH, UnaryFn.ERF}
@@ -48,11 +64,59 @@ def _tanh(x):
 '''
 
 
-def applied(fn: UnaryFn | BinaryFn, *operands: str) -> str:
-    """A function's value as text; operands are names or constants."""
-    if isinstance(fn, UnaryFn):
-        return _UNARY[fn].format(*operands)
-    return _BINARY[fn].format(*operands)
+#: The interpreter's own conversion cuts off what is behind the last bit.
+ROUND_BFLOAT: Final = '''@triton.jit
+def _round_bfloat(x):
+    """The nearest bfloat16, ties to even."""
+    if SLOW:
+        bits = x.to(tl.int32, bitcast=True)
+        near = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+        return tl.where(tl.abs(x) >= 0.0, near.to(tl.float32, bitcast=True), x)
+    else:
+        return x.to(tl.bfloat16).to(tl.float32)
+'''
+#: What maxima along an axis need of the file; of the interpreter's reductions only its own are fast.
+LARGEST: Final = f'''@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, {_NAN})
+
+
+@triton.jit
+def _largest(x, axis: tl.constexpr):
+    """The largest along an axis, and NaN if there is one."""
+    if SLOW:
+        return tl.max(x, axis, keep_dims=True) + tl.sum(tl.where(tl.abs(x) >= 0.0, 0.0, x), axis, keep_dims=True)
+    else:
+        return tl.reduce(x, axis, _larger, keep_dims=True)
+'''
+#: Functions of a file that others call, by name; some of them ask whether they are interpreted.
+HELPERS: Final = {"_tanh": TANH, "_round_bfloat": ROUND_BFLOAT, "_largest": LARGEST}
+#: The helper that a function needs.
+NEEDED: Final = {UnaryFn.TANH: "_tanh", UnaryFn.ROUND_BFLOAT: "_round_bfloat"}
+
+
+def applied(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
+    """A function's value as text; operands are names or constants.
+
+    Args:
+        fn: The function.
+        operands: What it is applied to.
+        finite: Of a difference: see ``flat.Elementwise``.
+    """
+    match fn:
+        case BinaryFn.SUB if finite:
+            return f"{operands[0]} - {applied(BinaryFn.MAX, operands[1], real(LOWEST))}"
+        case UnaryFn():
+            return _UNARY[fn].format(*operands)
+        case BinaryFn():
+            return _BINARY[fn].format(*operands)
+        case MapFn.SELECT:
+            mask, one, other = operands
+            return f"tl.where({mask} != 0.0, {one}, {other})"
+        case MapFn.CONSTANT:
+            raise AssertionError("a constant needs a shape")
+        case _:
+            assert_never(fn)
 
 
 def real(value: float) -> str:

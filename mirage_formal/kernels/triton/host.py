@@ -19,15 +19,16 @@ from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.graph.views import launched, places
+from mirage_formal.kernels.planning.expand import maxima_of
 from mirage_formal.kernels.predefined import block_forms
 from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.target import Target
-from mirage_formal.kernels.triton.functions import real
+from mirage_formal.kernels.triton.functions import LOWEST, real
 from mirage_formal.kernels.triton.kernel import Function, function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.writer import Operand
 
-TORCH: Final = {DType.FLOAT16: "torch.float16", DType.BFLOAT16: "torch.bfloat16", DType.FLOAT32: "torch.float32"}
+TORCH: Final = {dtype: f"torch.{dtype.value}" for dtype in DType}
 _TAKEN: Final = frozenset(
     {"torch", "triton", "tl", "run", "main", "poison", "launch", "reference", "inputs", "BFLOAT16", "INTERPRETED"}
 )
@@ -52,7 +53,12 @@ _CALLS: Final = {
     OpKind.LOG: "torch.log({0})",
     OpKind.ABS: "torch.abs({0})",
     OpKind.RECIPROCAL: "torch.reciprocal({0})",
+    OpKind.LOGICAL_NOT: "torch.logical_not({0})",
+    OpKind.DIV_NO_NAN: "torch.where({1} == 0, {0} * 0, {0} / {1})",
+    OpKind.ROUND_FLOAT16: "{0}.to(torch.float16).to({0}.dtype)",
+    OpKind.ROUND_BFLOAT16: "{0}.to(torch.bfloat16).to({0}.dtype)",
 }
+_COMPARISONS: Final = {OpKind.EQ: "==", OpKind.LT: "<", OpKind.LE: "<=", OpKind.GT: ">", OpKind.GE: ">="}
 _INFIX: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 
@@ -179,7 +185,9 @@ class _Calls:
             self._made(number)
         reads = [self._operand(number) for number in op.operands]
         writes = [self._operand(number) for number in range(first, first + op.results)]
-        self._launch(function(name, op, reads, writes), {one.name: one.name for one in (*reads, *writes)})
+        tops = {place for place, number in enumerate(op.operands) if number in maxima_of(self.graph)}
+        made = function(name, op, reads, writes, maxima=tops)
+        self._launch(made, {one.name: one.name for one in (*reads, *writes)})
 
     def _launch(self, made: Function, arguments: dict[str, str]) -> None:
         self.functions.append(made)
@@ -194,8 +202,22 @@ class _Calls:
             return
         self.names[first] = f"t{first}"
         operands = [self._tensor(number) for number in op.operands]
+        if self._finite(op, first):
+            x, top = operands
+            dtype = TORCH[self._dtype(first)]
+            self._line(
+                f"t{first} = ({x}.float() - {top}.float().clamp_min({LOWEST!r})).to({dtype})", "computes by torch"
+            )
+            return
         text = called(op, operands, [self._shape(number) for number in op.operands], self._dtype(first))
         self._line(f"t{first} = {text}", "computes by torch")
+
+    def _finite(self, op: Op, result: int) -> bool:
+        """Whether an operator is the difference of exponents and a maximum; see ``planning.expand.maxima_of``."""
+        if op.kind is not OpKind.SUB or op.operands[1] not in maxima_of(self.graph):
+            return False
+        readers = (other for other in self.graph.ops if result in other.operands)
+        return any(isinstance(other, Op) and other.kind is OpKind.EXP for other in readers)
 
     def _dtype(self, number: int) -> DType:
         return kernel_types(self.graph)[number].dtype
@@ -233,11 +255,9 @@ def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DTyp
     dim = attrs.dim or 0
     if op.kind in _CALLS:
         return _row_major(_CALLS[op.kind].format(*operands), op.kind)
+    if SPECS[op.kind].family in (Family.SELECTION, Family.COMPARISON) or op.kind in (OpKind.SCALE, OpKind.SHIFT):
+        return f"{_with_number(op, operands)}.contiguous()"
     match op.kind:
-        case OpKind.SCALE:
-            return f"({x} * {real(float(attrs.factor or 0))}).contiguous()"
-        case OpKind.SHIFT:
-            return f"({x} + {real(float(attrs.shift or 0))}).contiguous()"
         case OpKind.CAST:
             return f"{x}.to({TORCH[dtype]}, memory_format=torch.contiguous_format, copy=True)"
         case OpKind.TRANSPOSE:
@@ -260,8 +280,31 @@ def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DTyp
             return f"torch.{op.kind.value}({x}, {dim}, keepdim=True, dtype=torch.float32).to({TORCH[dtype]})"
         case OpKind.MAX:
             return f"torch.amax({x}, {dim}, keepdim=True).contiguous()"
-        case _:
+        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(op, operands, dtype)
+        case _:
+            raise AssertionError(op.kind)
+
+
+def _with_number(op: Op, operands: Sequence[str]) -> str:
+    """An elementwise operator that may have a number in place of an operand."""
+    attrs, x = op.attrs, operands[0]
+    match op.kind:
+        case OpKind.SELECT:
+            last = operands[2] if attrs.value is None else real(float(attrs.value))
+            return f"torch.where({x}, {operands[1]}, {last})"
+        case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
+            if attrs.value is None:
+                return f"({x} {_COMPARISONS[op.kind]} {operands[1]})"
+            # The number is one of float32, as in kernels, and not rounded to the element type.
+            return f"({x}.float() {_COMPARISONS[op.kind]} {real(float(attrs.value))})"
+        case OpKind.SCALE:
+            assert attrs.factor is not None
+            return f"({x} * {real(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"
+        case OpKind.SHIFT:
+            return f"({x} + {real(float(attrs.shift or 0))})"
+        case _:
+            raise AssertionError(op.kind)
 
 
 def _row_major(text: str, kind: OpKind) -> str:

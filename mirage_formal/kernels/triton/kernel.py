@@ -7,7 +7,7 @@ loop, what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -15,13 +15,14 @@ from typing import Final
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.expand import expand
+from mirage_formal.kernels.planning.expand import NO_MAXIMA, expand
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
     Elementwise,
     FlatOp,
     LoopConcat,
+    MapFn,
     Product,
     Reduce,
     Repeat,
@@ -33,15 +34,13 @@ from mirage_formal.kernels.program.lines import Lines, joined, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile
-from mirage_formal.kernels.triton.functions import ZERO_AT_ZERO, applied, real
+from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, applied, real
 from mirage_formal.kernels.triton.padding import on_tensor_cores, padding, power
 from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, names
 
 #: What lines do, in words.
 _STARTS: Final = "starts at the neutral element"
 _ADDS: Final = "adds an iteration's part"
-#: Where a running maximum starts: above -inf, so that the difference of two of them is a number.
-_LOWEST: Final = "-3.4028234663852886e38"
 #: Elements of a block that are summed over a dim after the loop, not in each iteration.
 _LOOPED: Final = 8192
 _GRID: Final = (2**31 - 1, 65535, 65535)
@@ -83,7 +82,12 @@ class Function:
 
 
 def function(
-    name: str, op: GraphDefined, reads: Sequence[Operand], writes: Sequence[Operand], about: str = ""
+    name: str,
+    op: GraphDefined,
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
+    about: str = "",
+    maxima: Set[int] = NO_MAXIMA,
 ) -> Function:
     """The function of a graph-defined kernel.
 
@@ -93,6 +97,7 @@ def function(
         reads: What its input iterators read, in order.
         writes: What its output savers write, in order.
         about: What it is, for its docstring.
+        maxima: Positions of what it reads that are maxima; see ``planning.expand.maxima_of``.
 
     Raises:
         UnsupportedError: It has no such function; says why.
@@ -100,7 +105,7 @@ def function(
     graph = op.graph
     if any(extent > most for extent, most in zip(graph.grid, _GRID, strict=True)):
         raise UnsupportedError(f"expected a grid of at most {_GRID}, got {graph.grid}", where="triton")
-    flat = expand(op, tuple(one.tensor for one in reads))
+    flat = expand(op, tuple(one.tensor for one in reads), maxima)
     nodes = node_names(graph, flat.makers)
     return _Kernel(name, graph, flat, padding(flat), tuple(reads), tuple(writes), about, nodes).function()
 
@@ -182,7 +187,7 @@ class _Kernel(Writer):
                 self._define("sum" if op.fn is BinaryFn.ADD else "max", op.result, text, zero=zero)
             case Product():
                 if not self._fused(op):
-                    self._define("dot", op.result, self._product(op, ""), zero=self._zero_product(op))
+                    self._define("dot", op.result, self._product(op, ""))
             case Concat():
                 if not self._dissolved(op):
                     self._define("concat", op.result, self._concat(op))
@@ -197,12 +202,18 @@ class _Kernel(Writer):
                 self._running(op)
 
     def _elementwise(self, op: Elementwise) -> None:
+        if op.fn is MapFn.CONSTANT:
+            assert op.constant is not None
+            text = f"tl.full({list(self.pad.block(op.result))}, {op.constant!r}, tl.float32)"
+            self._define(op.fn.value, op.result, text, zero=op.constant == 0)
+            return
         operands = [self._value(number) for number in op.operands]
         if op.constant is not None:
             operands.append(real(op.constant))
-        if op.fn is UnaryFn.TANH:
-            self.helpers.add("_tanh")
-        self._define(op.fn.value, op.result, applied(op.fn, *operands), zero=self._zero_elementwise(op))
+        if op.fn in NEEDED:
+            self.helpers.add(NEEDED[op.fn])
+        text = applied(op.fn, *operands, finite=op.finite)
+        self._define(op.fn.value, op.result, text, zero=self._zero_elementwise(op))
 
     def _zero_elementwise(self, op: Elementwise) -> bool:
         """Whether the padding of the result is known to be zeros."""
@@ -212,11 +223,21 @@ class _Kernel(Writer):
             return op.fn in ZERO_AT_ZERO
         padded = self._padded(op.result)
         full = [all(dim in self._padded(number) for dim in padded) for number in op.operands]
-        if op.constant is not None:
-            return op.fn in (BinaryFn.MUL, BinaryFn.DIV) and op.constant != 0
-        if op.fn is BinaryFn.DIV:
-            return full[0] and not self._padded(op.operands[1])
-        return op.fn is BinaryFn.MUL or all(full)
+        match op.fn:
+            case MapFn.SELECT:
+                return all(full[1:]) and not op.constant
+            case BinaryFn.MUL:
+                return all(full)  # 0 times an infinity that is the same along the dim would be NaN
+            case BinaryFn.DIV:
+                return op.constant is not None and op.constant != 0
+            case BinaryFn.DIV_NO_NAN:
+                return False
+            case BinaryFn.ADD | BinaryFn.SUB | BinaryFn.MAX | BinaryFn.MIN:
+                return op.constant is None and all(full)
+            case BinaryFn.EQ | BinaryFn.LT | BinaryFn.LE | BinaryFn.GT | BinaryFn.GE:
+                return op.constant is None and all(full) and op.fn in STRICT
+            case _:
+                raise AssertionError(op.fn)
 
     def _reduced(self, text: str, op: Reduce | Accumulate, *, zero: bool) -> str:
         """What an operator makes of its operand along its dim."""
@@ -224,14 +245,17 @@ class _Kernel(Writer):
         number, kept = op.operand, op.kept
         text = self._neutral(text, number, op.dim, op.fn, zero=zero)
         axis, block = self.pad.axis(number, op.dim), list(self.pad.block(number))
-        called = "tl.sum" if op.fn is BinaryFn.ADD else "tl.max"
+        if op.fn is BinaryFn.MAX:
+            assert kept == 1
+            self.helpers.add("_largest")
+            return f"_largest({text}, {axis})"
         if kept == 1:
-            return f"{called}({text}, {axis}, keep_dims=True)"
+            return f"tl.sum({text}, {axis}, keep_dims=True)"
         if power(kept) != kept:
             what = f"expected a reduction to a power of two of elements, got {kept}"
             raise UnsupportedError(what, where="triton", hint="CUDA C++ has it")
         split = [*block[:axis], block[axis] // kept, kept, *block[axis + 1 :]]
-        return f"{called}(tl.reshape({text}, {split}), {axis})"
+        return f"tl.sum(tl.reshape({text}, {split}), {axis})"
 
     # --- products
 
@@ -287,9 +311,6 @@ class _Kernel(Writer):
         assert columns == 1
         return f"tl.sum({left} * tl.permute({right}, {swap}), {axis}, keep_dims=True)"
 
-    def _zero_product(self, op: Product) -> bool:
-        return all(number in self.zeros for pair in self.pad.terms[op.result] for number in pair)
-
     # --- concatenations
 
     def _concat(self, op: Concat) -> str:
@@ -338,7 +359,8 @@ class _Kernel(Writer):
         so_far = name if op.factor is None else f"{name} * {self._value(op.factor)}"
         fused = product is not None and self._fused(product)
         if product is not None and fused:
-            text, zero = self._product(product, so_far), self._zero_product(product)
+            # The padding of a product may be NaN: a row of zeros times an infinity.
+            text, zero = self._product(product, so_far), False
         else:
             given, zero = self._value(op.operand), op.operand in self.zeros
             if op.dim is not None and not late:
@@ -361,7 +383,7 @@ class _Kernel(Writer):
         """The largest so far, and what sums so far are multiplied by."""
         state = f"before_{op.operand}"
         self._emit(
-            Phase.BEFORE, f"{state} = tl.full({list(self.pad.block(op.largest))}, {_LOWEST}, tl.float32)", _STARTS
+            Phase.BEFORE, f"{state} = tl.full({list(self.pad.block(op.largest))}, {LOWEST!r}, tl.float32)", _STARTS
         )
         self._define("largest", op.largest, f"tl.maximum({state}, {self._value(op.operand)})")
         if op.rescale in self.readers:

@@ -27,6 +27,8 @@ _UNARY: Final = {
     OpKind.LOG: "torch.log({0})",
     OpKind.ABS: "torch.abs({0})",
     OpKind.RECIPROCAL: "1.0 / {0}",
+    OpKind.ROUND_FLOAT16: "{0}.to(torch.float16).double()",
+    OpKind.ROUND_BFLOAT16: "{0}.to(torch.bfloat16).double()",
 }
 _BINARY: Final = {
     OpKind.ADD: "{0} + {1}",
@@ -35,12 +37,17 @@ _BINARY: Final = {
     OpKind.DIV: "{0} / {1}",
     OpKind.MAXIMUM: "torch.maximum({0}, {1})",
     OpKind.MINIMUM: "torch.minimum({0}, {1})",
+    OpKind.SELECT: "torch.where({0} != 0.0, {1}, 0.0)",
+    OpKind.EQ: "({0} == {1}).double()",
+    OpKind.LT: "({0} < {1}).double()",
+    OpKind.LE: "({0} <= {1}).double()",
+    OpKind.DIV_NO_NAN: "torch.where({1} == 0.0, {0} * 0.0, {0} / {1})",
 }
 #: What a program of block graphs may need: functions of torch over the loop's axis.
 HELPERS: Final = {
     "_running_max": f'''def _running_max(x, axis):
     """The largest along an axis so far, and exp of what it was before minus that; 0 in the first iteration."""
-    largest = torch.cummax(x.amax(axis, keepdim=True), {LOOP_AXIS}).values
+    largest = torch.cummax(x.amax(axis, keepdim=True), {LOOP_AXIS}).values.clamp_min(torch.finfo(x.dtype).min)
     factor = torch.zeros_like(largest)
     count = largest.shape[{LOOP_AXIS}] - 1
     later = largest.narrow({LOOP_AXIS}, 1, count)
@@ -115,7 +122,7 @@ class _Torch(Untiled[str]):
 
     def scale(self, a: str, factor: Fraction) -> str:
         """See ``Domain.scale``."""
-        return self.line(f"{{0}} * {real(float(factor))}", a)
+        return self.line(f"{{0}} * {real(float(factor))}" if factor else "torch.zeros_like({0})", a)
 
     def offset(self, a: str, constant: Fraction) -> str:
         """See ``Domain.offset``."""

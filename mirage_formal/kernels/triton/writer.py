@@ -103,7 +103,8 @@ class Writer:
     def _load_from(self, name: str, number: int, tile: Tile, operand: Operand, policy: str, suffix: str) -> None:
         at = address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
-        more = [f"mask={mask}", "other=0.0"] if mask else []
+        zero = "0.0" if operand.tensor.dtype.floating else "0"
+        more = [f"mask={mask}", f"other={zero}"] if mask else []
         more += [f'eviction_policy="{policy}"'] if policy else []
         self._call(self._phase(number), f"{name} = tl.load", [self._pointer(number, at, operand), *more], suffix)
 
@@ -111,7 +112,9 @@ class Writer:
         at = address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
         value = self._value(number)
-        if operand.tensor.dtype is not DType.FLOAT32:
+        if not operand.tensor.dtype.floating:
+            value += " != 0.0"
+        elif operand.tensor.dtype is not DType.FLOAT32:
             value += f".to({TYPES[operand.tensor.dtype]})"
         more = [f"mask={mask}"] if mask else []
         self._call(Phase.AFTER, "tl.store", [self._pointer(number, at, operand), value, *more], "")

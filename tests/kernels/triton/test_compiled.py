@@ -12,6 +12,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from tests.kit.kernels import example_kernels, tails
 from tests.kit.triton import files as kit
+from tests.kit.triton import masked
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[triton]'")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'mirage_formal[triton]'")
@@ -42,13 +43,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases.append(kit.case("single", kit.of_type(example_kernels.real("lora"), DType.FLOAT32), single))
     graph = kit.of_type(tails.drawn(6)[1], DType.BFLOAT16)
     cases += [kit.case("odd", graph, graph, raw=True), kit.case("fused", fused(), fused(), raw=True)]
+    graph = masked.fused(DType.BFLOAT16)
+    cases.append(kit.case("masked", graph, graph, raw=True))
     program, wide = tails.product(16, 1 << 27, 16, (16, 1 << 12, 16))
     cases.append(kit.case("wide", program, wide, raw=True))
     return kit.compiled(cases, tmp_path_factory.mktemp("compiled"), text=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ROWS, "single", "odd", "fused", "wide"])
+@pytest.mark.parametrize("name", [*ROWS, "single", "odd", "fused", "masked", "wide"])
 def test_every_architecture_has_machine_code(name: str, built: dict[str, Any]) -> None:
     rows = built[name]
     assert not isinstance(rows, str), rows
@@ -66,6 +69,14 @@ def test_the_compiler_keeps_both_loads_of_a_tile(built: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_no_multiplication_is_fused_with_an_addition(built: dict[str, Any]) -> None:
     assert not any(row["fused"] for row in built["fused"])
+
+
+@pytest.mark.slow
+def test_masks_are_read_as_bytes(built: dict[str, Any]) -> None:
+    for row in built["masked"]:
+        loads = [line for line in row["ttir"].splitlines() if "tt.load" in line]
+        assert sum("ptr<i8>" in line for line in loads) == 1
+        assert "arith.maximumf" in row["ttir"]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tests.kit.corpus import programs
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.kernels import example_kernels, tails
 from tests.kit.triton import files as kit
+from tests.kit.triton import masked
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[triton]'")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'mirage_formal[triton]'")
@@ -86,6 +87,44 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, kit.Case], 
 @pytest.mark.parametrize("name", [*(f"drawn{seed}" for seed in range(16)), "product", "row", "chain"])
 def test_tiles_that_overhang(name: str, odd: tuple[dict[str, kit.Case], dict[str, kit.Ran]]) -> None:
     judge(odd[0][name], odd[1][name])
+
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+MASKED = {
+    f"{form.__name__}-{dtype.value}": (form, dtype)
+    for form in (masked.apart, masked.fused)
+    for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+}
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, kit.Case], dict[str, kit.Ran]]:
+    cases = [
+        kit.case(name, graph, graph, raw=True) for name, (form, dtype) in MASKED.items() for graph in [form(dtype)]
+    ]
+    given = {one.name: masked.arrays(kit.inputs(one.program), MASKED[one.name][1]) for one in cases}
+    return {one.name: one for one in cases}, kit.interpreted(cases, tmp_path_factory.mktemp("masks"), given)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_with_empty_rows_and_special_values(
+    name: str, masks: tuple[dict[str, kit.Case], dict[str, kit.Ran]]
+) -> None:
+    """Finite where float64 is, near it, and 0 or NaN where a row has no key."""
+    program, ran = masks[0][name].program, masks[1][name]
+    assert ran.results, ran.said
+    assert ran.code == 0, ran.said
+    wanted = reference.run(program, masked.arrays(kit.inputs(program), MASKED[name][1]))
+    for result, again, value in zip(ran.results, ran.references, wanted, strict=True):
+        known = np.isfinite(value)
+        assert (np.isfinite(result) == known).all()
+        assert (np.isfinite(again) == known).all()
+        assert np.allclose(again[known], value[known], rtol=1e-12)
+        assert np.allclose(result[known], value[known], rtol=0.02, atol=0.02)
+    assert (ran.results[0][[3, 7]] == 0).all()
+    assert np.isnan(ran.results[1][[3, 7]]).all()
 
 
 # --- any operators ---------------------------------------------------------------------------------------------------

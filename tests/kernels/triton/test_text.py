@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -13,10 +14,13 @@ import mirage_formal as mf
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DType
 from mirage_formal.kernels.triton.file import triton_file
+from mirage_formal.kernels.triton.host import called
 from mirage_formal.kernels.triton.options import LaunchOptions
 from tests.kit.kernels import example_kernels, tails
 from tests.kit.triton import files as kit
+from tests.kit.triton import masked
 
 K = OpKind
 ROWS = [row for row in example_kernels.fastest() if row.endswith("-b1")]
@@ -193,7 +197,7 @@ def test_what_is_summed_has_neutral_elements_in_its_padding() -> None:
     zeros = text(kernel(g, whole, [Op(K.RELU, (0,)), Op(K.SUM, (1,), along), Op(K.ACCUM_SUM, (2,))]))
     assert "sum_2 = tl.sum(relu_1, 1, keep_dims=True)" in zeros
     largest = text(kernel(g, whole, [Op(K.MAX, (0,), along), Op(K.ACCUM_SUM, (1,))]))
-    assert 'tl.max(tl.where(r16[None, :] < 12, x_0, float("-inf")), 1, keep_dims=True)' in largest
+    assert '_largest(tl.where(r16[None, :] < 12, x_0, float("-inf")), 1)' in largest
     assert "        mask=(r16[:, None] < 12) & (r16[None, :] < 12),\n        other=0.0,\n" in summed
 
 
@@ -263,3 +267,80 @@ def test_options_say_what_they_are() -> None:
         "warps x1, own stages",
         "warps x0.5, 3 stages",
     ]
+
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+def test_masks_are_bytes_in_memory_and_numbers_in_registers() -> None:
+    g = mf.new_kernel_graph()
+    m, x = g.new_input((12, 12), dtype=mf.bool_, name="m"), g.new_input((12, 12), name="x")
+    g.mark_output(g.select(m, x, 0))
+    whole = [InputIterator((None, None, None), None)] * 2
+    ops = [Op(K.LT, (1,), Attrs(value=Fraction(1, 2))), Op(K.MUL, (0, 2)), Op(K.LOGICAL_NOT, (3,))]
+    found = text(kernel(g, whole, [*ops, Op(K.ACCUM_MAX, (4,))]))
+    assert "((12, 12), (12, 1), torch.bool),  # m" in found
+    assert "        other=0,\n    ).to(tl.float32)\n" in found
+    assert "lt_2 = (x_1 < 0.5).to(tl.float32)\n" in found
+    assert "mul_3 = m_0 * lt_2\n" in found
+    assert "logical_not_4 = 1.0 - mul_3\n" in found
+    assert "        logical_not_4 != 0.0,\n" in found
+    assert "_new((12, 12), torch.bool, m.device, poison)" in found
+    assert "values > 0 if dtype == torch.bool else" in found
+    assert "torch.bool" not in text_of("attn-b1")
+
+
+def test_what_is_not_chosen_has_no_influence() -> None:
+    found = text(masked.fused(mf.float32))
+    assert "select_7 = tl.where(M_0 != 0.0, exp_6, 0.0)\n" in found
+    assert re.search(r"gt_\d+ = \(S_1 > 0.1\)\.to\(tl\.float32\)\n", found)
+    assert re.search(r"eq_\d+ = \(S_1 == 1\.0\)\.to\(tl\.float32\)\n", found)
+    one_by_one = text(masked.apart(mf.float16))
+    assert re.search(r"= torch\.where\(M, t\d+, 0\.0\)\.contiguous\(\)\n", one_by_one)
+    assert "(S.float() > 0.1).contiguous()" in one_by_one
+
+
+def test_a_product_with_zero_reads_nothing() -> None:
+    found = text(masked.fused(mf.float32))
+    assert re.search(r"constant_\d+ = tl\.full\(\[16, 32\], 0\.0, tl\.float32\)\n", found)
+    assert re.search(r"constant_\d+ = tl\.full\(\[16, 32\], 3\.0, tl\.float32\)\n", found)
+    assert "* 0.0\n" not in found.split("def reference")[0]
+    assert "torch.zeros_like(S).contiguous()" in text(masked.apart(mf.float32))
+
+
+def test_maxima_are_not_a_number_where_an_operand_is_none() -> None:
+    found = text(masked.fused(mf.float32))
+    named = re.findall(r"tl\.(?:maximum|minimum)\(.*", found)
+    assert len(named) >= 5
+    assert all("propagate_nan=tl.PropagateNan.ALL)" in line for line in named)
+    assert '_largest(tl.where(r32[None, :] < 20, select_3, float("-inf")), 1)' in found
+    assert "SLOW = tl.constexpr(INTERPRETED)" in found
+
+
+def test_maxima_under_exponentials_are_finite() -> None:
+    bounded = "tl.maximum(max_4, (-3.4028234663852886e+38), propagate_nan=tl.PropagateNan.ALL)"
+    assert f"sub_5 = S_1 - {bounded}\n" in text(masked.fused(mf.float32))
+    found = text(masked.apart(mf.float16))
+    assert re.search(r"\(S\.float\(\) - t\d+\.float\(\)\.clamp_min\(-3\.4028234663852886e\+38\)\)", found)
+
+
+def test_a_quotient_without_a_divisor_is_zero() -> None:
+    assert re.search(
+        r"div_no_nan_\d+ = tl\.where\(sum_(\d+) == 0\.0, dot_(\d+) \* 0\.0, dot_\2 / sum_\1\)\n",
+        text(masked.fused(mf.float32)),
+    )
+
+
+def test_zeros_of_padding_may_be_lost_to_infinities() -> None:
+    """0 times an infinity that is the same along the padding is no zero: it is replaced before it is summed."""
+    g = mf.new_kernel_graph()
+    x, y = g.new_input((4, 12), name="x"), g.new_input((4, 1), name="y")
+    g.mark_output(g.mul(x, y))
+    whole = [InputIterator((None, None, None), None)] * 2
+    ops = [Op(K.MUL, (0, 1)), Op(K.SUM, (2,), Attrs(dim=1)), Op(K.ACCUM_SUM, (3,))]
+    assert "tl.sum(tl.where(r16[None, :] < 12, mul_2, 0.0), 1, keep_dims=True)" in text(kernel(g, whole, ops))
+
+
+def test_an_operator_that_is_not_known_is_no_norm() -> None:
+    with pytest.raises(AssertionError, match="running_max"):
+        called(Op(K.RUNNING_MAX, (0,), Attrs(dim=1)), ["x"], [(4, 4)], DType.FLOAT16)

@@ -23,7 +23,7 @@ from mirage_formal.run.built.stable import stable
 H200: Final = load_target("h200")
 ARCHS: Final = (80, 90, 100)
 _CHILD: Final = Path(__file__).with_name("child.py")
-_POINTERS: Final = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32"}
+_POINTERS: Final = {DType.FLOAT16: "*fp16", DType.BFLOAT16: "*bf16", DType.FLOAT32: "*fp32", DType.BOOL: "*i1"}
 
 
 @dataclass(frozen=True, slots=True)
