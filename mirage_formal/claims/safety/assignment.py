@@ -54,6 +54,7 @@ from mirage_formal.kernels.program.program import (
     Value,
     Var,
     WaitGroups,
+    Where,
 )
 
 #: More points than this are left to a solver.
@@ -223,6 +224,9 @@ class _Lister:
                 self.guards = (*guards, negated(condition))
                 self.value(b)
                 self.guards = guards
+            case Where(mask, a, b):
+                for part in (mask, a, b):
+                    self.value(part)
             case _:
                 assert_never(value)
 
