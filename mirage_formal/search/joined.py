@@ -25,6 +25,7 @@ from mirage_formal.graph.graph import (
     numbered,
 )
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import places
 
 #: Elementwise operators of one operand that turn zeros into zeros, which the prover knows.
@@ -47,6 +48,11 @@ class _Of:
 
     op: Op
     parts: tuple[_Pad | _Of, ...]
+
+
+def reads(tensor: DTensor) -> OpKind:
+    """Return an operator of one element that reads a tensor and is no view of it."""
+    return OpKind.ABS if tensor.dtype.floating else OpKind.LOGICAL_NOT
 
 
 def joined(graph: KernelGraph) -> frozenset[int]:
@@ -198,4 +204,4 @@ def _block(op: GraphDefined, trees: dict[int, _Pad | _Of], wanted: set[int]) -> 
     return replace(block, inputs=tuple(iterators), ops=tuple(ops), outputs=savers)
 
 
-__all__ = ["KEEP_ZERO", "absorbed", "joined", "spread"]
+__all__ = ["KEEP_ZERO", "absorbed", "joined", "reads", "spread"]

@@ -23,7 +23,7 @@ from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import is_view, places
-from mirage_formal.search.joined import KEEP_ZERO
+from mirage_formal.search.joined import KEEP_ZERO, reads
 
 _ALONG = (Family.REDUCTION, Family.NORM)
 #: Moves along one dim, which go along another one of the transpose.
@@ -214,7 +214,7 @@ class _Maker:
 
     def _view(self, tensor: int) -> int | None:
         """A tensor that is a view of an input; None if it is a copy."""
-        reader = Op(OpKind.ABS, (tensor,))  # an output would be no view
+        reader = Op(reads(self._types[tensor]), (tensor,))  # an output would be no view
         known = places(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
         return tensor if known[tensor].base < len(self._program.inputs) else None
 

@@ -25,7 +25,7 @@ from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, last, moved, places
 from mirage_formal.search.gathered import gathered
-from mirage_formal.search.joined import absorbed, joined
+from mirage_formal.search.joined import absorbed, joined, reads
 from mirage_formal.search.normal import normal
 
 #: Operators of one operand that turn zeros into zeros.
@@ -232,8 +232,8 @@ def _first(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> 
 
 def _read(program: KernelGraph) -> KernelGraph:
     """The program with an operator that reads each output, which would be no view otherwise."""
-    count = len(kernel_types(program))
-    readers = tuple(Op(OpKind.ABS, (n,)) for n in program.outputs)
+    types = kernel_types(program)
+    count, readers = len(types), tuple(Op(reads(types[n]), (n,)) for n in program.outputs)
     return replace(program, ops=(*program.ops, *readers), outputs=tuple(range(count, count + len(readers))))
 
 

@@ -23,7 +23,7 @@ from mirage_formal.graph.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.ops import COMPARISONS, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.meaning.reference import run
 from mirage_formal.search.thread import fuse_threads
@@ -175,8 +175,10 @@ def test_a_hand_made_thread_graph_is_extended() -> None:
     same(plain, fused)
 
 
-UNARY = [k for k, row in SPECS.items() if Level.THREAD in row.levels and row.max_arity == 1 and not row.required]
-BINARY = [k for k, row in SPECS.items() if Level.THREAD in row.levels and row.max_arity == 2]
+THREAD = [row for row in SPECS.values() if Level.THREAD in row.levels and not row.required]
+UNARY = [row.kind for row in THREAD if row.max_arity == 1 and row.kind is not OpKind.LOGICAL_NOT]
+BINARY = [row.kind for row in THREAD if row.family is Family.ARITHMETIC]
+COMPARED = sorted(COMPARISONS)
 
 
 def drawn(seed: int) -> KernelGraph:
@@ -186,14 +188,18 @@ def drawn(seed: int) -> KernelGraph:
 
     def elementwise(pool: list[int], count: int) -> None:
         for _ in range(count):
-            number = 3 + len(ops)
-            if rng.random() < 0.5:
+            way = rng.random()
+            if way < 0.2:
+                ops.append(Op(rng.choice(COMPARED), (rng.choice(pool[-4:]), rng.choice(pool))))
+                ops.append(Op(OpKind.LOGICAL_NOT, (2 + len(ops),)))
+                ops.append(Op(OpKind.SELECT, (2 + len(ops), rng.choice(pool)), Attrs(value=Fraction(1, 3))))
+            elif way < 0.6:
                 ops.append(Op(rng.choice([*UNARY, OpKind.SCALE]), (rng.choice(pool[-4:]),)))
                 if ops[-1].kind is OpKind.SCALE:  # type: ignore[union-attr]
                     ops[-1] = replace(ops[-1], attrs=Attrs(factor=Fraction(rng.randint(1, 9), 16)))  # type: ignore[arg-type]
             else:
                 ops.append(Op(rng.choice(BINARY), (rng.choice(pool[-4:]), rng.choice(pool))))
-            pool.append(number)
+            pool.append(2 + len(ops))
 
     loop = [2, 0, 1]
     elementwise(loop, rng.randint(2, 7))

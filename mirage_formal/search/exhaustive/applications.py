@@ -13,6 +13,7 @@ from itertools import product
 from typing import Final
 
 from mirage_formal.claims.abstract.domain import Abstract
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import result_dtype
@@ -85,6 +86,7 @@ _TRIED: Final = (
     FUNCTIONS - {OpKind.SQUARE}
     | _VALUED
     | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN}
+    | {OpKind.CAST}
 )
 _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
@@ -94,7 +96,7 @@ class Constants:
     """Attribute values and functions of one element that a program uses; the search tries no others.
 
     ``late`` has the inputs that are carried behind a loop. ``values`` has comparisons and selections, each with the
-    number in place of its last operand, or None.
+    number in place of its last operand, or None. ``casts`` has the element types that masks are cast to.
     """
 
     factors: tuple[Fraction, ...]
@@ -103,6 +105,7 @@ class Constants:
     functions: frozenset[OpKind]
     late: frozenset[Expr]
     values: tuple[tuple[OpKind, Fraction | None], ...]
+    casts: tuple[DType, ...]
 
     def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
         """The operators of a list that a search for this program tries."""
@@ -122,7 +125,15 @@ def constants(program: KernelGraph) -> Constants:
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
     late = frozenset(var(program.inputs[number].name) for number in elementwise(program))
     values = tuple(dict.fromkeys((op.kind, op.attrs.value) for op in ops if op.kind in _VALUED))
-    return Constants(factors, shifts, eps or (None,), frozenset(functions), late, values)
+    types = kernel_types(program)
+    casts = tuple(
+        dict.fromkeys(
+            op.attrs.dtype
+            for op in program.ops
+            if isinstance(op, Op) and op.attrs.dtype is not None and not types[op.operands[0]].dtype.floating
+        )
+    )
+    return Constants(factors, shifts, eps or (None,), frozenset(functions), late, values, casts)
 
 
 class Terms:
@@ -255,6 +266,9 @@ class Applier:
                 # What is the same in each iteration is brought behind the loop as it was read, and not summed.
                 late = self._carriers if read and a.term in self._fixed.late else []
                 kinds += self._accumulators if self._closes(a) else late
+                if a.mask and self._context is not None and self._context.forloop_range == 1:
+                    # A mask has no sum; of one iteration the largest is what there is.
+                    kinds += [OpKind.ACCUM_MAX] if OpKind.ACCUM_SUM in self._accumulators else self._carriers
             each = ((kind, attrs) for kind in kinds for attrs in self._attrs(kind, a.shape))
             found = [(kind, attrs, result) for kind, attrs in each for result in self._apply(kind, attrs, (a,))]
             self._of_one[a, inside, read] = found
@@ -282,6 +296,8 @@ class Applier:
             yield from (Attrs(factor=factor) for factor in self._fixed.factors)
         elif kind is OpKind.SHIFT:
             yield from (Attrs(shift=shift) for shift in self._fixed.shifts)
+        elif kind is OpKind.CAST:
+            yield from (Attrs(dtype=dtype) for dtype in self._fixed.casts)
         elif kind in _VALUED:
             yield from (Attrs(value=value) for other, value in self._valued if other is kind and value is not None)
         elif "dim" in SPECS[kind].required:
@@ -293,7 +309,8 @@ class Applier:
     def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...]) -> Iterator[Tensor]:
         shapes = SPECS[kind].shape(attrs, tuple(x.shape for x in operands), self._context)
         dtype = result_dtype(kind, attrs, tuple(DType.BOOL if x.mask else DType.FLOAT16 for x in operands))
-        if isinstance(shapes, str) or not isinstance(dtype, DType):
+        number = kind is OpKind.CAST and not operands[0].mask
+        if isinstance(shapes, str) or not isinstance(dtype, DType) or number:
             self._tally.prune("shape", self._level)
             return
         term = self._terms.term(kind, attrs, operands, self._context)
