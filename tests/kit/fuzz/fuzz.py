@@ -241,6 +241,8 @@ def pairs(seed: int, count: int) -> Iterator[FuzzPair]:
     made = 0
     while made < count:
         terms, root = random_program(rng)
+        if root < terms.inputs:
+            continue
         wanted = Truth.RIGHT if rng.random() < 0.5 else Truth.WRONG
         names: list[str] = []
         changed = root
@@ -264,7 +266,7 @@ def _rewritten(
 ) -> tuple[str, int]:
     """The name of a rule that applied and the term it gave; an empty name if none did."""
     places = terms.reachable(root)
-    for attempt in range(20):
+    for attempt in range(20 if places else 0):
         place = rng.choice(places)
         row = terms.rows[place]
         # Rules of one operator come first: those of all terms apply everywhere and would crowd them out.
@@ -345,7 +347,8 @@ def _mask(terms: Terms, last: int, rng: random.Random) -> int | None:
         mask = rng.choice(masks)
         if rng.random() < 0.4:
             return terms.op(K.LOGICAL_NOT, mask)
-        return terms.op(rng.choice((K.MUL, K.MAXIMUM, K.EQ)), mask, rng.choice(masks))
+        both = terms.op(rng.choice((K.MUL, K.MAXIMUM, K.EQ)), mask, rng.choice(masks))
+        return terms.op(K.LOGICAL_NOT, both) if rng.random() < 0.4 else both
     if masks and rng.random() < 0.5:
         return rng.choice(masks)
     kind = rng.choice(COMPARED)
