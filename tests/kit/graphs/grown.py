@@ -78,15 +78,15 @@ def _grown(terms: fuzz.Terms, root: int, rng: random.Random) -> int:
 
 
 def changed(rng: random.Random, graph: KernelGraph) -> Iterator[tuple[str, KernelGraph, KernelGraph]]:
-    """Well-formed single changes with outputs of the same shapes."""
+    """Well-formed single changes with outputs of the same shapes; masks stay masks."""
     mutants = list(single_mutants(graph))
     made = 0
     for label, mutant in rng.sample(mutants, len(mutants)):
-        if made < CHANGES and not faults(mutant) and _shapes(mutant) == _shapes(graph):
+        if made < CHANGES and not faults(mutant) and _outputs(mutant) == _outputs(graph):
             made += 1
             yield label, graph, mutant
 
 
-def _shapes(graph: KernelGraph) -> list[tuple[int, ...]]:
+def _outputs(graph: KernelGraph) -> list[str]:
     types = kernel_types(graph)
-    return [types[number].shape for number in graph.outputs]
+    return [types[number].signature for number in graph.outputs]
