@@ -361,6 +361,8 @@ def _read(terms: Terms, mask: int, last: int, rng: random.Random) -> int:
     """A term that reads a mask: a selection, also between values of which one does not exist everywhere."""
     shape = terms.shapes[last]
     others = [i for i, s in enumerate(terms.shapes) if s == shape and not terms.masks[i]]
+    if not others:
+        return last
     other = rng.choice(others)
     try:
         match rng.randrange(6):
@@ -384,6 +386,8 @@ def _read(terms: Terms, mask: int, last: int, rng: random.Random) -> int:
 def _idiom(terms: Terms, last: int, rng: random.Random) -> int | None:
     """Two operators that laws connect and that chance seldom puts together."""
     others = [i for i, s in enumerate(terms.shapes) if s == terms.shapes[last] and not terms.masks[i]]
+    if not others:
+        return None
     other, dim = rng.choice(others), rng.randrange(len(terms.shapes[last]))
     calm = terms.growth[last] <= 1 and terms.growth[other] <= 1
     match rng.randrange(12):
