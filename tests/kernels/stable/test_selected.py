@@ -241,16 +241,30 @@ def both_ways(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
     return g.div_no_nan(p @ v, g.reduction(p, 2)) + (e @ v) / g.reduction(e, 2)
 
 
-def test_exponentials_that_are_summed_with_and_without_a_mask_have_two_maxima() -> None:
-    graph = program(INPUTS, both_ways)
+def twice_selected(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
+    """What one mask selects is summed, and a multiple of what both select."""
+    p = g.select(m, g.exp(s), 0)
+    r = g.select(n, g.scale(p, 3), 0)
+    return g.div_no_nan(p @ v, g.reduction(p, 2)) + g.div_no_nan(r @ v, g.reduction(r, 2))
+
+
+@pytest.mark.parametrize("body", [both_ways, twice_selected])
+def test_exponentials_that_are_summed_in_two_ways_have_two_maxima(body: Body) -> None:
+    graph = program(INPUTS, body)
     found = stable(graph)
     assert isinstance(prove(graph, found), Equivalent)
     assert [op.kind for op in found.ops if isinstance(op, Op)].count(OpKind.MAX) == 2
     draw = np.random.default_rng(0)
     s = draw.integers(-900, 900, size=INPUTS["S"]).astype(np.float64)
     v, m = draw.standard_normal(INPUTS["V"]), draw.random(INPUTS["M"]) < 0.5
-    (after,) = run(found, [s, v, m.astype(np.float64), np.ones(INPUTS["N"])])
+    m[:, :, 0] = True
+    n = np.arange(16).reshape(INPUTS["N"]) == 0
+    s[..., 0] = -899.0
+    (after,) = run(found, [s, v, m.astype(np.float64), n.astype(np.float64)])
     assert np.isfinite(after).all()
+    if body is twice_selected:  # of both masks the first key is left, whatever its score is beside others
+        p = np.where(m, np.exp(s - np.where(m, s, -np.inf).max(2, keepdims=True)), 0)
+        np.testing.assert_allclose(after, p @ v / p.sum(2, keepdims=True) + v[:, :1], rtol=1e-9)
 
 
 def of_two(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
