@@ -2,9 +2,9 @@
 
 Maxima that do not matter. Programs subtract the largest element of a row before they take exponentials, so that these
 stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
-for m = max x as for any other number. A search would have to find the same maximum in every candidate; without it, it
-finds the kernels of the plain form, for which a running maximum is derived again when they are generated
-(``kernels.stable``). The maximum of one element is that element.
+for m = max x as for any other number, or for max(max x, c), which is finite where x is not. A search would have to find
+the same maximum in every candidate; without it, it finds the kernels of the plain form, for which a running maximum is
+derived again when they are generated (``kernels.stable``). The maximum of one element is that element.
 
 Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its
 result as an input. Where views stand in between, the program is written anew first (``search.normal``).
@@ -132,9 +132,9 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 def _without_maxima(program: KernelGraph) -> KernelGraph:
     types = kernel_types(program)
     for first, op in numbered(len(program.inputs), program.ops):
-        if not isinstance(op, Op) or op.kind is not OpKind.MAX or op.attrs.dim is None:
+        if not isinstance(op, Op) or op.kind not in (OpKind.MAX, OpKind.MAXIMUM):
             continue
-        single = types[op.operands[0]].shape[op.attrs.dim] == 1
+        single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
         plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
         if plain is not None and _proved(program, plain):
             return _without_maxima(plain)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _OLDEST: Final = (2, 11)
 
 
-def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Imported:
+def from_torch(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, rounding: str = "fused"
+) -> Imported:
     """A module or function as programs, for arguments of given shapes and element types.
 
     Args:
@@ -28,27 +30,32 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
             torch: call ``eval()`` first.
         args: The arguments; tensors on the meta device are enough.
         kwargs: Further arguments by name.
+        rounding: Which roundings to a narrower element type are operators of the program. "fused": casts whose result
+            becomes a wider type again, as torch.compile does; others are left to whatever stores a result, and the
+            report lists them. "exact": all casts, and the results of all operators on narrower types.
 
     Returns:
         ``graph`` is the program, if one computes all that depends on an argument; ``regions`` are the parts otherwise.
         ``report()`` names every operator that stays with torch, with the user's line and the reason.
 
     Raises:
-        UnsupportedError: Torch is not installed or too old, or torch.export has no graph of the module.
+        UnsupportedError: Torch is not installed or too old, torch.export has no graph of the module, or there is no
+            such rounding.
     """
     needed("from_torch")
     from mirage_formal.torch.capture import capture
     from mirage_formal.torch.convert import imported
 
-    return imported(capture(module, args, kwargs))
+    return imported(capture(module, args, kwargs), rounding)
 
 
-def from_graph(module: Any, inputs: Sequence[Any]) -> Imported:
+def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -> Imported:
     """A torch graph as Dynamo gives it to a backend, of torch functions or of ATen operators, as programs.
 
     Args:
         module: The ``torch.fx.GraphModule``.
         inputs: A tensor for each placeholder.
+        rounding: As for ``from_torch``.
 
     Returns:
         As ``from_torch``; arguments are named after the graph's placeholders.
@@ -60,7 +67,7 @@ def from_graph(module: Any, inputs: Sequence[Any]) -> Imported:
     from mirage_formal.torch.capture import capture_graph
     from mirage_formal.torch.convert import imported
 
-    return imported(capture_graph(module, inputs))
+    return imported(capture_graph(module, inputs), rounding)
 
 
 def optimize(
@@ -71,6 +78,7 @@ def optimize(
     shapes: Mapping[str | int, Mapping[int, tuple[int, int, int]]] | None = None,
     time_limit: float | None = 600.0,
     accept: str = "equivalent",
+    rounding: str = "fused",
     **options: Any,
 ) -> Any:
     """A module that computes the same, with operators made of candidates where they are expected to be faster.
@@ -89,6 +97,7 @@ def optimize(
             that have to be equal to these vary with them.
         time_limit: Seconds for all searches together; None is no limit.
         accept: "equivalent" or "probable"; see ``superoptimize``.
+        rounding: "fused" or "exact"; see ``from_torch``.
         options: Further options of ``superoptimize``. ``out`` is a directory with one for each region.
 
     Returns:
@@ -109,7 +118,8 @@ def optimize(
         raise fail(UnsupportedError, text, "write optimize(module, (x,))")
     from mirage_formal.torch.modules.optimize import optimized
 
-    return optimized(module, args, kwargs or {}, {**options, "time_limit": time_limit, "accept": accept}, shapes)
+    asked = {**options, "time_limit": time_limit, "accept": accept}
+    return optimized(module, args, kwargs or {}, asked, shapes, rounding)
 
 
 def needed(entry: str) -> None:

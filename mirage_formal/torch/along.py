@@ -89,12 +89,13 @@ def attention(call: Call) -> Written:
     axis = len(scores.shape) - 1
     if mask is None:
         weights = _softmax(call, scores, axis)
+    elif call.given["is_causal"]:
+        weights = _kept_softmax(call, scores, mask, axis)
     elif mask.dtype is DType.BOOL:
-        # A diagonal leaves each query a key.
-        weights = _kept_softmax(call, scores, mask, axis, total=bool(call.given["is_causal"]))
+        weights = _weights(call, scores, mask, axis)
     else:
         scores = call.map(lambda graph, x, m: graph.add(x, m), scores, mask)
-        weights = _guarded_softmax(call, scores, axis)
+        weights = _weights(call, scores, None, axis)
     return _times(call, weights, v)
 
 
@@ -110,36 +111,36 @@ def _softmax(call: Call, value: Value, axis: int) -> Value:
     return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
 
 
-def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int, *, total: bool) -> Value:
+def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
     """The softmax of the scores where a mask has 1, and 0 elsewhere.
 
-    Scores that are not kept have no influence, not even on the maximum. A row of which nothing is kept is 0 / 0, or 0
-    if it need not be ``total``.
+    Scores that are not kept have no influence, not even on the maximum. A row of which nothing is kept is 0 / 0.
     """
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x, kept = tensors
         largest = graph.max(graph.select(kept, x, -LARGEST), axes[0])
         weights = graph.select(kept, graph.exp(graph.sub(x, largest)), 0)
-        below = graph.sum(weights, axes[0])
-        return graph.div(weights, below) if total else graph.div_no_nan(weights, below)
+        return graph.div(weights, graph.sum(weights, axes[0]))
 
     return apply(call.program, [scores, keep], made, {axis}, one=True)
 
 
-def _guarded_softmax(call: Call, scores: Value, axis: int) -> Value:
-    """The softmax of scores that may be minus infinity, and zeros for a row of it.
+def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
+    """The weights of attention: a softmax that is 0 where a row has nothing but minus infinity, or is not kept.
 
     The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
     """
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-        (x,) = tensors
-        largest = graph.maximum(graph.max(x, axes[0]), -LARGEST)
-        weights = graph.exp(graph.sub(x, largest))
+        x, *mask = tensors
+        kept = graph.select(mask[0], x, -LARGEST) if mask else x
+        weights = graph.exp(graph.sub(x, graph.maximum(graph.max(kept, axes[0]), -LARGEST)))
+        if mask:
+            weights = graph.select(mask[0], weights, 0)
         return graph.div_no_nan(weights, graph.sum(weights, axes[0]))
 
-    return apply(call.program, [scores], made, {axis}, one=True)
+    return apply(call.program, [scores] if keep is None else [scores, keep], made, {axis}, one=True)
 
 
 def softmax(call: Call) -> Written:
@@ -149,7 +150,7 @@ def softmax(call: Call) -> Written:
     if value.keep is None:
         return _softmax(call, call.accumulated(value), axis)
     scores = call.accumulated(Value(value.base, value.view))
-    return _kept_softmax(call, scores, value.keep, axis, total=True)
+    return _kept_softmax(call, scores, value.keep, axis)
 
 
 def log_softmax(call: Call) -> Written:

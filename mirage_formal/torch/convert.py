@@ -64,10 +64,19 @@ def imported(captured: Captured, rounding: str = "fused") -> Imported:
     Raises:
         UnsupportedError: There is no such rounding.
     """
-    if rounding not in ROUNDINGS:
-        text = f"rounding: expected {' or '.join(ROUNDINGS)}, got {rounding!r}"
+    return _Import(captured, exact=parse_rounding(rounding) == "exact").run()
+
+
+def parse_rounding(given: object) -> str:
+    """One of ``ROUNDINGS``.
+
+    Raises:
+        UnsupportedError: It is none.
+    """
+    if given not in ROUNDINGS:
+        text = f"rounding: expected {' or '.join(ROUNDINGS)}, got {given!r}"
         raise fail(UnsupportedError, text, 'leave it out, or write rounding="exact"')
-    return _Import(captured, exact=rounding == "exact").run()
+    return str(given)
 
 
 class _Import:
@@ -374,8 +383,7 @@ class _Import:
             rounded=rounded,
             mask=self._mask,
         )
-        found = row.write(call)
-        draft.values[name] = self._as_stored(node, found, draft, free=row.free)
+        draft.values[name] = self._rounded_result(node, row.write(call), draft)
         draft.notes += [Note(name, note, where) for note in call.notes]
 
     def _argument(self, arg: Any, draft: _Draft) -> Any:
@@ -434,22 +442,20 @@ class _Import:
             self._made[name] = torch.tensor([float(constant.number)]).to(getattr(torch, constant.dtype.value))
         return Source(name, (1,), (1,), constant.dtype)
 
-    def _as_stored(self, node: Any, found: Written, draft: _Draft, *, free: bool) -> Written:
-        """A result, rounded to torch's element type where that is asked for; and marked as one that torch stores."""
+    def _rounded_result(self, node: Any, found: Written, draft: _Draft) -> Written:
+        """A result, rounded to torch's narrower element type where that is asked for."""
+        if not self._exact or self._is_free(node.name):
+            return found
         if isinstance(found, tuple):
-            own = [n.dtype if isinstance(n, torch.Tensor) else None for n in node.meta["val"]]
-            return tuple(self._one_stored(str(t), v, draft, free=free) for t, v in zip(own, found, strict=False))
-        return self._one_stored(_type(node), found, draft, free=free)
+            return tuple(self._one_rounded(value, draft) for value in found)
+        return self._one_rounded(found, draft)
 
-    def _one_stored(self, kind: str, value: Value, draft: _Draft, *, free: bool) -> Value:
-        if kind not in _NARROW or TYPES[kind] is not value.dtype or not isinstance(value.base, Tensor):
+    @staticmethod
+    def _one_rounded(value: Value, draft: _Draft) -> Value:
+        graph, base = draft.program.graph, value.base
+        if value.dtype not in NARROW or not isinstance(base, Tensor) or base in graph.inputs:
             return value
-        graph = draft.program.graph
-        if self._exact and not free and value.base.number not in graph.stored and value.base not in graph.inputs:
-            value = Value(graph.round_to(value.base, value.dtype.value), value.view, value.keep)
-        assert isinstance(value.base, Tensor)
-        graph.stored.add(value.base.number)
-        return value
+        return Value(graph.round_to(base, value.dtype.value), value.view, value.keep)
 
 
 def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -48,6 +48,9 @@ def binary(name: str) -> Callable[[Call], Written]:
             return call.shaped(_of_masks(call, name, first, second))
 
         def made(graph: ImportedGraph, a: Any, b: Any) -> Tensor:
+            if isinstance(a, Tensor) and isinstance(b, Tensor) and abs(alpha) > 1:
+                # Torch multiplies and adds at once, so that the product alone may be beyond float32.
+                return graph.scale(getattr(graph, name)(graph.scale(a, 1 / alpha), b), alpha)
             if alpha != 1:
                 b = b * alpha if isinstance(b, Fraction) else graph.scale(b, alpha)
             found = getattr(graph, name)(a, b)
@@ -82,17 +85,17 @@ def div(call: Call) -> Written:
 
 
 def power(call: Call) -> Written:
-    """A power with a constant exponent; torch has 0 for a negative power of minus infinity, a whole one or not."""
+    """A power with a constant exponent; of minus infinity, one that is not whole is the power of infinity."""
     exponent = call.number("exponent")
-    whole = exponent.denominator == 1
+    roots = abs(exponent) == Fraction(1, 2)
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
         found = graph.pow(x, exponent)
-        if exponent > 0 or whole or (exponent == Fraction(-1, 2) and x.dtype is not DType.FLOAT16):
+        if exponent.denominator == 1 or (roots and x.dtype is not DType.FLOAT16):
             return found
-        return graph.select(graph.lt(x, -LARGEST), 0, found)
+        return graph.select(graph.lt(x, -LARGEST), graph.neg(x) if exponent > 0 else 0, found)
 
-    simple = abs(exponent) in (0, Fraction(1, 2), 1, 2)
+    simple = roots or abs(exponent) in (0, 1, 2)
     return (call.map if simple else call.wide)(made, call.value())
 
 

@@ -159,15 +159,6 @@ class Region:
         return self.graph.freeze()
 
     @cached_property
-    def wide(self) -> frozenset[int]:
-        """The program's tensors of narrow types that torch has in float32, by their numbers.
-
-        They are inside of operators of torch, or torch rounds them later. What computes the program has them in float32
-        as well; one that is stored in between loses digits that torch has.
-        """
-        return self.graph.wide
-
-    @cached_property
     def digest(self) -> str:
         """What names the program: sha256 of its canonical form, whatever the inputs are called."""
         inputs = tuple(replace(item, name=f"input{number}") for number, item in enumerate(self.program.inputs))

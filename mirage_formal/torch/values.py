@@ -31,15 +31,10 @@ class ImportedGraph(Graph):
     is written out is one operator: searches find better kernels for it.
 
     Sound: ``rms_norm`` is by definition x / sqrt(mean of x^2 + eps), times the weight.
-
-    Attributes:
-        stored: The numbers of tensors of narrow types that torch has in these types. What else has a narrow type torch
-            has in float32: results inside of its operators, and float32 that is rounded again afterwards.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored: set[int] = set()
         self.line: Origin | None = None
         self._known: dict[Op, tuple[Tensor, ...]] = {}
         self._makers: dict[int, Op] = {}
@@ -94,17 +89,6 @@ class ImportedGraph(Graph):
                 return made, eps
             eps, tensor = made.attrs.shift or eps, made.operands[0]
         return None, None
-
-    @property
-    def wide(self) -> frozenset[int]:
-        """The tensors of narrow types of ``freeze`` that torch has in float32, by their numbers there."""
-        number = {t.number: index for index, t in enumerate(self.inputs)}
-        for step in self._kept():
-            for result in step.results:
-                number[result.number] = len(number)
-        narrow = (DType.FLOAT16, DType.BFLOAT16)
-        every = {t.number: t for step in self._kept() for t in step.results}
-        return frozenset(number[n] for n, t in every.items() if t.dtype in narrow and n not in self.stored)
 
     def _fits(self, weight: int, norm: int) -> bool:
         """Whether a weight broadcasts to a norm's operand."""

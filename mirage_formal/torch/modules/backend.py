@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.errors import SpaceError, UnsupportedError
 from mirage_formal.options import switch
 from mirage_formal.torch.capture import capture_graph
-from mirage_formal.torch.convert import imported
+from mirage_formal.torch.convert import imported, parse_rounding
 from mirage_formal.torch.imported import Imported
 from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
@@ -62,8 +62,8 @@ def mirage_formal(
             extents that are not known, and is 600 seconds if none is given; ``shapes`` are the buckets of such extents,
             (lowest, highest, step); ``rest`` is "inductor" or "eager", who computes what stays with torch. Without a
             compiler it is eager. ``compare`` is whether operators are timed on a GPU beside the rest's kernels, and
-            left out where they are slower: True if it is left out. ``mode`` is the following one: torch.compile takes
-            options or a mode.
+            left out where they are slower: True if it is left out. ``rounding`` is "fused" or "exact", see
+            ``from_torch``. ``mode`` is the following one: torch.compile takes options or a mode.
         mode: Inductor's mode for the rest, as in "max-autotune". With that one, or one that starts so, the option
             ``backend`` is "auto" if it is left out.
 
@@ -71,13 +71,14 @@ def mirage_formal(
         What computes the graph.
 
     Raises:
-        SpaceError, ShapeError: An option is at fault.
+        SpaceError, ShapeError, UnsupportedError: An option is at fault.
     """
     asked = dict(options or {})
     rest = asked.pop("rest", "inductor")
     if rest not in _RESTS:
         raise SpaceError(f"expected {' or '.join(_RESTS)}, got {rest!r}", where="rest")
     compare = switch("compare", asked.pop("compare", True))
+    rounding = parse_rounding(asked.pop("rounding", "fused"))
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
@@ -88,7 +89,7 @@ def mirage_formal(
     captured = inductor and _captures(mode)
     # All that is timed is captured in one graph of ours.
     timing = _ways(mode, **{"triton.cudagraphs": False}) if captured else ways
-    found = _replaced(module, inputs, asked, shapes, timing if compare and _timed(inputs) else ())
+    found = _replaced(module, inputs, asked, (shapes, rounding), timing if compare and _timed(inputs) else ())
     if found.compiled is not None and not captured and _apart(inputs):
         return found.compiled
     return ways[found.way](found.graph or module, list(inputs))
@@ -153,7 +154,7 @@ def _replaced(
     module: GraphModule,
     inputs: Sequence[Any],
     asked: Mapping[str, Any],
-    shapes: Buckets,
+    how: tuple[Buckets, str],
     timing: Sequence[Compile] = (),
 ) -> Settled:
     """The graph with operators in it, if there are some, it can be imported, and it is not faster without.
@@ -162,7 +163,7 @@ def _replaced(
         module: The graph.
         inputs: A tensor for each placeholder.
         asked: Options of ``superoptimize``.
-        shapes: Buckets of extents that are not known.
+        how: Buckets of extents that are not known, and the rounding of ``from_torch``.
         timing: What compiles the graph where operators have to be faster than without: it with operators in each of
             these ways, it without in the first. Nothing where that is not asked.
     """
@@ -170,9 +171,9 @@ def _replaced(
     if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return Settled(None, nothing)
     if varies(module, inputs):
-        return Settled(_varying(module, inputs, asked, shapes), nothing)
+        return Settled(_varying(module, inputs, asked, *how), nothing)
     try:
-        found = imported(capture_graph(module, [_alone(x) for x in inputs]))
+        found = imported(capture_graph(module, [_alone(x) for x in inputs]), how[1])
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
@@ -195,11 +196,11 @@ def _replaced(
 
 
 def _varying(
-    module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], shapes: Buckets
+    module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], shapes: Buckets, rounding: str
 ) -> GraphModule | None:
     """The graph with operators that choose a bucket for each call; None if there is none."""
     try:
-        found, report = replaced(module, inputs, asked, shapes)
+        found, report = replaced(module, inputs, asked, shapes, rounding)
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None

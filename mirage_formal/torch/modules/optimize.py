@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
+from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
 from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
@@ -39,7 +40,12 @@ class _Optimized:
 
 
 def optimized(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asked: Mapping[str, Any], shapes: Any = None
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    shapes: Any = None,
+    rounding: str = "fused",
 ) -> Any:
     """See ``mirage_formal.optimize``."""
     if isinstance(module, _Optimized):
@@ -57,16 +63,19 @@ def optimized(
             text = f"optimize: expected modules without hooks, got one with some: {path}"
             raise fail(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
     given = (tuple(args), dict(kwargs))
-    plan, report = _planned(module, given, asked) if shapes is None else plan_for(module, given, asked, shapes)
+    parse_rounding(rounding)
+    plan, report = (
+        _planned(module, given, asked, rounding) if shapes is None else plan_for(module, given, asked, shapes, rounding)
+    )
     found = _empty(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
     return found
 
 
 def _planned(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any]
+    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str
 ) -> tuple[Plan | None, Report]:
-    traced = trace(module, *given)
+    traced = trace(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     judged = judge(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
     operators, report = choose(traced.imported, asked, judged=judged)

@@ -52,19 +52,20 @@ class Function(torch.nn.Module):  # type: ignore[misc]  # torch has no types whe
         return self.function(*args, **kwargs)
 
 
-def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> Traced:
     """Import a module; hooks of the module itself are not part of it.
 
     Args:
         module: The module.
         args: Its arguments.
         kwargs: Further arguments by name.
+        rounding: As for ``from_torch``.
 
     Raises:
         UnsupportedError: torch.export has no graph of it.
     """
     captured, out, stops = captured_with(module, args, kwargs)
-    return Traced(imported(captured), out, stops)
+    return Traced(imported(captured, rounding), out, stops)
 
 
 def captured_with(

@@ -36,7 +36,7 @@ def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
 
 
 def replaced(
-    module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets
+    module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets, rounding: str
 ) -> tuple[GraphModule | None, ShapesReport]:
     """A graph with operators that choose buckets.
 
@@ -48,6 +48,7 @@ def replaced(
         inputs: A tensor or number for each placeholder, as Dynamo gives them.
         asked: Options of the searches; ``time_limit`` is for each bucket.
         buckets: Those of all lengths.
+        rounding: See ``from_torch``.
 
     Returns:
         The graph, None if no part is replaced; and what became of the buckets, to which later ones are added.
@@ -58,7 +59,7 @@ def replaced(
     """
     found = divided(_captured(module, inputs), buckets)
     report = ShapesReport()
-    searches = Searches(found, asked, report)
+    searches = Searches(found, asked, report, rounding)
     rewrite(hosted(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
     operators = [searches.operator(part) for part in found.parts]
     used = [

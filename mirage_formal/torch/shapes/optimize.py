@@ -18,7 +18,7 @@ from mirage_formal.torch.shapes.prepare import Searches, ShapesReport, deadline_
 
 
 def plan_for(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any
+    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any, rounding: str
 ) -> tuple[Plan | None, ShapesReport]:
     """A plan for a module with a program for each bucket, all searched at once.
 
@@ -27,6 +27,7 @@ def plan_for(
         given: Its arguments, and those by name.
         asked: Options of the searches; ``time_limit`` is for all of them.
         shapes: Which extents vary; see ``mirage_formal.optimize``.
+        rounding: See ``from_torch``.
 
     Returns:
         The plan, None if torch computes all of it; and what became of each bucket.
@@ -37,7 +38,7 @@ def plan_for(
     found = traced(module, given, shapes)
     apart = divided(found.captured, found.buckets)
     report = ShapesReport()
-    searches = Searches(apart, asked, report)
+    searches = Searches(apart, asked, report, rounding)
     operators = [searches.operator(part) for part in apart.parts]
     wanted = [(item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _calls(part, found)]
     wanted = list(dict.fromkeys(wanted))

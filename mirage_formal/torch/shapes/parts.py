@@ -81,7 +81,7 @@ class Part:
         bucket.graph.output([item.node for item in found if isinstance(item, Written)])
         return bucket
 
-    def imported(self, captured: Captured, bucket: Bucket) -> Imported:
+    def imported(self, captured: Captured, bucket: Bucket, rounding: str) -> Imported:
         """The import of its graph in a bucket."""
         arguments: dict[str, str] = {}
         given: dict[str, Any] = {}
@@ -94,7 +94,7 @@ class Part:
         (output,) = (node for node in bucket.graph.nodes if node.op == "output")
         results = tuple(node.name for node in output.args[0])
         module = GraphModule(torch.nn.Module(), bucket.graph)
-        return imported(Captured(module, arguments, given, {}, results, ()))
+        return imported(Captured(module, arguments, given, {}, results, ()), rounding)
 
     def example(self, lengths: Lengths) -> tuple[int, ...]:
         """Its lengths in the call that the graph was made from."""

@@ -72,11 +72,13 @@ class Searches:
         found: The graph.
         asked: Options of the searches; ``time_limit`` is for each bucket.
         report: Where to say what became of them.
+        rounding: See ``from_torch``.
     """
 
-    def __init__(self, found: Divided, asked: Mapping[str, Any], report: ShapesReport) -> None:
+    def __init__(self, found: Divided, asked: Mapping[str, Any], report: ShapesReport, rounding: str) -> None:
         self._found = found
         self._asked = dict(asked)
+        self._rounding = rounding
         self.report = report
         self._known: Known = {}
         #: Seconds for the next bucket, where the limit is for all of them.
@@ -84,14 +86,14 @@ class Searches:
 
     def operator(self, part: Part) -> BucketOperator:
         """The operator of a part; equal parts have one."""
-        name = name_of(part, self._asked)
+        name = name_of(part, {**self._asked, "rounding": self._rounding})
         return bucket_operator(name, call_of(part), {}, lambda uppers: self._prepared(name, part, uppers))
 
     def _prepared(self, name: str, part: Part, uppers: tuple[int, ...]) -> Entry | None:
         asked = self._asked if self.share is None else {**self._asked, "time_limit": max(self.share, 0.001)}
         try:
             bucket = part.written(self._found.lengths, dict(zip(part.lengths, uppers, strict=True)))
-            found = part.imported(self._found.captured, bucket)
+            found = part.imported(self._found.captured, bucket, self._rounding)
             rewrite(found, {})
         except UnsupportedError as error:
             self.report.buckets.append(BucketReport(name, uppers, None, error.what))
