@@ -289,7 +289,8 @@ def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
     What others round may stay unrounded where it is computed, as torch.compile leaves it.
     """
     free = {name for name, row in rules().items() if row.free}
-    inside, found, wide = set(nodes), set[str](), {}
+    inside, found = set(nodes), set[str]()
+    wide: dict[str, bool] = {}
     for node in reversed(nodes):
         own = node.meta.get("val")
         if not _floating(own):

@@ -65,7 +65,6 @@ def test_constants_of_the_import_are_what_programs_read() -> None:
     assert read
     for item in read:
         tensor = imported.given[item.node]
-        assert not item.mask
         assert tensor.dtype is DTYPES[item.dtype]
         assert item.read(tensor).data_ptr() == tensor.data_ptr()  # no copy
     assert {item.node for item in read} == {n for n, what in imported.arguments.items() if what == "constant"}
