@@ -139,7 +139,8 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
         _compare(found, number, waiting[number], GIVEN, leaves)
     for number, piece in pieces.items():
         first = known[piece.text]
-        for rows in (found.faults, found.sets, found.skipped):
+        every: tuple[dict[int, Any], ...] = (found.faults, found.sets, found.skipped)
+        for rows in every:
             if first in rows:
                 rows[number] = rows[first]
     return found

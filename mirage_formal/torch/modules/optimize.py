@@ -65,9 +65,7 @@ def optimized(
     given = (tuple(args), dict(kwargs))
     parse_rounding(rounding)
     plan, report = (
-        _planned(module, given, asked, rounding)
-        if shapes is None
-        else plan_for(module, given, asked, shapes, rounding)
+        _planned(module, given, asked, rounding) if shapes is None else plan_for(module, given, asked, shapes, rounding)
     )
     found = _empty(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
