@@ -47,7 +47,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, help="samples of an operator in one type [default: all]")
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="operators, as in exp or nn.functional.elu")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="operators, as in exp or nn.functional.elu"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
     given = parser.parse_args()
     try:

@@ -18,11 +18,11 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One element of an input that has another value than the default."""
+    """One element of an input that has another value than the default; an integer, or a float where none will do."""
 
     input: int
     index: tuple[int, ...]
-    value: int
+    value: int | float
 
 
 @dataclass(frozen=True, slots=True)

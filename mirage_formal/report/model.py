@@ -236,6 +236,16 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class Special:
+    """What a candidate was at special values, as the evidence says; see ``records.SpecialRecord``."""
+
+    draws: int
+    elements: int
+    undefined: int
+    overflows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A reported candidate, or a cover of a whole program.
 
@@ -246,6 +256,7 @@ class Candidate:
         graph: The µGraph; None where it cannot be read.
         kernels, estimated_us, rounding: As the summary has them.
         outside: Scales at which its foreseen numerics are outside of tolerance.
+        special: What it was at special values; None where nobody looked.
         proof: Replayed; None where there is none, or it is refused.
         proof_ms: Milliseconds of the solvers on its obligations, as the evidence says.
         steps, lemmas, proof_bytes: Size of the proof as recorded.
@@ -268,6 +279,7 @@ class Candidate:
     estimated_us: float
     rounding: float | None = None
     outside: tuple[float, ...] = ()
+    special: Special | None = None
     proof: Proof | None = None
     proof_ms: float = 0.0
     steps: int = 0

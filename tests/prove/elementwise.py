@@ -220,3 +220,27 @@ def results_of_equal_shape_in_their_order(a: int = A, n: int = N) -> Pair:
         lambda g, x, y: (x + y, g.sub(x, y)),
         lambda g, x, y: (y + x, g.scale(g.sub(y, x), -1)),
     )
+
+
+@claim(a=2, n=3)
+def the_root_of_a_negative_multiple(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.scale(x, -4)), lambda g, x: g.scale(g.sqrt(g.scale(x, -1)), 2))
+
+
+@claim(a=2, n=3)
+def the_root_of_a_minimum(a: int = A, n: int = N) -> Pair:
+    """It is the negative of a maximum, and its root no root of that."""
+    return pair(
+        two(a, n),
+        lambda g, x, y: y / g.sqrt(g.minimum(x, y)),
+        lambda g, x, y: g.mul(y, g.sqrt(g.minimum(y, x))) / g.minimum(x, y),
+    )
+
+
+@claim(a=2, n=3)
+def an_exponential_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
+    return pair(
+        two(a, n),
+        lambda g, x, y: g.sqrt(g.scale(x * g.exp(y), -1)),
+        lambda g, x, y: g.sqrt(g.scale(x, -1)) * g.exp(g.scale(y, 0.5)),
+    )

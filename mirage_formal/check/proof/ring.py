@@ -322,18 +322,18 @@ class Ring:
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """(coef * mono)^(e / 2) for odd e.
 
-        Sound: sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. So coef must be positive, and f^x may leave the root as
-        f^(x / 2) only if f^(x / 4) is the non-negative root of f^(x / 2): if f is not negative, or x / 4 is even.
-        sqrt(f^2) is not f.
+        Sound: sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. So a negative coef leaves its sign inside, and f^x may leave the
+        root as f^(x / 2) only if f^(x / 4) is the non-negative root of f^(x / 2): if f is not negative, or x / 4 is
+        even. sqrt(f^2) is not f.
         """
-        need(coef > 0, "expected the root of a positive coefficient")
-        k, r = self.squares(coef.numerator * coef.denominator)
+        k, r = self.squares(abs(coef.numerator) * coef.denominator)
         outside = [(f, x // 2 * e) for f, x in mono if self._leaves(f, x)]
         inside = tuple((f, x) for f, x in mono if not self._leaves(f, x))
-        if len(inside) == 1 and inside[0][1] == 2:
+        need(coef > 0 or bool(inside), "expected the root of a number that is not negative")
+        if len(inside) == 1 and inside[0][1] == 2 and coef > 0:
             outside.append((inside[0][0], e))
         elif inside:
-            outside.append((self.intern("pow", frozenset({(inside, 1)})), e))
+            outside.append((self.intern("pow", frozenset({(inside, 1 if coef > 0 else -1)})), e))
         if r > 1:
             outside.append((self.intern("surd", r), e))
         return self.mul({(): _exact(Fraction(k, coef.denominator) ** e)}, self.prod(outside))

@@ -346,7 +346,7 @@ class Terms:
             return constant(1)
         if not p:
             if e2 < 0:
-                raise Stuck("a divisor is 0 everywhere")
+                raise Stuck("a divisor is 0 everywhere over the real numbers, so that no input has a value")
             return p
         if e2 >= 2:
             out = p
@@ -365,12 +365,9 @@ class Terms:
         return self.mul(out, self._monomial_power(ONE, q, e2)) if q != 1 else out
 
     def _monomial_power(self, m: Monomial, c: Rational, e2: int) -> Polynomial:
-        value = Fraction(c) ** e2
         if e2 % 2 == 0:
             return scaled(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
-        if c < 0:
-            raise Stuck("the root of a negative number")
-        k, r = self.root(value)
+        k, r = self.root(abs(Fraction(c)) ** e2)
         items: dict[int, int] = {self.factor(Kind.SURD, r): 1} if r != 1 else {}
         rest: list[tuple[int, int]] = []
         for f, x in m:
@@ -379,10 +376,12 @@ class Terms:
                 items[f] = items.get(f, 0) + x * e2 // 2
             else:
                 rest.append((f, x))
-        if len(rest) == 1 and rest[0][1] == 2:
+        if c < 0 and not rest:
+            raise Stuck("the root of a number that is negative everywhere")
+        if len(rest) == 1 and rest[0][1] == 2 and c > 0:
             items[rest[0][0]] = items.get(rest[0][0], 0) + e2
-        elif rest:
-            f = self.factor(Kind.POW, ((tuple(rest), 1),))
+        elif rest:  # what is left of a negative number is its sign
+            f = self.factor(Kind.POW, ((tuple(rest), 1 if c > 0 else -1),))
             items[f] = items.get(f, 0) + e2
         return scaled(self.product(items), k)
 

@@ -261,8 +261,9 @@ def compare(
 
     Sound: it answers "within" only if there is an element that is judged, and of all that are every exact value and
     tolerance is finite and every result lies within its tolerance, or is infinite of the right sign where the element
-    type cannot hold the exact value. Not judged is what is lost, and what has an infinite tolerance although its value
-    is a number of the element type: a comparison on the way to it may come out either way.
+    type cannot hold the exact value, or all that lies within its tolerance. Not judged is what is lost, and what has an
+    infinite tolerance although its value is a number of the element type: a comparison on the way to it may come out
+    either way.
 
     Args:
         result: What a kernel computed.
@@ -285,14 +286,15 @@ def compare(
             kept = ~gone
             result, value, tolerance = result[kept], value[kept], tolerance[kept]
         beyond = xp.isfinite(value) & (xp.abs(value) > large * (1 - unit_roundoff(dtype)))
-        right = xp.isinf(result) & (xp.sign(result) == xp.sign(value))
+        reached = xp.isfinite(value) & (xp.abs(value) + tolerance > large * (1 - unit_roundoff(dtype)))
+        right = xp.isinf(result) & (xp.sign(result) == xp.sign(value)) & (beyond | reached)
         difference = xp.abs(result - value)
         ratio = xp.where(difference == 0, 0.0, difference / tolerance)
-        ratio = xp.where(beyond & right, 0.0, ratio)
+        ratio = xp.where(right, 0.0, ratio)
         bad = ~xp.isfinite(value) | xp.isnan(tolerance)
         # No tolerance at all is as useless as an unknown value.
         vague = tolerance > xp.maximum(xp.abs(value), 1.0) * 1e6
-        counted = ~(bad | (beyond & right))
+        counted = ~(bad | right)
         ratio = xp.where(xp.isnan(ratio), xp.inf, ratio)
         worst = float(ratio.max()) if ratio.size else 0.0
         largest = float(xp.where(counted, xp.abs(value), 0.0).max()) if value.size else 0.0

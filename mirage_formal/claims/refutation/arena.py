@@ -6,6 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice, product
 from math import ceil, floor
 from typing import Any, Final
@@ -67,19 +68,23 @@ def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
     return [source.tensor.signature for source in graph.inputs], [types[number].signature for number in graph.outputs]
 
 
-def landmarks(graphs: Sequence[KernelGraph]) -> tuple[int, ...]:
-    """Return integers at which operators of some graphs change what they do, which small ones would miss.
+def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
+    """Return numbers at which operators of some graphs change what they do, which small integers would miss.
 
-    These are the numbers that elements are compared with, and their neighbours, and the least integers that roundings
-    change: 2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16.
+    These are the numbers that elements are compared with and integers next to them, and numbers that roundings change:
+    2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16, and 1 + 3/4096 several.
     """
-    found: set[int] = set()
+    found: set[float] = set()
     for op in (op for graph in graphs for op in operators(graph)):
         if op.kind in ROUNDINGS:
-            found |= {(1 << 8) + 1, (1 << 11) + 1}
+            found |= {(1 << 8) + 1, (1 << 11) + 1, 1 + 3 / 4096}
         elif op.kind in COMPARISONS and op.attrs.value is not None and abs(op.attrs.value) < _FAR:
             low, high = floor(op.attrs.value), ceil(op.attrs.value)
-            found |= {low - 1, low, high, high + 1}
+            # A number that is no float is not met exactly.
+            exact = (
+                {float(op.attrs.value)} if low != high and Fraction(float(op.attrs.value)) == op.attrs.value else set()
+            )
+            found |= {low - 1, low, high, high + 1, *exact}
     return tuple(sorted(found))
 
 
@@ -89,7 +94,7 @@ class Arena(ABC):
     Attributes:
         width: Trials that are evaluated at once.
         budget: Trials of one default in one attempt.
-        landmarks: Integers near which operators of the graphs change what they do.
+        landmarks: Numbers near which operators of the graphs change what they do.
         rounds: Rounds of minimising one.
     """
 
@@ -137,7 +142,7 @@ class Arena(ABC):
     def random_trials(self, rng: random.Random, fills: tuple[Fill, ...], largest: int) -> list[Trial]:
         """Trials of few, of several and of all elements changed."""
         places = list(range(self.places.total)) if self.places.total <= _WHOLE else self._few_places(rng)
-        small = [v for v in range(-largest, largest + 1) if v]
+        small: list[float] = [v for v in range(-largest, largest + 1) if v]
         trials = []
         for number in range(self.budget):
             # Landmarks stand among small values in every other trial: far ones make exponentials overflow.
@@ -147,7 +152,7 @@ class Arena(ABC):
             trials.append(Trial(fills, self.changed(fills, {place: rng.choice(values) for place in chosen})))
         return trials
 
-    def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, int]) -> dict[int, int]:
+    def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, float]) -> dict[int, float]:
         """The cells that are not what the default is; an element of a mask is 1 where its value is positive."""
         masks = self.places.masks
         if any(masks):

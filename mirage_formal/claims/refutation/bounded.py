@@ -115,8 +115,9 @@ class BoundedDomain(BatchedDomain):
         """See ``Domain.offset``."""
         y = super().offset(a[0], constant)
         own = _U * (np.abs(y) + abs(float(constant)))
-        if constant.denominator == 1 and abs(constant) < _EXACT:
-            own = np.where(_whole(y) & _whole(a[0]), 0.0, own)
+        if Fraction(float(constant)) == constant:
+            whole = constant.denominator == 1 and abs(constant) < _EXACT
+            own = np.where((a[0] == 0) | (whole & _whole(y) & _whole(a[0])), 0.0, own)
         return np.stack([y, a[1] + own])
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:

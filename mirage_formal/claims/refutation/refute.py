@@ -1,6 +1,7 @@
 """Search for an input on which a candidate differs from its program, and its minimisation.
 
-Inputs are small integers: a default per input and a few entries that differ from it. Many such inputs are evaluated at
+Inputs are small integers: a default per input and a few entries that differ from it, which may be other numbers where
+comparisons and roundings ask for these. Many such inputs are evaluated at
 once in float64. What is returned was evaluated again in another precision and by the reference, so that the gap is none
 of rounding.
 """
@@ -230,7 +231,7 @@ def _joined(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
     return Trial(trial.fills, {place: value for place, value in trial.cells.items() if place in left})
 
 
-def _simplifications(trial: Trial) -> Iterator[dict[int, int]]:
+def _simplifications(trial: Trial) -> Iterator[dict[int, float]]:
     """Entries set to 1 where they are not, all together or one by one; and made positive."""
     yield dict.fromkeys(trial.cells, 1)
     yield {place: abs(value) for place, value in trial.cells.items()}

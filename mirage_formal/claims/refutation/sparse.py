@@ -27,7 +27,7 @@ class Trial:
     """Inputs: a default per input, and values by position in all inputs laid one after another."""
 
     fills: tuple[Fill, ...]
-    cells: Mapping[int, int]
+    cells: Mapping[int, float]
 
     @property
     def cost(self) -> int:

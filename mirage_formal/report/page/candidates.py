@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.model import Basis, Candidate, Report
+from mirage_formal.report.model import Basis, Candidate, Report, Special
 from mirage_formal.report.page.charts import Dot, figure, linear, scatter
 from mirage_formal.report.page.code import code_section, triton_section
 from mirage_formal.report.page.graphs import graph_section
@@ -149,9 +149,20 @@ def _facts(one: Candidate) -> Markup:
         facts.append(("in Triton", f"{one.measured.triton}; recorded on {one.measured.device}"))
     if one.rounding is not None:
         facts.append(("foreseen rounding", figure(one.rounding)))
+    if one.special is not None:
+        facts.append(("special values", special_values(one.special)))
     made = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
     notes = [element("p", None, f"{remark[:1].upper()}{remark[1:]}.") for remark in one.remarks]
     return joined([element("dl", {"class": "facts"}, *made), *notes])
+
+
+def special_values(found: Special) -> str:
+    """What was seen with NaN, infinities, zeros and large numbers in inputs, in a sentence."""
+    said = (
+        f"as the program at {found.elements:,} elements of {found.draws} draws, of which {found.undefined:,} have none"
+    )
+    removed = f"; an overflow of the program was removed at {found.overflows:,}" if found.overflows else ""
+    return f"{said}{removed}; recorded"
 
 
 def packed(fragment: str) -> str:

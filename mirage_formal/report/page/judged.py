@@ -16,7 +16,7 @@ _MEANING = {
     "certificate": "A tensor has no certificate that both solvers confirm.",
     "unproved": "The prover knows no proof.",
     "proof-refused": "The checker's kernel refused the proof: a bug of the prover.",
-    "numerics": "Its rounding is outside of tolerance where the program's own is not.",
+    "numerics": "It is outside of tolerance, or has no value, where the program's own operators are not and have one.",
 }
 
 

@@ -67,7 +67,7 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
         case OpKind.RECIPROCAL:
             return Quotient(Number(Fraction(1)), x)
         case OpKind.SCALE:
-            return Product((Number(attrs.factor or Fraction(0)), x))
+            return Product((Number(attrs.factor), x)) if attrs.factor else Number(Fraction(0))
         case OpKind.SHIFT:
             shift = attrs.shift or Fraction(0)
             return Sum(((False, x), (shift < 0, Number(abs(shift)))))
@@ -80,7 +80,8 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
         case OpKind.CAST:
             return x
         case _:
-            return Call(op.kind.value, tuple(xs))
+            number = () if attrs.value is None else (Number(attrs.value),)
+            return Call(op.kind.value, (*xs, *number))
 
 
 def _size(formula: Formula) -> int:

@@ -209,14 +209,16 @@ class _Explained:
                 return "an index is written with two digits", name(a), (a,)
             case (("fold" | "rename"), [a, *_]):
                 return "digits are written as one" if law == "fold" else "digits get other names", name(a), (a,)
-            case _, [a, *_]:
+            case (("reshape" | "transpose" | "repeat" | "slice"), [a, *_]):
                 return f"{law}: the same elements, in other places", name(a), (a,)
         raise AssertionError(law)
 
 
 _BINARY: Final = {
     "add": "sum of two", "sub": "difference", "mul": "product, element by element", "div": "quotient",
-    "max": "the larger of two",
+    "max": "the larger of two", "select": "the second where the first, a mask, is 1, and 0 elsewhere",
+    "div_no_nan": "quotient, and 0 where the divisor is 0", "eq": "whether they are equal",
+    "lt": "whether the first is less", "le": "whether the first is not greater",
 }  # fmt: skip
 
 
@@ -228,8 +230,12 @@ def _binary(kind: str, a: Formula, b: Formula) -> Formula:
             return Product((a, b))
         case "div":
             return Quotient(a, b)
+        case "select":
+            return Call("select", (a, b, Number(Fraction(0))))
+        case "max" | "div_no_nan" | "eq" | "lt" | "le":
+            return Call(kind, (a, b))
         case _:
-            return Call("max", (a, b))
+            raise AssertionError(kind)
 
 
 def _axis(axis: int, inside: bool) -> str:

@@ -120,8 +120,13 @@ class Writer:
                 return Call("max", tuple(self._sorted(key) for key in sorted(payload, key=sorted)))
             case "surd":
                 return Number(Fraction(payload))
+            case "keep":
+                return Call("select", (*(self._sorted(key) for key in payload), Number(Fraction(0))))
+            case "fn":
+                name, inside = payload
+                return Call(name, (self._sorted(inside),))
             case _:
-                return Call(payload[0], (self._sorted(payload[1]),))
+                raise AssertionError(kind)
 
     def _sorted(self, key: Iterable[tuple[Mono, Coef]]) -> Formula:
         return self.polynomial(sorted(key))

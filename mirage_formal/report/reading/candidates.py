@@ -13,16 +13,19 @@ from mirage_formal.records import (
     GRAPH_FILE,
     MANIFEST_FILE,
     PROOF_FILE,
+    VERIFICATION_FILE,
     CandidateRecord,
     CertificateRecord,
     EquivalenceRecord,
     ManifestRecord,
+    VerificationRecord,
+    decode,
     decode_proof,
     sha256,
     unsealed,
 )
 from mirage_formal.records.storage import read_lines
-from mirage_formal.report.model import Basis, Candidate, Certificate
+from mirage_formal.report.model import Basis, Candidate, Certificate, Special
 from mirage_formal.report.proofs.replayed import replayed
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import Source
@@ -78,6 +81,7 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
         estimated_us=about.estimated_us,
         rounding=about.rounding,
         outside=about.outside or (),
+        special=_special(source),
         proof=proof,
         proof_ms=log.milliseconds,
         steps=found.steps if found else 0,
@@ -88,6 +92,14 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
         added=found.added if found else (),
         faults=tuple(source.faults),
     )
+
+
+def _special(source: Source) -> Special | None:
+    """What the verification log says about special values."""
+    with source.reading(VERIFICATION_FILE):
+        found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
+        return found and Special(found.draws, found.elements, found.undefined, found.overflows)
+    return None
 
 
 def _size(source: Source) -> int:

@@ -30,7 +30,7 @@ class _Fill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: int
     index: tuple[int, ...]
-    value: int
+    value: int | float
 
 
 class _Counterexample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

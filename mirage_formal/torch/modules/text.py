@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor
 
-_FUNCTIONS = {
+_FUNCTIONS: Final = {
     OpKind.MATMUL: "torch.matmul",
     OpKind.ADD: "torch.add",
     OpKind.SUB: "torch.sub",
@@ -29,7 +31,13 @@ _FUNCTIONS = {
     OpKind.LOG: "torch.log",
     OpKind.ABS: "torch.abs",
     OpKind.RECIPROCAL: "torch.reciprocal",
+    OpKind.LOGICAL_NOT: "torch.logical_not",
 }
+#: Types to which values of a wider one are rounded.
+_ROUNDED: Final = {OpKind.ROUND_FLOAT16: "torch.float16", OpKind.ROUND_BFLOAT16: "torch.bfloat16"}
+#: Significant bits of bfloat16, and binary digits behind the point that float16 has of every number.
+_BITS: Final = 8
+_DIGITS: Final = 14
 
 
 def source(program: KernelGraph) -> str:
@@ -50,9 +58,22 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
         return f"{_FUNCTIONS[kind]}({', '.join(names)})"
     first, dim = names[0], attrs.dim if attrs.dim is not None else len(x[0].shape) - 1
     match kind:
+        case OpKind.SELECT:
+            last = names[2] if attrs.value is None else repr(float(attrs.value))
+            return f"torch.where({first}, {names[1]}, {last})"
+        case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
+            if attrs.value is None:
+                return f"torch.{kind.value}({first}, {names[1]})"
+            # PyTorch rounds the number to the element type, which may be another number.
+            wide = first if _short(attrs.value) or not x[0].dtype.floating else f"{first}.float()"
+            return f"torch.{kind.value}({wide}, {float(attrs.value)!r})"
+        case OpKind.DIV_NO_NAN:
+            return f"torch.where({names[1]} == 0, {first} * 0, {first} / {names[1]})"
+        case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
+            return f"{first}.to({_ROUNDED[kind]}).to({first}.dtype)"
         case OpKind.SCALE:
             assert attrs.factor is not None
-            return f"{first} * {float(attrs.factor)!r}"
+            return f"{first} * {float(attrs.factor)!r}" if attrs.factor else f"torch.zeros_like({first})"
         case OpKind.SHIFT:
             assert attrs.shift is not None
             return f"{first} + {float(attrs.shift)!r}"
@@ -65,6 +86,14 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
             return _norm(kind, attrs, x, names, dim)
         case _:
             return _moved(kind, attrs, x, names, dim)
+
+
+def _short(value: Fraction) -> bool:
+    """Whether every element type has a number."""
+    size = abs(value.numerator)
+    odd = size // (size & -size) if size else 0
+    scaled = (1 << _DIGITS) % value.denominator == 0
+    return scaled and odd < 1 << _BITS and abs(value) < 1 << _DIGITS
 
 
 def _norm(kind: OpKind, attrs: Attrs, x: Sequence[DTensor], names: Sequence[str], dim: int) -> str:

@@ -297,12 +297,31 @@ def repeated(law: Callable[[Poly], Poly], poly: Poly) -> None:
         poly = law(poly)
 
 
+@pytest.mark.parametrize("e", [1, -1, 3, -3])
+@pytest.mark.parametrize("coef", [-1, -4, -18, Fraction(-2, 9)])
+def test_the_root_of_a_negative_multiple_keeps_the_sign(coef: Fraction | int, e: int) -> None:
+    """It is the principal root, wherever the number is positive or negative; no factor leaves without its sign."""
+    ring = Ring(EXTENTS)
+    values = Values(ring, ARRAYS)
+    f, g = element(ring, 0, 0, 0), element(ring, 1, 1, 1)
+    exp = ring.intern("exp", frozenset(one(g).items()))
+    for mono in (((f, 2),), ((f, 4),), ((f, 2), (g, 2)), ((f, 2), (exp, 2)), ((f, 8), (g, 2)), ((f, 4), (g, 6))):
+        poly = ring.mul({(): coef}, ring.prod(mono))
+        root = ring.power(poly, e)
+        for i in range(2):
+            env = {0: i, 1: i}
+            assert close(values.poly(root, env), cmath.sqrt(values.poly(poly, env).real) ** e)
+    assert ring.power(ring.mul({(): coef}, one(f)), 1) != ring.power(ring.mul({(): -coef}, one(f)), 1)
+    assert ring.power(ring.power(ring.mul({(): coef}, one(f)), 1), 4) == ring.mul({(): coef}, one(f))
+
+
 def test_division_by_nothing_and_roots_of_negatives_are_refused() -> None:
     ring = Ring(EXTENTS)
     x = one(element(ring, 0, 0, 0))
     refused("divisor", lambda: ring.power({}, -2))
     assert ring.power({}, 1) == {}
-    refused("positive", lambda: ring.power(ring.add({}, x, -1), 1))
+    refused("not negative", lambda: ring.power({(): -4}, 1))
+    refused("not negative", lambda: ring.power(ring.mul({(): -1}, one(ring.intern("exp", frozenset(x.items())))), -1))
     refused("exponents", lambda: ring.power(x, 130))
     surds = [(ring.intern("surd", 2**14_000 + n), 1) for n in (1, 3)]
     refused("roots of numbers", lambda: ring.prod(surds))

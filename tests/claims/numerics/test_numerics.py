@@ -399,6 +399,13 @@ def test_values_beyond_the_element_type_must_be_infinite() -> None:
     assert compare(np.array([5.0, -np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
 
 
+def test_values_whose_tolerance_reaches_beyond_the_element_type_may_be_infinite() -> None:
+    value, tolerance = np.array([-65400.0, 1.0]), np.array([200.0, 1e-3])
+    assert compare(np.array([-np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "within"
+    assert compare(np.array([np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare(np.array([-np.inf, 1.0]), value, tolerance / 10, DType.FLOAT16).answer == "outside"
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_known_is_never_within(bad: float) -> None:
     one = np.ones(3)

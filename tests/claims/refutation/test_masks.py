@@ -98,6 +98,19 @@ WRONG: dict[str, Callable[..., tuple[KernelGraph, KernelGraph]]] = {
     "rounded to bfloat16": lambda *size: pair(
         numbers(*size), lambda g, x, y: g.round_to(x, "bfloat16") + y, lambda g, x, y: x + y
     ),
+    "less than a half": lambda *size: pair(
+        numbers(*size),
+        lambda g, x, y: g.select(g.lt(x, Fraction(1, 2)), y, 1),
+        lambda g, x, y: g.select(g.le(x, Fraction(1, 2)), y, 1),
+    ),
+    "rounded inside a function that large numbers saturate": lambda *size: pair(
+        numbers(*size),
+        lambda g, x, y: g.max(g.sigmoid(g.round_to(x, "bfloat16")), 0),
+        lambda g, x, y: g.max(g.sigmoid(x), 0),
+    ),
+    "rounded scores": lambda *size: pair(
+        numbers(*size), lambda g, x, y: g.softmax(g.round_to(x, "float16"), 1), lambda g, x, y: g.softmax(x, 1)
+    ),
     "rounded to another type": lambda *size: pair(
         numbers(*size), lambda g, x, y: g.round_to(x, "bfloat16"), lambda g, x, y: g.round_to(x, "float16")
     ),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ K = OpKind
 EXTENTS: Final = (2, 3, 4, 6)
 UNARY: Final = (
     *(K.EXP, K.SQUARE, K.SQRT, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SCALE),
-    *(K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL, K.SHIFT),
+    *(K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL, K.SHIFT, K.ROUND_FLOAT16, K.ROUND_BFLOAT16),
 )
 REDUCTIONS: Final = (K.SUM, K.MEAN, K.MAX, K.RMS_NORM, K.LAYER_NORM, K.SOFTMAX)
-BINARY: Final = (K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM)
+BINARY: Final = (K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM, K.DIV_NO_NAN)
+COMPARED: Final = (K.EQ, K.LT, K.LE, K.GT, K.GE)
 LAYOUT: Final = (K.TRANSPOSE, K.RESHAPE, K.CONCAT)
 GROWTH: Final = frozenset({K.EXP, K.SQUARE, K.MATMUL})
 
@@ -57,10 +59,11 @@ class Mismatch(Exception):
 class Terms:
     """A growing table of terms over fixed inputs; equal terms have one number, operands have smaller ones."""
 
-    def __init__(self, inputs: Sequence[Shape]) -> None:
+    def __init__(self, inputs: Sequence[Shape], masks: Sequence[int] = ()) -> None:
         self.inputs = len(inputs)
         self.rows: list[Row] = [Row(None, (), NO_ATTRS)] * len(inputs)
         self.shapes: list[Shape] = list(inputs)
+        self.masks: list[bool] = [number in masks for number in range(len(inputs))]
         self.signs: list[Sign] = [Sign.ANY] * len(inputs)
         #: How often values may have grown on the way: programs stay below a bound.
         self.growth: list[int] = [0] * len(inputs)
@@ -107,17 +110,22 @@ class Terms:
         shapes = SPECS[kind].shape(attrs, tuple(self.shapes[i] for i in operands), None)
         if isinstance(shapes, str):
             raise Mismatch(shapes)
+        dtype = result_dtype(kind, attrs, tuple(DType.BOOL if self.masks[i] else DType.FLOAT32 for i in operands))
+        if not isinstance(dtype, DType):
+            raise Mismatch(dtype)
         self._known[key] = len(self.rows)
-        return self._append(
-            Row(kind, operands, attrs), shapes[0], _sign(kind, attrs, [self.signs[i] for i in operands])
-        )
+        row, sign = Row(kind, operands, attrs), _sign(kind, attrs, [self.signs[i] for i in operands])
+        return self._append(row, shapes[0], sign, mask=not dtype.floating)
 
     def kernel(self, block: BlockGraph, operands: tuple[int, ...], like: int) -> int:
-        """A graph-defined kernel whose one result has the shape and sign of the term ``like``."""
-        return self._append(Row(None, operands, NO_ATTRS, block), self.shapes[like], self.signs[like])
+        """A graph-defined kernel whose one result has the shape and sign of the term ``like``; no masks."""
+        if any(self.masks[i] for i in (*operands, like)):
+            raise Mismatch("a mask")
+        return self._append(Row(None, operands, NO_ATTRS, block), self.shapes[like], self.signs[like], mask=False)
 
-    def _append(self, row: Row, shape: Shape, sign: Sign) -> int:
+    def _append(self, row: Row, shape: Shape, sign: Sign, *, mask: bool) -> int:
         self.rows.append(row)
+        self.masks.append(mask)
         self.shapes.append(shape)
         self.signs.append(sign)
         grown = max((self.growth[i] for i in row.operands), default=0)
@@ -140,8 +148,8 @@ class Terms:
 
     def replaced(self, root: int, old: int, new: int) -> int:
         """``root`` with every occurrence of ``old`` replaced by ``new``, which has the same shape."""
-        if self.shapes[old] != self.shapes[new]:
-            raise Mismatch("another shape")
+        if (self.shapes[old], self.masks[old]) != (self.shapes[new], self.masks[new]):
+            raise Mismatch("another shape, or no mask")
         moved = {old: new}
         for number in self.reachable(root):
             row = self.rows[number]
@@ -169,7 +177,7 @@ class Terms:
                 ops.append(Op(row.kind, operands, row.attrs))
             number[i] = len(number)
         inputs = tuple(
-            Input(f"t{i}", DTensor(shape, DType.FLOAT32), row_major(shape))
+            Input(f"t{i}", DTensor(shape, DType.BOOL if self.masks[i] else DType.FLOAT32), row_major(shape))
             for i, shape in enumerate(self.shapes[: self.inputs])
         )
         return KernelGraph(inputs, tuple(ops), (number[root],))
@@ -190,7 +198,21 @@ def _sign(kind: OpKind, attrs: Attrs, signs: list[Sign]) -> Sign:
             return least if least is Sign.POSITIVE else Sign.ANY
         case K.SCALE if attrs.factor is not None and attrs.factor > 0:
             return least
+        case K.EQ | K.LT | K.LE | K.GT | K.GE | K.LOGICAL_NOT:
+            return Sign.NONNEGATIVE
+        case K.ROUND_FLOAT16 | K.ROUND_BFLOAT16 | K.DIV_NO_NAN if least is not Sign.ANY:
+            return Sign.NONNEGATIVE
+        case K.SELECT:
+            value = attrs.value
+            chosen = [*signs[1:], *([] if value is None else [_sign_of(value)])]
+            return min(chosen, key=lambda sign: sign.value)
+        case K.CAST:
+            return least
     return Sign.ANY
+
+
+def _sign_of(value: Fraction) -> Sign:
+    return Sign.POSITIVE if value > 0 else Sign.NONNEGATIVE if value == 0 else Sign.ANY
 
 
 class Truth(Enum):
@@ -265,8 +287,9 @@ def random_program(rng: random.Random) -> tuple[Terms, int]:
     """Terms with a random program in them, and its root."""
     a, b = rng.choice(EXTENTS), rng.choice(EXTENTS)
     shapes = [(a, b), rng.choice(((a, b), (b, a), (b, b), (a, a))), rng.choice(((a, b), (b, a), (a, 1), (1, b)))]
-    terms = Terms(shapes[: rng.choice((2, 3, 3))])
-    last = rng.randrange(terms.inputs)
+    shapes = shapes[: rng.choice((2, 3, 3))]
+    terms = Terms([*shapes, shapes[0]], [len(shapes)]) if rng.random() < 0.3 else Terms(shapes)
+    last = rng.randrange(len(shapes))
     wanted = rng.randint(2, 7)
     steps = 0
     for _ in range(60):
@@ -276,6 +299,8 @@ def random_program(rng: random.Random) -> tuple[Terms, int]:
             continue
         if found is None or found == last:
             continue
+        if terms.masks[found]:
+            found = _read(terms, found, last, rng)
         last, steps = found, steps + 1
         if steps == wanted:
             break
@@ -286,6 +311,8 @@ def _grown(terms: Terms, last: int, rng: random.Random) -> int | None:
     """One more operator on the last term, alone or with an earlier one."""
     choice = rng.random()
     shape = terms.shapes[last]
+    if choice < 0.08:
+        return _mask(terms, last, rng)
     if choice < 0.2:
         return _idiom(terms, last, rng)
     if choice < 0.38:
@@ -311,9 +338,49 @@ def _grown(terms: Terms, last: int, rng: random.Random) -> int | None:
     return terms.op(K.MATMUL, last, other) if rng.random() < 0.5 else terms.op(K.MATMUL, other, last)
 
 
+def _mask(terms: Terms, last: int, rng: random.Random) -> int | None:
+    """A comparison with another term or a number, or one more operator on masks."""
+    masks = [i for i, mask in enumerate(terms.masks) if mask]
+    if masks and rng.random() < 0.3:
+        mask = rng.choice(masks)
+        if rng.random() < 0.4:
+            return terms.op(K.LOGICAL_NOT, mask)
+        return terms.op(rng.choice((K.MUL, K.MAXIMUM, K.EQ)), mask, rng.choice(masks))
+    if masks and rng.random() < 0.5:
+        return rng.choice(masks)
+    kind = rng.choice(COMPARED)
+    if rng.random() < 0.4:
+        return terms.op(kind, last, value=_eighths(rng) * rng.choice((0, 1, -1, 4)))
+    return terms.op(kind, last, rng.randrange(len(terms.rows)))
+
+
+def _read(terms: Terms, mask: int, last: int, rng: random.Random) -> int:
+    """A term that reads a mask: a selection, also between values of which one does not exist everywhere."""
+    shape = terms.shapes[last]
+    others = [i for i, s in enumerate(terms.shapes) if s == shape and not terms.masks[i]]
+    other = rng.choice(others)
+    try:
+        match rng.randrange(6):
+            case 0:
+                return terms.op(K.CAST, mask, dtype=DType.FLOAT32)
+            case 1:
+                return terms.op(K.SELECT, mask, last, value=_eighths(rng) * rng.choice((0, 0, 1, -4)))
+            case 2:
+                return terms.op(K.SELECT, terms.op(K.GT, last, value=Fraction(0)), terms.op(K.LOG, last), other)
+            case 3:
+                divided = terms.op(K.DIV, last, other)
+                return terms.op(K.SELECT, terms.op(K.EQ, other, value=Fraction(0)), last, divided)
+            case 4:
+                kept = terms.op(K.SELECT, mask, terms.op(K.EXP, terms.op(K.TANH, last)), value=Fraction(0))
+                return terms.op(K.DIV_NO_NAN, kept, terms.op(K.SUM, kept, dim=len(shape) - 1))
+        return terms.op(K.SELECT, mask, last, other)
+    except Mismatch:
+        return last
+
+
 def _idiom(terms: Terms, last: int, rng: random.Random) -> int | None:
     """Two operators that laws connect and that chance seldom puts together."""
-    others = [i for i, shape in enumerate(terms.shapes) if shape == terms.shapes[last]]
+    others = [i for i, s in enumerate(terms.shapes) if s == terms.shapes[last] and not terms.masks[i]]
     other, dim = rng.choice(others), rng.randrange(len(terms.shapes[last]))
     calm = terms.growth[last] <= 1 and terms.growth[other] <= 1
     match rng.randrange(12):

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs
-from tests.kit.fuzz.fuzz import Terms
+from tests.kit.fuzz.fuzz import COMPARED, Terms
 from tests.kit.fuzz.fuzz_layout import matmul_block, split_dim
-from tests.kit.fuzz.fuzz_rules import RIGHT, WRONG, K, parts, scaled, turned, wrong
+from tests.kit.fuzz.fuzz_rules import RIGHT, WRONG, K, parts, scaled, second, turned, wrong
 
 __all__ = ["RIGHT", "WRONG"]
 
@@ -227,6 +227,88 @@ def softmax_shifted_along_the_row(t: Terms, i: int, rng: random.Random) -> int |
         return None
     e = t.op(K.EXP, t.op(K.SUB, a, t.op(K.MAX, a, dim=rng.choice(other))))
     return t.op(K.DIV, e, t.op(K.SUM, e, dim=t.rows[i].attrs.dim))
+
+
+@wrong(K.SELECT)
+def branches_exchanged(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    return t.op(K.SELECT, mask, second(t, i), a)
+
+
+@wrong(K.SELECT)
+def mask_forgotten(t: Terms, i: int, rng: random.Random) -> int:
+    return t.rows[i].operands[1]
+
+
+@wrong(K.SELECT)
+def second_branch_forgotten(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    return t.op(K.SELECT, mask, a, value=Fraction(0 if t.rows[i].attrs.value != 0 else 1))
+
+
+@wrong(K.EXP)
+def exponential_inside_the_selection(t: Terms, i: int, rng: random.Random) -> int:
+    """exp(0) is 1, and 0 is left outside."""
+    mask, a = parts(t, t.rows[i].operands[0], K.SELECT)[:2]
+    return t.op(K.SELECT, mask, t.op(K.EXP, a), value=Fraction(0))
+
+
+@wrong(K.SUM)
+def mask_summed_first(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = parts(t, t.rows[i].operands[0], K.SELECT)[:2]
+    return t.op(K.SELECT, t.op(K.MAX, mask, dim=t.dim(i)), t.op(K.SUM, a, dim=t.dim(i)), value=Fraction(0))
+
+
+@wrong(K.LT, K.LE, K.GT, K.GE, K.EQ)
+def another_comparison(t: Terms, i: int, rng: random.Random) -> int:
+    row = t.rows[i]
+    return t.made(rng.choice([kind for kind in COMPARED if kind is not row.kind]), row.operands, row.attrs)
+
+
+@wrong(K.LT, K.LE, K.GT, K.GE, K.EQ)
+def another_number_compared(t: Terms, i: int, rng: random.Random) -> int | None:
+    row = t.rows[i]
+    if row.attrs.value is None:
+        return None
+    return t.op(t.kind(i), *row.operands, value=row.attrs.value + rng.choice((-1, 1)))
+
+
+@wrong(K.LOGICAL_NOT)
+def negation_forgotten(t: Terms, i: int, rng: random.Random) -> int:
+    return t.rows[i].operands[0]
+
+
+@wrong(K.MUL)
+def or_for_and(t: Terms, i: int, rng: random.Random) -> int | None:
+    return t.op(K.MAXIMUM, *t.rows[i].operands) if t.masks[i] else None
+
+
+@wrong(K.DIV_NO_NAN)
+def quotient_turned(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(K.DIV_NO_NAN, *reversed(t.rows[i].operands))
+
+
+@wrong(K.DIV_NO_NAN)
+def quotient_of_zero(t: Terms, i: int, rng: random.Random) -> int:
+    """Other than what it takes the place of only where the divisor is 0."""
+    return t.op(K.DIV, *t.rows[i].operands)
+
+
+@wrong(K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def rounding_forgotten(t: Terms, i: int, rng: random.Random) -> int:
+    return t.rows[i].operands[0]
+
+
+@wrong(K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def rounded_to_another_type(t: Terms, i: int, rng: random.Random) -> int:
+    other = K.ROUND_BFLOAT16 if t.kind(i) is K.ROUND_FLOAT16 else K.ROUND_FLOAT16
+    return t.op(other, *t.rows[i].operands)
+
+
+@wrong(K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def sum_of_roundings(t: Terms, i: int, rng: random.Random) -> int:
+    a, b = parts(t, t.rows[i].operands[0], K.ADD)
+    return t.op(K.ADD, t.op(t.kind(i), a), t.op(t.kind(i), b))
 
 
 @wrong(K.TRANSPOSE)

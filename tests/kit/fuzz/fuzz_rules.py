@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DType
 from tests.kit.fuzz.fuzz import Mismatch, Sign, Terms
 
 K = OpKind
@@ -394,3 +395,119 @@ def two_products_as_one(t: Terms, i: int, rng: random.Random) -> int:
     (c, d), (e, f) = parts(t, a, K.MATMUL), parts(t, b, K.MATMUL)
     rank = len(t.shapes[c])
     return t.op(K.MATMUL, t.op(K.CONCAT, c, e, dim=rank - 1), t.op(K.CONCAT, d, f, dim=rank - 2))
+
+
+def second(t: Terms, i: int) -> int:
+    """The last operand of a comparison or a selection, or the number in its place as a term."""
+    row = t.rows[i]
+    assert row.kind is not None
+    if row.attrs.value is None:
+        return row.operands[-1]
+    like = row.operands[-1]
+    return t.op(K.SHIFT, scaled(t, like, 0), shift=row.attrs.value)
+
+
+@right(K.SELECT)
+def branches_and_mask_turned(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    return t.op(K.SELECT, t.op(K.LOGICAL_NOT, mask), second(t, i), a)
+
+
+@right(K.SELECT)
+def selection_as_a_sum(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    first = t.op(K.SELECT, mask, a, value=Fraction(0))
+    return t.op(K.ADD, first, t.op(K.SELECT, t.op(K.LOGICAL_NOT, mask), second(t, i), value=Fraction(0)))
+
+
+@right(K.SELECT)
+def selection_by_a_factor(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    b, factor = second(t, i), t.op(K.CAST, mask, dtype=DType.FLOAT32)
+    return t.op(K.ADD, b, t.op(K.MUL, factor, t.op(K.SUB, a, b)))
+
+
+@right(K.SELECT)
+def selection_of_a_selection(t: Terms, i: int, rng: random.Random) -> int:
+    mask, a = t.rows[i].operands[:2]
+    return t.op(K.SELECT, mask, i, second(t, i)) if rng.random() < 0.5 else t.op(K.SELECT, mask, a, i)
+
+
+@right(K.MUL, K.ADD, K.SUB, K.DIV)
+def operator_of_both_branches(t: Terms, i: int, rng: random.Random) -> int | None:
+    a, c = t.rows[i].operands
+    mask, b = parts(t, a, K.SELECT)[:2]
+    if t.shapes[c] != t.shapes[a]:
+        return None
+    kind = t.kind(i)
+    return t.op(K.SELECT, mask, t.op(kind, b, c), t.op(kind, second(t, a), c))
+
+
+@right(K.EXP, K.SQUARE, K.SCALE, K.TANH, K.SIGMOID, K.RELU, K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def function_of_both_branches(t: Terms, i: int, rng: random.Random) -> int:
+    row = t.rows[i]
+    (a,) = row.operands
+    mask, b = parts(t, a, K.SELECT)[:2]
+    kind = t.kind(i)
+    return t.op(K.SELECT, mask, t.made(kind, (b,), row.attrs), t.made(kind, (second(t, a),), row.attrs))
+
+
+@right(K.LT, K.LE, K.GT, K.GE, K.EQ)
+def difference_compared(t: Terms, i: int, rng: random.Random) -> int:
+    a = t.rows[i].operands[0]
+    return t.op(t.kind(i), t.op(K.SUB, a, second(t, i)), value=Fraction(0))
+
+
+@right(K.LT, K.LE, K.GT, K.GE, K.EQ)
+def comparison_turned(t: Terms, i: int, rng: random.Random) -> int:
+    turned_around = {K.LT: K.GT, K.LE: K.GE, K.GT: K.LT, K.GE: K.LE, K.EQ: K.EQ}
+    return t.op(turned_around[t.kind(i)], second(t, i), t.rows[i].operands[0])
+
+
+@right(K.LT, K.LE, K.GT, K.GE)
+def comparison_negated(t: Terms, i: int, rng: random.Random) -> int:
+    opposite = {K.LT: K.GE, K.LE: K.GT, K.GT: K.LE, K.GE: K.LT}
+    row = t.rows[i]
+    return t.op(K.LOGICAL_NOT, t.made(opposite[t.kind(i)], row.operands, row.attrs))
+
+
+@right(K.LT, K.LE, K.GT, K.GE, K.EQ)
+def both_sides_doubled(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(t.kind(i), scaled(t, t.rows[i].operands[0], 2), scaled(t, second(t, i), 2))
+
+
+@right(K.LOGICAL_NOT)
+def conjunction_negated(t: Terms, i: int, rng: random.Random) -> int:
+    a, b = parts(t, t.rows[i].operands[0], K.MUL)
+    return t.op(K.MAXIMUM, t.op(K.LOGICAL_NOT, a), t.op(K.LOGICAL_NOT, b))
+
+
+@right(K.DIV_NO_NAN)
+def dividend_scaled(t: Terms, i: int, rng: random.Random) -> int:
+    a, b = t.rows[i].operands
+    return scaled(t, t.op(K.DIV_NO_NAN, a, scaled(t, b, 3)), 3)
+
+
+@right(K.DIV_NO_NAN)
+def exponentials_in_both(t: Terms, i: int, rng: random.Random) -> int:
+    a, b = t.rows[i].operands
+    factor = t.op(K.EXP, t.op(K.TANH, b))
+    return t.op(K.DIV_NO_NAN, t.op(K.MUL, a, factor), t.op(K.MUL, b, factor))
+
+
+@right(K.DIV_NO_NAN)
+def quotient_selected(t: Terms, i: int, rng: random.Random) -> int | None:
+    a, b = t.rows[i].operands
+    if t.shapes[a] != t.shapes[b]:
+        return None
+    return t.op(K.SELECT, t.op(K.EQ, b, value=Fraction(0)), scaled(t, a, 0), i)
+
+
+@right(K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def rounded_twice(t: Terms, i: int, rng: random.Random) -> int:
+    return t.op(t.kind(i), i)
+
+
+@right(K.ROUND_FLOAT16, K.ROUND_BFLOAT16)
+def negative_rounded(t: Terms, i: int, rng: random.Random) -> int:
+    return scaled(t, t.op(t.kind(i), scaled(t, t.rows[i].operands[0], -1)), -1)

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import COMPARISONS, OpKind
+from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.meaning.batched import BatchedDomain, run_many
 from mirage_formal.meaning.walk import evaluate
 
 #: Larger values are not trusted; nor are results beside which larger ones were lost.
 LARGE = 1e6
 LARGEST = 1e8
+#: Relative difference up to which rounding may decide a comparison.
+NEAR = 1e-9
 DIFFERENT = 1e-6
 EQUAL = 1e-10
 
@@ -32,11 +35,15 @@ class Decision(Enum):
 
 
 @lru_cache(maxsize=64)
-def _points(shapes: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, ...]:
-    """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones."""
+def _points(tensors: tuple[DTensor, ...]) -> tuple[np.ndarray, ...]:
+    """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones; masks at random."""
     numbers = np.random.default_rng(5)
     found = []
-    for shape in shapes:
+    for tensor in tensors:
+        shape = tensor.shape
+        if tensor.dtype is DType.BOOL:
+            found.append((numbers.random((4, *shape)) < 0.6).astype(np.float64))
+            continue
         kinds = (
             numbers.uniform(0.3, 1.5, shape),
             numbers.normal(0, 1, shape),
@@ -49,7 +56,7 @@ def _points(shapes: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, ...]:
 
 def inputs_of(graph: KernelGraph) -> tuple[np.ndarray, ...]:
     """The points at which graphs with these inputs are compared."""
-    return _points(tuple(source.tensor.shape for source in graph.inputs))
+    return _points(tuple(source.tensor for source in graph.inputs))
 
 
 @lru_cache(maxsize=256)
@@ -123,9 +130,16 @@ class _WatchingDomain(BatchedDomain):
 
     def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         """See ``Domain.binary``."""
-        if kind is OpKind.DIV:
-            smallest = np.abs(b).reshape(len(b), -1).min(axis=1).astype(np.float64)
+        if kind in (OpKind.DIV, OpKind.DIV_NO_NAN):
+            sizes = np.abs(b) if kind is OpKind.DIV else np.where(b == 0, 1.0, np.abs(b))
+            smallest = sizes.reshape(len(b), -1).min(axis=1).astype(np.float64)
             self.magnified = self.magnified / np.minimum(smallest, 1.0)
+        if kind in COMPARISONS:
+            # Where rounding may decide, in both precisions, nothing is said.
+            near = np.abs(a - b) <= NEAR * np.maximum(np.abs(a), np.abs(b))
+            trials = max(len(a), len(b))
+            undecided = np.broadcast_to(near, (trials, *near.shape[1:])).reshape(trials, -1).any(axis=1)
+            self.largest = np.where(undecided, np.inf, self.largest)
         return self._seen(super().binary(kind, a, b))
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:

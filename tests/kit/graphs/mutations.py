@@ -28,6 +28,10 @@ from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)
 BINARY = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
 EXTREMES = (OpKind.MAXIMUM, OpKind.MINIMUM)
+COMPARISONS = (OpKind.EQ, OpKind.LT, OpKind.LE, OpKind.GT, OpKind.GE)
+ROUNDINGS = (OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16, OpKind.RELU)
+#: The last of these and of the roundings takes no other one's place: what it is changed to stands above.
+QUOTIENTS = (OpKind.DIV_NO_NAN, OpKind.DIV)
 ACCUMULATORS = (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST)
 REDUCTIONS = (OpKind.SUM, OpKind.MEAN, OpKind.RMS_NORM, OpKind.LAYER_NORM)
 DIMS = (None, 0, 1, 2)
@@ -79,14 +83,7 @@ def _operands(operands: tuple[int, ...], first: int) -> Iterator[tuple[str, tupl
 
 def _op(op: Op) -> Iterator[tuple[str, Op]]:
     """Another operator or other attributes, same operands."""
-    for group, label in (
-        (UNARY, "operator"),
-        (BINARY, "operator"),
-        (EXTREMES, "operator"),
-        (ACCUMULATORS, "accumulator"),
-    ):
-        if op.kind in group:
-            yield from ((label, Op(kind, op.operands)) for kind in group if kind is not op.kind)
+    yield from _operator(op)
     match op.kind:
         case OpKind.ACCUM_SUM:
             yield "accumulator", Op(OpKind.ACCUM_SUM_TO_DIMX, op.operands)
@@ -114,6 +111,25 @@ def _op(op: Op) -> Iterator[tuple[str, Op]]:
             yield "pad", Op(op.kind, op.operands, replace(op.attrs, before=op.attrs.after, after=op.attrs.before))
         case kind if kind in REDUCTIONS:
             yield from _reduction(op)
+
+
+def _operator(op: Op) -> Iterator[tuple[str, Op]]:
+    """Another operator of those that are easily mistaken for it, or another number in place of its last operand."""
+    for group, label in (
+        (UNARY, "operator"),
+        (BINARY, "operator"),
+        (EXTREMES, "operator"),
+        (COMPARISONS, "comparison"),
+        (ACCUMULATORS, "accumulator"),
+    ):
+        if op.kind in group:
+            yield from ((label, Op(kind, op.operands, op.attrs)) for kind in group if kind is not op.kind)
+    for group in (ROUNDINGS, QUOTIENTS):
+        if op.kind in group[:-1]:
+            yield from (("operator", Op(kind, op.operands)) for kind in group if kind is not op.kind)
+    if op.attrs.value is not None:
+        for value in (op.attrs.value + 1, -op.attrs.value - Fraction(1, 2)):
+            yield "value", replace(op, attrs=replace(op.attrs, value=value))
 
 
 def _reduction(op: Op) -> Iterator[tuple[str, Op]]:
