@@ -9,6 +9,10 @@ bias is added, and the weights of attention before they are multiplied by values
 may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is spoiled: NaN where it
 has a number, and 0 where it has none, for which of such sums are finite depends on how a device adds. So is a sum of a
 bias and a product that its type cannot hold.
+
+Attention in float64 is its definition by products and a softmax; kernels of torch make of a row of NaN what they like.
+With random roundings it is defined by a selection of keys, so that nothing is asked of a number that stands at a key
+that a mask leaves out: torch adds minus infinity to it, or multiplies it by 0.
 """
 
 from __future__ import annotations
@@ -178,7 +182,7 @@ class Twin:
                 found = args[0].double()
             else:
                 args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
-                found = node.target(*args, **kwargs)
+                found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
             if narrows and (seed is None or node.name in self._kept):
                 return found.to(own.dtype).double()
@@ -271,15 +275,44 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
             found = _spoiled(found, product.isfinite() & (product.abs() > most))
     if target == _ATTENTION:
-        spread = node.target(**{**given, "value": given["value"].abs()})
-        found = found + (_moved(spread, unit, 0.0, seed) - spread).nan_to_num(nan=0.0)
-        return found
+        chosen, sizes = _selected(given)
+        return chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
     if target == "aten.sub.Tensor":
         sizes["alpha"] = -sizes["alpha"]
     return _spoiled(found, ~(node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) <= _MOST))
+
+
+def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return attention as torch defines it where no kernel has it."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
+
+
+def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return attention in which only keys that are kept have an influence, and the same of the values' magnitudes."""
+    q, k, v, mask = (given.get(name) for name in ("query", "key", "value", "attn_mask"))
+    if given.get("enable_gqa"):
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scale = given.get("scale")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, sizes = q @ k.mT * scale, q.abs() @ k.mT.abs() * max(1.0, abs(scale))
+    keep = torch.ones_like(scores, dtype=torch.bool)
+    if given.get("is_causal"):
+        keep = keep.tril()
+    if mask is not None:
+        keep = keep & (mask if mask.dtype is torch.bool else mask != -torch.inf)
+        scores = scores if mask.dtype is torch.bool else scores + mask
+    scores = torch.where(keep, scores, -torch.inf)
+    weights = torch.where((scores == -torch.inf).all(-1, keepdim=True), 0.0, torch.softmax(scores, -1))
+    lost = (weights != 0).double() @ (~v.isfinite()).double() != 0
+    values = torch.where(v.isfinite(), v, 0.0)
+    found = torch.where(lost, torch.nan, weights @ values)
+    far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
+    return _spoiled(found, far.expand_as(found)), weights @ values.abs()
 
 
 def _spoiled(found: Any, bad: Any) -> Any:
