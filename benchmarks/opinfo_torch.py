@@ -1,8 +1,8 @@
-"""PyTorch's own operator tests as judge of the import: samples of torch.testing's database for operators of the table.
+"""PyTorch's own operator tests as judge of the import: samples of torch.testing's database for the table.
 
-    .venv/bin/python -m benchmarks.opinfo_torch [--most N] [--types float16 bfloat16 float32] [--only NAME...] [--jobs 2]
+    .venv/bin/python -m benchmarks.opinfo_torch [--most N] [--types TYPE...] [--only NAME...] [--jobs 2]
 
-Every sample (sample_inputs and reference_inputs: other extents and strides, broadcasting, numbers for tensors, large and
+Every sample (sample_inputs and reference_inputs: extents and strides, broadcasting, numbers for tensors, large and
 extreme values) is imported, its program is evaluated in its own element types, and compared with torch under the
 contract of docs/torch.md. --most N takes N of an operator's samples in each type. It needs the extra torch-test.
 

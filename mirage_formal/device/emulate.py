@@ -224,10 +224,10 @@ def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
     import numpy as np
 
     if dtype is DType.BOOL:
-        return np.not_equal(array, 0).astype(np.uint8)
+        return np.asarray(np.not_equal(array, 0), np.uint8)
     if dtype is not DType.BFLOAT16:
         with np.errstate(over="ignore"):
-            return array.astype(_raw_dtype(dtype))
+            return np.asarray(array.astype(_raw_dtype(dtype)))
     if array.dtype == np.uint16:
         return array
     bits = array.astype(np.float32).view(np.uint32)

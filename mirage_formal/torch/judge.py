@@ -139,10 +139,12 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
         _compare(found, number, waiting[number], GIVEN, leaves)
     for number, piece in pieces.items():
         first = known[piece.text]
-        every: tuple[dict[int, Any], ...] = (found.faults, found.sets, found.skipped)
-        for rows in every:
-            if first in rows:
-                rows[number] = rows[first]
+        if first in found.faults:
+            found.faults[number] = found.faults[first]
+        if first in found.sets:
+            found.sets[number] = found.sets[first]
+        if first in found.skipped:
+            found.skipped[number] = found.skipped[first]
     return found
 
 

@@ -121,15 +121,21 @@ def test_keys_of_a_masked_attention_may_be_padded_to_whole_tiles() -> None:
         return g.div_no_nan(p @ v, g.sum(p, 2))
 
     def tiled(g: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, kept: int) -> Tensor:
-        padded = [(q, on(0)), (k.pad(2, 0, 6), on(0), 2), (v.pad(1, 0, 6), on(0), 1)]
-        return kernel(g, (2,), [*padded, (mask.pad(2, kept, 6 - kept), on(0), 2)], weights, 4)
+        masked = (mask.pad(2, kept, 6 - kept), on(0), 2)
+        return kernel(g, (2,), [(q, on(0)), (k.pad(2, 0, 6), on(0), 2), (v.pad(1, 0, 6), on(0), 1), masked], weights, 4)
+
+    def zero(g: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return tiled(g, q, k, v, mask, 0)
+
+    def one(g: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return tiled(g, q, k, v, mask, 1)
 
     inputs = {"Q": (2, 3, 5), "K": (2, 5, 58), "V": (2, 58, 7), "M": Mask(2, 3, 58)}
-    program, graph = pair(inputs, plain, lambda g, *given: tiled(g, *given, kept=0))
+    program, graph = pair(inputs, plain, zero)
     found = replayed(program, graph, proof_of(program, graph))
     assert found.conditions == ()
     assert opinions(found).confirmed == len(found.theorem.closings) == 2
-    _, shifted = pair(inputs, plain, lambda g, *given: tiled(g, *given, kept=1))
+    _, shifted = pair(inputs, plain, one)
     assert isinstance(prove(program, shifted), Unknown)
 
 

@@ -129,7 +129,7 @@ UNARY: dict[UnaryFn, Any] = {
     UnaryFn.ROUND_HALF: lambda x: x.astype(np.float16),
     UnaryFn.ROUND_BFLOAT: bfloat,
 }
-BINARY = {
+BINARY: dict[BinaryFn, Any] = {
     BinaryFn.ADD: np.add,
     BinaryFn.SUB: np.subtract,
     BinaryFn.MUL: np.multiply,
@@ -155,7 +155,11 @@ def test_functions() -> None:
     results = run(kernel, [a, b])
     exact, other = a.astype(np.float64), b.astype(np.float64)
     erfs = np.vectorize(erf)
-    unary = {**UNARY, UnaryFn.ERF: erfs, UnaryFn.GELU: lambda x: 0.5 * x * (1 + erfs(x / np.sqrt(2)))}
+    unary: dict[UnaryFn, Any] = {
+        **UNARY,
+        UnaryFn.ERF: erfs,
+        UnaryFn.GELU: lambda x: 0.5 * x * (1 + erfs(x / np.sqrt(2))),
+    }
     with np.errstate(all="ignore"):
         expected = {f"Y_{fn.value}": unary[fn](exact) for fn in UnaryFn}
         expected |= {f"Y_{fn.value}": BINARY[fn](exact, other) for fn in BinaryFn}

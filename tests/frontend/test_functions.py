@@ -46,7 +46,7 @@ def nearest_bfloat16(a: Array) -> Array:
 
 
 def cast(t: mf.Tensor) -> mf.Tensor:
-    return t.graph.cast(t, "float32")
+    return t.graph.cast(t, "float32")  # type: ignore[attr-defined]
 
 
 single = x.astype(np.float32).astype(float)

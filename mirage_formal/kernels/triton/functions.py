@@ -92,7 +92,7 @@ def _largest(x, axis: tl.constexpr):
 #: Functions of a file that others call, by name; some of them ask whether they are interpreted.
 HELPERS: Final = {"_tanh": TANH, "_round_bfloat": ROUND_BFLOAT, "_largest": LARGEST}
 #: The helper that a function needs.
-NEEDED: Final = {UnaryFn.TANH: "_tanh", UnaryFn.ROUND_BFLOAT: "_round_bfloat"}
+NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {UnaryFn.TANH: "_tanh", UnaryFn.ROUND_BFLOAT: "_round_bfloat"}
 
 
 def applied(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:

@@ -98,7 +98,8 @@ def _special(source: Source) -> Special | None:
     """What the verification log says about special values."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
-        return found and Special(found.draws, found.elements, found.undefined, found.overflows)
+        if found is not None:
+            return Special(found.draws, found.elements, found.undefined, found.overflows)
     return None
 
 

@@ -144,7 +144,8 @@ def test_functions_have_their_values_also_at_zero(seed: int) -> None:
     x, y = (one(element(ring, source, 0, 1)) for source in (0, 1))
     e = ring.prod([(ring.intern("exp", frozenset(ring.add(x, y, -1).items())), 2)])
     base = rng.choice((x, y, ring.add(x, y), ring.mul(x, y), ring.add(x, {(): 1}, -1)))
-    for factor in ({(): Fraction(rng.randint(1, 5), 3)}, {(): -2}, e, ring.mul(e, e), ring.mul({(): -3}, e)):
+    numbers: list[Poly] = [{(): Fraction(rng.randint(1, 5), 3)}, {(): -2}]
+    for factor in (*numbers, e, ring.mul(e, e), ring.mul({(): -3}, e)):
         whole = ring.mul(factor, base)
         found, opposite = ring.function("inv0", whole), ring.function("inv0", ring.mul({(): -1}, whole))
         for env in environments():

@@ -91,6 +91,7 @@ def test_masks_are_bytes() -> None:
 
     both = SharedWrite("a", mul(tid, 2), (Real(1.0), Real(0.0)))
     copies = (If(less(tid, 8), (CopyAsync("a", mul(tid, 16), "X", mul(tid, 16)),)), Commit(), WaitGroups(0), Barrier())
+    body: tuple[Stmt, ...]
     safe = (put(tid), Barrier(), get(sub(63, tid))), (both, Barrier(), vector(mul(tid, 2))), (*copies, get(add(tid, 3)))
     for body in safe:
         assert isinstance(discharge_safety(kernel(*body)).verdict, Safe), body

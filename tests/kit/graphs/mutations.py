@@ -115,6 +115,7 @@ def _op(op: Op) -> Iterator[tuple[str, Op]]:
 
 def _operator(op: Op) -> Iterator[tuple[str, Op]]:
     """Another operator of those that are easily mistaken for it, or another number in place of its last operand."""
+    group: tuple[OpKind, ...]
     for group, label in (
         (UNARY, "operator"),
         (BINARY, "operator"),

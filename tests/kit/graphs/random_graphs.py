@@ -139,7 +139,7 @@ def _tried(rng: random.Random, kinds: Collection[OpKind], tensors: Sequence[T]) 
         every = range(len(tensors))
         first: Sequence[int] = masks if masks and kind in READS_MASK else every
         rest: Sequence[int] = others if others and kind is OpKind.SELECT else every
-        count = rng.randint(spec.min_arity, spec.max_arity)
+        count: int = rng.randint(spec.min_arity, spec.max_arity)
         operands = (rng.choice(first), *(rng.choice(rest) for _ in range(count - 1)))
         picked = tuple(tensors[i] for i in operands)
         yield Op(kind, operands, _attrs(rng, kind, picked)), picked
