@@ -171,9 +171,14 @@ class Call:
     def map(self, make: Make, *operands: Operand) -> Value:
         """An operator on elements, of the program's graph and its operands, tensors of which are laid out.
 
-        Numbers and None are passed on as they are.
+        Numbers and None are passed on as they are. Beside a tensor of a narrow type torch reads float32 without dims as
+        a number, and rounds the result only.
         """
-        return self._written(make, operands, self.target([v for v in operands if isinstance(v, Value)]))
+        values = [v for v in operands if isinstance(v, Value)]
+        wanted = self.target(values)
+        if wanted in NARROW and any(value.dtype is DType.FLOAT32 for value in values):
+            return self.wide(make, *operands)
+        return self._written(make, operands, wanted)
 
     def wide(self, make: Make, *operands: Operand) -> Value:
         """``map`` for an operator of several steps, between which torch rounds to float32 at most."""

@@ -3,7 +3,7 @@
 Beside each element of PyTorch's result in its own type stand the same computed in float64, where nothing rounds but
 what the module rounds itself, and how far that moves when everything is rounded at random (torch/twin.py).
 
-- Where PyTorch's element is finite, ours is finite and near it.
+- Where PyTorch's element is finite, and float64's is, ours is finite and near it.
 - Where PyTorch's is an infinity that float64 has as well, ours is that infinity.
 - Where PyTorch's is NaN and float64 has no number either, ours is no number.
 - Where PyTorch's is not finite and float64's is, PyTorch has overflowed on the way: ours may be infinite or NaN, or
@@ -105,7 +105,7 @@ def difference(found: Any, expected: Expected) -> Difference | None:
     error = torch.nan_to_num((own - exact).abs(), nan=0.0, posinf=0.0)
     spread, settled = torch.zeros_like(own), torch.ones_like(own, dtype=torch.bool)
     for one in expected.moved:
-        settled &= one.isfinite() == exact.isfinite()
+        settled &= torch.where(exact.isfinite(), one.isfinite(), (one == exact) | (one.isnan() & exact.isnan()))
         spread = torch.maximum(spread, torch.nan_to_num((one - exact).abs(), nan=0.0, posinf=0.0))
     fine, there = own.isfinite(), ours.isfinite()
     wanted = torch.where(fine, own, exact)
@@ -121,7 +121,7 @@ def difference(found: Any, expected: Expected) -> Difference | None:
     near_end = (exact.abs() > largest * (1 - 4 * ROUNDOFF[dtype])) | (own.abs() + allowed > largest)
     genuine = ~fine & ~exact.isfinite() & settled
     cases = (
-        (LOST, fine & ~there & settled & ~near_end),
+        (LOST, fine & exact.isfinite() & ~there & settled & ~near_end),
         (OFF, apart),
         (INVENTED, genuine & there),
         (TURNED, genuine & own.isinf() & (exact == own) & ~there & (ours != own)),

@@ -443,8 +443,9 @@ class _Import:
         return Source(name, (1,), (1,), constant.dtype)
 
     def _rounded_result(self, node: Any, found: Written, draft: _Draft) -> Written:
-        """A result, rounded to torch's narrower element type where that is asked for."""
-        if not self._exact or self._is_free(node.name):
+        """A result, rounded to torch's narrower element type where that is asked for, or is a cast that is seen."""
+        narrows = _type(node) in _NARROW and any(_type(n) == "torch.float32" for n in node.all_input_nodes)
+        if self._is_free(node.name) or not (self._exact or (narrows and self._is_widened(node.name))):
             return found
         if isinstance(found, tuple):
             return tuple(self._one_rounded(value, draft) for value in found)

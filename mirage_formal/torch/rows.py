@@ -291,7 +291,7 @@ _FUNCTIONS: Final = (
     _one("reciprocal.default", "torch.reciprocal(pa)", "reciprocal"),
     _one("exp.default", "torch.exp(a)", "exp"),
     _one("log.default", "torch.log(pa)", "log"),
-    Row("aten.log1p.default", "torch.log1p(pa)", "log(1 + x); its series below 1/64", elements.log1p),
+    Row("aten.log1p.default", "torch.log1p(pa)", "log(1 + x); its series below 1/4", elements.log1p),
     Row("aten.expm1.default", "torch.expm1(a)", "tanh(x / 2) (e^x + 1)", elements.expm1),
     _one("sqrt.default", "torch.sqrt(pa)", "sqrt"),
     _one("rsqrt.default", "torch.rsqrt(pa)", "rsqrt", "reciprocal, sqrt"),

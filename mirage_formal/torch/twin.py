@@ -6,8 +6,13 @@ integers are those of the module's own types, so that a comparison that rounding
 With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
 an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
 bias is added, and the weights of attention before they are multiplied by values. How far results go tells what rounding
-may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is NaN there, as which of
-such sums are finite depends on how a device adds; and so is a sum of a bias and a product that its type cannot hold.
+may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is spoiled: NaN where it
+has a number, and 0 where it has none, for which of such sums are finite depends on how a device adds. So is a sum of a
+bias and a product that its type cannot hold.
+
+Attention in float64 is its definition by products and a softmax; kernels of torch make of a row of NaN what they like.
+With random roundings it is defined by a selection of keys, so that nothing is asked of a number that stands at a key
+that a mask leaves out: torch adds minus infinity to it, or multiplies it by 0.
 """
 
 from __future__ import annotations
@@ -85,9 +90,15 @@ _SUMS: Final = frozenset(_ADDED) | {
         "avg_pool2d.default",
         "avg_pool3d.default",
         "l1_loss.default",
+        "add.Tensor",
+        "sub.Tensor",
+        "addcmul.default",
+        "addcdiv.default",
         _ATTENTION.removeprefix("aten."),
     )
 }
+#: Sums of two, which overflow in one way only unless one of them has a factor.
+_PLAIN: Final = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
 #: Operators that square what they read.
 _SQUARES: Final = frozenset(
     f"aten.{name}"
@@ -171,7 +182,7 @@ class Twin:
                 found = args[0].double()
             else:
                 args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
-                found = node.target(*args, **kwargs)
+                found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
             if narrows and (seed is None or node.name in self._kept):
                 return found.to(own.dtype).double()
@@ -262,13 +273,58 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
             product = node.target(**{**given, name: torch.zeros_like(rest)})
             found = found + (_moved(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
-            found = torch.where(product.isfinite() & (product.abs() > most), torch.nan, found)
+            found = _spoiled(found, product.isfinite() & (product.abs() > most))
     if target == _ATTENTION:
-        spread = node.target(**{**given, "value": given["value"].abs()})
-        found = found + (_moved(spread, unit, 0.0, seed) - spread).nan_to_num(nan=0.0)
+        chosen, sizes = _selected(given)
+        return chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+    if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
-    sizes = {name: x.abs() if _floating(x) else abs(x) if name in ("alpha", "beta") else x for name, x in given.items()}
-    return torch.where(node.target(**sizes).nan_to_num(nan=0.0) <= _MOST, found, torch.nan)
+    sizes = {name: _size(x, name) for name, x in given.items()}
+    if target == "aten.sub.Tensor":
+        sizes["alpha"] = -sizes["alpha"]
+    return _spoiled(found, ~(node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) <= _MOST))
+
+
+def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return attention as torch defines it where no kernel has it."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
+
+
+def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return attention in which only keys that are kept have an influence, and the same of the values' magnitudes."""
+    q, k, v, mask = (given.get(name) for name in ("query", "key", "value", "attn_mask"))
+    if given.get("enable_gqa"):
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scale = given.get("scale")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, sizes = q @ k.mT * scale, q.abs() @ k.mT.abs() * max(1.0, abs(scale))
+    keep = torch.ones_like(scores, dtype=torch.bool)
+    if given.get("is_causal"):
+        keep = keep.tril()
+    if mask is not None:
+        keep = keep & (mask if mask.dtype is torch.bool else mask != -torch.inf)
+        scores = scores if mask.dtype is torch.bool else scores + mask
+    scores = torch.where(keep, scores, -torch.inf)
+    weights = torch.where((scores == -torch.inf).all(-1, keepdim=True), 0.0, torch.softmax(scores, -1))
+    lost = (weights != 0).double() @ (~v.isfinite()).double() != 0
+    values = torch.where(v.isfinite(), v, 0.0)
+    found = torch.where(lost, torch.nan, weights @ values)
+    far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
+    return _spoiled(found, far.expand_as(found)), weights @ values.abs()
+
+
+def _spoiled(found: Any, bad: Any) -> Any:
+    """Return a result in which elements are finite where they are not, and the other way round."""
+    return torch.where(bad, torch.where(found.isfinite(), torch.nan, 0.0), found)
+
+
+def _size(x: Any, name: str) -> Any:
+    """Return the magnitudes of an argument; a factor of a sum counts as 1 at least, as it may come last."""
+    if _floating(x):
+        return x.abs()
+    return max(1, abs(x)) if name in ("alpha", "beta", "value") and isinstance(x, int | float) else x
 
 
 def _squared(x: Any) -> Any:
@@ -279,8 +335,8 @@ def _squared(x: Any) -> Any:
 
 
 def _bounded(x: Any) -> Any:
-    """Return an argument without infinities: what a norm makes of one depends on how it is written."""
-    return x.nan_to_num(nan=torch.nan, posinf=1e300, neginf=-1e300) if _floating(x) else x
+    """Return an argument with 1 for infinities: what a norm makes of one depends on how it is written."""
+    return torch.where(x.isinf(), 1.0, x) if _floating(x) else x
 
 
 def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
@@ -290,7 +346,7 @@ def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
     """
     free = {name for name, row in rules().items() if row.free}
     inside, found = set(nodes), set[str]()
-    wide: dict[str, bool] = {}
+    wide: dict[Node, bool] = {}
     for node in reversed(nodes):
         own = node.meta.get("val")
         if not _floating(own):

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.types import DTensor, DType
 
 _FUNCTIONS: Final = {
     OpKind.MATMUL: "torch.matmul",
@@ -40,16 +40,47 @@ _BITS: Final = 8
 _DIGITS: Final = 14
 
 
+#: Largest finite numbers of the narrow types, which the lowest float32 stands for in them.
+_LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)}
+
+
 def source(program: KernelGraph) -> str:
     """Its text: what a user would write, with every number and shape in place."""
     types, count = kernel_types(program), len(program.inputs)
     lines = [f"def program({', '.join(f't{i}' for i in range(count))}):"]
+    chosen = _chosen(program)
     for number, op in enumerate(program.ops, count):
         assert isinstance(op, Op)
-        lines.append(f"    t{number} = {_line(op, [types[i] for i in op.operands])}")
+        line = _line(op, [types[i] for i in op.operands])
+        if number in chosen:
+            # Where it is not chosen it must not be infinite: its gradient there would be 0 times infinity.
+            line = f"torch.exp(torch.where(t{chosen[number]}, t{op.operands[0]}, -float('inf')))"
+        lines.append(f"    t{number} = {line}")
     # A transpose is a view in PyTorch; here outputs are row-major.
     outputs = ", ".join(f"t{i}.contiguous()" for i in program.outputs)
     return "\n".join([*lines, f"    return ({outputs},)"]) + "\n"
+
+
+def _chosen(program: KernelGraph) -> dict[int, int]:
+    """The exponentials that nothing reads but a selection of them or 0, by one mask that is known before, and it."""
+    makers = dict(numbered(len(program.inputs), program.ops))
+    masks: dict[int, set[int | None]] = {number: {None} for number in program.outputs}
+    for op in makers.values():
+        for place, number in enumerate(op.operands):
+            picked = isinstance(op, Op) and op.kind is OpKind.SELECT and op.attrs.value == 0 and place == 1
+            masks.setdefault(number, set()).add(op.operands[0] if picked else None)
+    found: dict[int, int] = {}
+    for number, op in makers.items():
+        (mask,) = masks[number] if len(masks.get(number, ())) == 1 else (None,)
+        if isinstance(op, Op) and op.kind is OpKind.EXP and mask is not None and mask < number:
+            found[number] = mask
+    return found
+
+
+def _number(value: Fraction, dtype: DType) -> str:
+    """A number, within the range of an element type."""
+    largest = _LARGEST.get(dtype)
+    return repr(float(value) if largest is None else max(-largest, min(largest, float(value))))
 
 
 def _line(op: Op, x: Sequence[DTensor]) -> str:
@@ -59,7 +90,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
     first, dim = names[0], attrs.dim if attrs.dim is not None else len(x[0].shape) - 1
     match kind:
         case OpKind.SELECT:
-            last = names[2] if attrs.value is None else repr(float(attrs.value))
+            last = names[2] if attrs.value is None else _number(attrs.value, x[1].dtype)
             return f"torch.where({first}, {names[1]}, {last})"
         case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
             if attrs.value is None:
@@ -68,7 +99,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
             wide = first if _short(attrs.value) or not x[0].dtype.floating else f"{first}.float()"
             return f"torch.{kind.value}({wide}, {float(attrs.value)!r})"
         case OpKind.DIV_NO_NAN:
-            return f"torch.where({names[1]} == 0, {first} * 0, {first} / {names[1]})"
+            return f"torch.where({names[1]} == 0, 0.0, {first} / torch.where({names[1]} == 0, 1.0, {names[1]}))"
         case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
             return f"{first}.to({_ROUNDED[kind]}).to({first}.dtype)"
         case OpKind.SCALE:
@@ -76,7 +107,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
             return f"{first} * {float(attrs.factor)!r}" if attrs.factor else f"torch.zeros_like({first})"
         case OpKind.SHIFT:
             assert attrs.shift is not None
-            return f"{first} + {float(attrs.shift)!r}"
+            return f"{first} + {_number(attrs.shift, x[0].dtype)}"
         case OpKind.SUM | OpKind.MEAN | OpKind.MAX:
             name = {OpKind.SUM: "sum", OpKind.MEAN: "mean", OpKind.MAX: "amax"}[kind]
             return f"{first}.{name}({dim}, keepdim=True)"

@@ -1,19 +1,22 @@
-"""What an import computes in the element types of the module, beside what torch does."""
+"""What an import computes in the element types of the module, held to the contract of docs/torch.md."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.meaning.typed import run_typed
+from mirage_formal.torch import from_torch
+from mirage_formal.torch.contract import Expected, difference
 from mirage_formal.torch.imported import Imported, Region
-from tests.kit.torch.compare import computed
+from mirage_formal.torch.judge import arguments_of, judge
+from tests.kit.torch.compare import computed, widened
 
-#: Relative and absolute, for results of each element type.
-TOLERANCES = {torch.float16: (4e-3, 1e-5), torch.bfloat16: (3e-2, 1e-5), torch.float32: (2e-5, 1e-6)}
+TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def typed(imported: Imported, arguments: Sequence[Any]) -> list[Any]:
@@ -24,20 +27,34 @@ def typed(imported: Imported, arguments: Sequence[Any]) -> list[Any]:
 def region_typed(region: Region, tensors: dict[str, Any]) -> dict[str, Any]:
     """The tensors that one region gives."""
     arrays = [x.detach().float().numpy() for x in region.read(tensors)]
-    found = [torch.from_numpy(np.array(x, order="C")) for x in run_typed(region.program, arrays, stored=False)]
+    program = region.program
+    dtypes = [getattr(torch, kernel_types(program)[number].dtype.value) for number in program.outputs]
+    results = run_typed(program, arrays, stored=False)
+    found = [torch.from_numpy(np.array(x, order="C")).to(t) for x, t in zip(results, dtypes, strict=True)]
     return {output.node: output.present(found) for output in region.outputs}
 
 
-def faults(mine: Any, theirs: Any) -> str:
-    """Where a result breaks the contract; nothing if it does not.
+def held(call: Callable[..., Any], *given: Any, rounding: str = "fused", moved: bool = True) -> Imported:
+    """Import a function whole, and assert that it keeps the contract on these tensors.
 
-    Where torch is finite it is finite and near; where torch has NaN or an infinity, it has no other number.
+    Args:
+        call: The function.
+        given: Its arguments, all of them tensors.
+        rounding: Of the import.
+        moved: Whether random roundings say what may be off; torch may refuse the numbers that these make.
+
+    Returns:
+        The import.
     """
-    relative, absolute = TOLERANCES[theirs.dtype]
-    a, b = mine.detach().double(), theirs.detach().double()
-    assert a.shape == b.shape
-    wrong = torch.where(b.isnan(), ~a.isnan(), ~torch.isclose(a, b, relative, absolute))
-    if not wrong.any():
-        return ""
-    place = tuple(int(i) for i in wrong.nonzero()[0])
-    return f"{int(wrong.sum())} of {wrong.numel()} differ, first {place}: expected {b[place]}, got {a[place]}"
+    found = from_torch(call, given, rounding=rounding)
+    assert found.graph is not None, found.report()
+    if not moved:
+        own, exact = call(*given), call(*widened(given))
+        (mine,) = typed(found, given)
+        broken = difference(mine, Expected(own, exact, (exact,)))
+        assert broken is None, str(broken)
+        return found
+    judged = judge(found, arguments_of(found, given), ())
+    assert not judged.faults, str(judged.faults[0])
+    assert judged.sets == {0: 1}
+    return found
