@@ -17,6 +17,7 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.band import Band
 from mirage_formal.graph.types import DType
+from mirage_formal.torch.aliases import owners, shared
 from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written
 from mirage_formal.torch.capture import Captured, called, lines
@@ -92,6 +93,7 @@ class _Import:
         ]
         self._reads = {name: [n.name for n in self._nodes[name].all_input_nodes] for name in self._order}
         self._free = {name for name in self._order if self._is_free(name)}
+        self._shared = shared(captured.module, captured.results, owners(captured.module))
         self._left: dict[str, str] = {}
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
@@ -261,14 +263,23 @@ class _Import:
         return Region(draft.program.graph, nodes, inputs, tuple(outputs), tuple(views)), draft.notes
 
     def _outputs(self, part: Sequence[str], draft: _Draft) -> tuple[list[Output], list[str]]:
-        """What is used outside: results of the program, and views of what it reads."""
+        """What is used outside: results of the program, and views of what it reads or of one of its results.
+
+        A result of the graph that lies in the memory of another one is such a view: torch makes it of that one, so that
+        both lie in one memory here too.
+        """
         outputs: list[Output] = []
         views: list[str] = []
         numbers: dict[int, int] = {}
         inside = set(part)
+        wanted = {owner for name, owner in self._shared.items() if name in inside}
         for name in part:
             node, value = self._nodes[name], draft.values[name]
-            if isinstance(value, tuple) or all(user.name in inside or self._is_check(user.name) for user in node.users):
+            outside = [user for user in node.users if user.name not in inside and not self._is_check(user.name)]
+            if isinstance(value, tuple) or not (outside or name in wanted):
+                continue
+            if self._shared.get(name) in inside and all(user.op == "output" for user in outside):
+                views.append(name)
                 continue
             if isinstance(value.base, Source) and value.keep is None:
                 views.append(name)

@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.torch.aliases import ITSELF, operand, owners
 from mirage_formal.torch.imported import Binding, Imported, Output, Region
 
 _aten = torch.ops.aten
@@ -57,6 +58,8 @@ class _Rewrite:
         self._graph = Graph()
         self._known: dict[str, Node] = {}
         self._in_place: dict[str, Any] = {}
+        self._written: dict[str, Node] = {}
+        self._owned = owners(imported.module)
 
     def run(self) -> Graph:
         placeholders = [node.name for node in self._nodes.values() if node.op == "placeholder"]
@@ -64,7 +67,7 @@ class _Rewrite:
             self._known[name] = self._graph.placeholder(name)
         checks = {note.node for note in self._imported.notes}
         (results,) = (node.args[0] for node in self._nodes.values() if node.op == "output")
-        self._in_place = dict(filter(None, (self._written(*pair) for pair in self._targets(results))))
+        self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
         for name, node in self._nodes.items():
             if node.op == "get_attr":
                 raise UnsupportedError("expected a graph of operators, got one that calls other graphs", where=name)
@@ -73,12 +76,11 @@ class _Rewrite:
         for result in results:
             if isinstance(result, Node):
                 self._compute(result.name)
-        writes = len(self._imported.writes)
-        found = [self._known[r.name] if isinstance(r, Node) else r for r in results]
         for result, target in self._targets(results):
             if result.name not in self._in_place:
                 self._call(_aten.copy_.default, self._known[target], self._known[result.name])
-        self._graph.output(found[writes:])
+                self._written[result.name] = self._known[target]
+        self._graph.output(self._apart(results[len(self._imported.writes) :]))
         self._graph.eliminate_dead_code()
         self._graph.lint()
         return self._graph
@@ -136,11 +138,47 @@ class _Rewrite:
             else:
                 self._known[name] = self._graph.node_copy(self._nodes[name], lambda node: self._known[node.name])
 
+    def _apart(self, results: Sequence[Any]) -> list[Any]:
+        """What is returned: in the memory of what the module writes where it is that, and else in as many as torch has.
+
+        Sound: a tensor that is a view of what was written is made again as the same views of where it was written to.
+        Two results that lie apart in torch and in one tensor here, as a copy and what it is a copy of, are two.
+        """
+        found: list[Any] = []
+        lying: dict[Node, str] = {}
+        for result in results:
+            if not isinstance(result, Node):
+                found.append(result)
+                continue
+            made = self._again(result)
+            root, own = _root(made), self._owned.get(result.name, result.name)
+            own = f"written {own}" if made is not self._known[result.name] else own
+            if lying.setdefault(root, own) != own:
+                made = self._call(_aten.clone.default, made)
+            found.append(made)
+        return found
+
+    def _again(self, result: Node) -> Node:
+        """A result, as a view of an argument or a buffer if it is one of what was written there."""
+        chain: list[Node] = []
+        node: Node | None = result
+        while node is not None and node.name not in self._written:
+            chain.append(node)
+            node = operand(node, self._owned)
+        if node is None:
+            return self._known[result.name]
+        made = {node: self._written[node.name]}
+        for view in reversed(chain):
+            made[view] = self._graph.node_copy(
+                view, lambda item: made[item] if item in made else self._known[item.name]
+            )
+        return made[result]
+
     def _targets(self, results: Sequence[Any]) -> list[tuple[Node, str]]:
         """The results that are written, and the placeholders of what they are written to."""
         return list(zip(results, written_to(self._imported), strict=False))
 
-    def _written(self, result: Node, target: str) -> tuple[str, Any] | None:
+    def _replaced(self, result: Node, target: str) -> tuple[str, Any] | None:
         """The operator that writes a result where it belongs instead of to new memory, as the module does.
 
         Sound: nothing else reads what was there before.
@@ -244,6 +282,28 @@ class Memory:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     sure: bool
+
+
+def _root(node: Node) -> Node:
+    """The node in whose memory a tensor of a rewritten graph may lie: what it is a view of.
+
+    An operator's results are nodes of their own, ``getitem`` of it; those of a view are parts of what is viewed.
+    """
+    while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
+        first = node.args[0]
+        parts = node.target is operator.getitem and _is_view(first.target)
+        if not (parts or node.target is strided or _is_view(node.target)):
+            break
+        node = first
+    return node
+
+
+def _is_view(target: Any) -> bool:
+    """Whether an operator may return what lies in the memory of its first operand."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return (bool(returns) and returns[0].alias_info is not None) or target in ITSELF
 
 
 def written_to(imported: Imported) -> list[str]:
