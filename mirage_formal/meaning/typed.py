@@ -131,7 +131,8 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
             for read in set(op.operands):
                 if last[read] == index:
                     del held[read]
-    return tuple(rounded(held[number], types[number].dtype) for number in graph.outputs)
+    with np.errstate(over="ignore"):  # what is too large for an output's type is infinite
+        return tuple(rounded(held[number], types[number].dtype) for number in graph.outputs)
 
 
 def _chosen(op: Op, operands: Sequence[Array]) -> Array:

@@ -31,6 +31,9 @@ _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
 ROUNDINGS: Final = ("fused", "exact")
 
 
+#: Indices that are known at the import, of one operator.
+MOST_INDICES: Final = 1 << 16
+
 #: Rules of operators whose operands may be empty, as a cache is before its first token.
 _OF_NOTHING = (moves.same, moves.concat)
 
@@ -190,6 +193,8 @@ class _Import:
             return "the table has no rule for it"
         if row.refused:
             return row.refused
+        if row.write is moves.index_copy and name in self._captured.results[: len(self._captured.writes)]:
+            return "torch writes it in place"
         if row.first and any(user.args[1] and user.users for user in node.users):
             return "programs have no integers, so no indices"
         try:
@@ -393,6 +398,7 @@ class _Import:
             narrow=name in self._narrow,
             rounded=rounded,
             mask=self._mask,
+            host=places == {"cpu"},
         )
         draft.values[name] = self._rounded_result(node, row.write(call), draft)
         draft.notes += [Note(name, note, where) for note in call.notes]
@@ -415,6 +421,8 @@ class _Import:
         label = self._arguments.get(node.name)
         if label == "constant" and constant is not None and constant.dim() == 0 and constant.device.type != "meta":
             return constant.item()
+        if (numbers := self._integers(node)) is not None:
+            return numbers
         kind = _type(node)
         if kind not in TYPES:
             raise stuck(f"expected tensors of {', '.join(TYPES)}, got {kind}")
@@ -425,6 +433,21 @@ class _Import:
         if not _lie_apart(shape, strides):
             raise stuck(f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}")
         return Value(Source(name, shape, strides, TYPES[kind]), views.strided(shape, strides))
+
+    def _integers(self, node: Any) -> tuple[int, ...] | None:
+        """The elements of a vector of indices that no call changes: a constant of the module's text, or a range."""
+        kept = self._nodes[node.name].meta["val"]
+        if kept.dtype not in (torch.int32, torch.int64) or kept.dim() != 1 or not 0 < kept.numel() <= MOST_INDICES:
+            return None
+        while str(node.target) in ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.clone.default"):
+            node = node.args[0]
+        if self._arguments.get(node.name) == "constant" and self._given.get(node.name) is not None:
+            found = self._given[node.name]
+            return None if found.device.type == "meta" else tuple(found.tolist())
+        bounds = node.args[:3]
+        if str(node.target).startswith("aten.arange.") and all(isinstance(n, int) for n in bounds):
+            return tuple(range(*bounds))
+        return None
 
     def _free_name(self, name: str) -> str:
         """The name of a constant of the import's own: one that no node of the torch graph has."""
