@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -62,10 +63,8 @@ def shared(module: GraphModule, results: Sequence[str | None], owned: Mapping[st
         owned: See ``owners``.
     """
     nodes = {node.name: node for node in module.graph.nodes}
-    kept = dict.fromkeys(name for name in results if name in owned)
-    lying: dict[str, int] = {}
-    for name in kept:
-        lying[owned[name]] = lying.get(owned[name], 0) + 1
+    kept = list(dict.fromkeys(name for name in results if name is not None and name in owned))
+    lying = Counter(owned[name] for name in kept)
     return {
         name: owned[name]
         for name in kept

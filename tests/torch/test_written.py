@@ -154,7 +154,7 @@ def test_indices_that_a_call_may_change_stay_with_torch() -> None:
     assert [len(region.nodes) for region in found.regions] == [1, 1]
 
 
-class Block(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types where it is not installed
+class Block(nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed
     """As in a residual network."""
 
     def __init__(self) -> None:
