@@ -15,16 +15,19 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.torch.aliases import ITSELF, operand, owners
 from mirage_formal.torch.imported import Binding, Imported, Output, Region
+from mirage_formal.torch.modules.conditions import expect_met
 
 _aten = torch.ops.aten
 
 
-def rewrite(imported: Imported, chosen: Mapping[int, Any]) -> Graph:
+def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> Graph:
     """The torch graph of an import with some of its regions computed by operators.
 
     Args:
         imported: The import.
         chosen: For numbers of regions the operators that compute them.
+        guard: Whether the graph raises ``conditions.Unmet`` where a condition of a region does not hold. It has written
+            nothing then.
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each
@@ -33,7 +36,7 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any]) -> Graph:
     Raises:
         UnsupportedError: The torch graph calls graphs of its own.
     """
-    return _Rewrite(imported, chosen).run()
+    return _Rewrite(imported, chosen, guard=guard).run()
 
 
 def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
@@ -48,8 +51,9 @@ def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[G
 
 
 class _Rewrite:
-    def __init__(self, imported: Imported, chosen: Mapping[int, Any]) -> None:
+    def __init__(self, imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> None:
         self._imported = imported
+        self._guard = guard
         self._chosen = chosen
         self._nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
         regions = {number: imported.regions[number] for number in chosen}
@@ -59,6 +63,7 @@ class _Rewrite:
         self._known: dict[str, Node] = {}
         self._in_place: dict[str, Any] = {}
         self._written: dict[str, Node] = {}
+        self._copied: set[str] = set()
         self._owned = owners(imported.module)
 
     def run(self) -> Graph:
@@ -67,7 +72,9 @@ class _Rewrite:
             self._known[name] = self._graph.placeholder(name)
         checks = {note.node for note in self._imported.notes}
         (results,) = (node.args[0] for node in self._nodes.values() if node.op == "output")
-        self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
+        if not self._guard:  # else all is written when every region has been computed
+            self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
+        self._copied = {target for result, target in self._targets(results) if result.name not in self._in_place}
         for name, node in self._nodes.items():
             if node.op == "get_attr":
                 raise UnsupportedError("expected a graph of operators, got one that calls other graphs", where=name)
@@ -200,6 +207,8 @@ class _Rewrite:
 
     def _region(self, region: Region, overload: Any) -> None:
         given = [self._read(item) for item in region.inputs]
+        if self._guard:
+            self._call(expect_met, overload._schema.name.partition("::")[2], *given)
         found = self._call(overload, *given)
         count = len(region.program.outputs)
         results = [found] if count == 1 else [self._call(operator.getitem, found, i) for i in range(count)]
@@ -207,8 +216,10 @@ class _Rewrite:
             self._known[output.node] = self._present(output, results[output.number])
 
     def _read(self, item: Binding) -> Node:
-        layout = item.layout
-        source = Memory(self._known[item.node], item.shape, item.strides, item.node in self._imported.arguments)
+        layout, node = item.layout, self._known[item.node]
+        if self._owned.get(item.node) in self._copied:  # it is written when every region has been computed
+            node = self._call(kept, node)
+        source = Memory(node, item.shape, item.strides, item.node in self._imported.arguments)
         return self._laid(source, layout.shape, layout.strides, layout.offset)
 
     def _present(self, output: Output, node: Node) -> Node:
@@ -317,6 +328,14 @@ def written_to(imported: Imported) -> list[str]:
     return [names[what] for what in imported.writes]
 
 
+def kept(tensor: Any) -> Any:
+    """Return a tensor that stays what it is when its memory is written: a copy where gradients are recorded."""
+    if not torch.is_grad_enabled():
+        return tensor
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
 def strided(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
     """Another view of the memory of a tensor that has gaps in it.
 
@@ -341,4 +360,4 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-__all__ = ["alone", "rewrite", "strided", "written_to"]
+__all__ = ["alone", "kept", "rewrite", "strided", "written_to"]

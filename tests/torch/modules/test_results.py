@@ -157,3 +157,29 @@ def test_which_results_are_made_of_others() -> None:
     assert shared(captured.module, captured.results, owned) == dict.fromkeys(captured.results, "exp")
     captured = capture(lambda x, w: (torch.exp(x @ w)[0], x[0], x[1]), drawn(), None)
     assert not shared(captured.module, captured.results, owners(captured.module)), "alone, and of an argument"
+
+
+class Counted(torch.nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed
+    """Reads a buffer in a region and writes it afterwards, as a norm in training does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+        self.weight = torch.nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Any) -> Any:
+        """What differs from the mean so far."""
+        found = torch.tanh(x - self.mean) * self.weight
+        self.mean.mul_(0.5).add_(x.mean(0))
+        return found
+
+
+def test_gradients_of_a_module_that_writes_what_it_reads(tmp_path: Path) -> None:
+    x, found = torch.randn(4, 6), []
+    modules = [Counted(), mf.optimize(Counted(), (x,), workers=1, time_limit=30, out=tmp_path)]
+    assert modules[1]._mirage_plan is not None
+    for module in modules:
+        for _ in range(2):
+            module(x).sum().backward()
+        found.append((module.weight.grad, module.mean))
+    torch.testing.assert_close(*found)
