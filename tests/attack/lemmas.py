@@ -318,8 +318,9 @@ def evaluated(ring: Ring, arrays: list[Any], rng: random.Random) -> Iterator[tup
                 left, right = values.poly(dict(key), env), values.poly({mono: q}, env) * values.poly(rest, env)
                 if power % 2 and left.real < 0:
                     continue  # its root is none of a real number: a condition excludes it
-                # What comes out of something that may be 0 must not be 0 itself.
-                yield "contents", near(left, right) and (power != 0 or values.poly({mono: q}, env) != 0)
+                # What comes out of something that may be 0 must not be 0 itself; float64 may have lost an exponential.
+                never = all(ring.kinds[f] == "exp" or values.factor(f, env) != 0 for f, _ in mono)
+                yield "contents", near(left, right) and (power != 0 or never)
 
 
 class _Real(Values):

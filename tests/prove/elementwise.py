@@ -222,12 +222,12 @@ def results_of_equal_shape_in_their_order(a: int = A, n: int = N) -> Pair:
     )
 
 
-@claim(a=2, n=3)
+@claim(a=2, n=3, negative=True)
 def the_root_of_a_negative_multiple(a: int = A, n: int = N) -> Pair:
     return pair({"X": (a, n)}, lambda g, x: g.sqrt(g.scale(x, -4)), lambda g, x: g.scale(g.sqrt(g.scale(x, -1)), 2))
 
 
-@claim(a=2, n=3)
+@claim(a=2, n=3, positive=True)
 def the_root_of_a_minimum(a: int = A, n: int = N) -> Pair:
     """It is the negative of a maximum, and its root no root of that."""
     return pair(
@@ -237,7 +237,7 @@ def the_root_of_a_minimum(a: int = A, n: int = N) -> Pair:
     )
 
 
-@claim(a=2, n=3)
+@claim(a=2, n=3, negative=True)
 def an_exponential_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),

@@ -308,7 +308,7 @@ def a_bias_added_in_every_iteration(b: int = 8, k: int = 4096, n: int = 6144, gr
     return pair({"X": (b, k), "W": (k, n), "bias": (1, n)}, lambda g, x, w, c: g.gelu(x @ w + c), candidate)
 
 
-@claim(a=2, n=3)
+@claim(a=2, n=3, negative=True)
 def a_square_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
     """sqrt(y^2) is not y."""
     return pair(
@@ -316,9 +316,3 @@ def a_square_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
         lambda g, x, y: g.sqrt(g.scale(x * g.square(y), -1)),
         lambda g, x, y: g.sqrt(g.scale(x, -1)) * y,
     )
-
-
-@claim(a=2, n=3)
-def the_sign_out_of_a_root(a: int = A, n: int = N) -> Pair:
-    """Where both have a value, both are 0; neither has one where the other is above 0."""
-    return pair(two(a, n), lambda g, x, y: g.exp(y) * g.sqrt(g.scale(x, -1)), lambda g, x, y: g.exp(y) * g.sqrt(x))

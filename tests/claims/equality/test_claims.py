@@ -37,13 +37,15 @@ def test_small_pairs_are_smaller() -> None:
 def test_pairs_to_prove_agree() -> None:
     for item in load("prove"):
         left, right = item.tiny()
-        for inputs in points(left, seed=11, positive=item.positive):
+        for inputs in points(left, seed=11, positive=item.positive, negative=item.negative):
             assert gap(left, right, inputs) < 1e-9, item.name
 
 
 def test_pairs_to_refute_differ() -> None:
     for item in load("refute"):
         left, right = item.tiny()
-        gaps = [gap(left, right, inputs) for inputs in points(left, seed=11, positive=item.positive)]
+        gaps = [
+            gap(left, right, inputs) for inputs in points(left, seed=11, positive=item.positive, negative=item.negative)
+        ]
         assert not any(math.isnan(g) for g in gaps), item.name
         assert max(gaps) > 1e-3, (item.name, gaps)

@@ -70,6 +70,13 @@ def test_the_root_of_a_square_is_not_the_number() -> None:
     assert isinstance(prove(positive, program(x, unary(OpKind.EXP, 0))), Equivalent)
 
 
+def test_the_sign_of_a_root_stays_in_it() -> None:
+    """Where sqrt(-x) and sqrt(x) both have a value, both are 0; neither has one where the other is above 0."""
+    x = {"X": (3, 4)}
+    negative = program(x, Op(OpKind.SCALE, (0,), Attrs(factor=Fraction(-1))), unary(OpKind.SQRT, 1))
+    assert isinstance(prove(negative, program(x, unary(OpKind.SQRT, 0))), Unknown)
+
+
 def test_a_root_of_a_product_is_not_taken_apart() -> None:
     """sqrt(x y) = sqrt(x) sqrt(y) needs x >= 0 and y >= 0, which only one side says: left unknown."""
     two = {"X": (3, 4), "Y": (3, 4)}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import COMPARISONS, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.meaning.batched import BatchedDomain, run_many
@@ -25,7 +25,7 @@ NEAR = 1e-9
 DIFFERENT = 1e-6
 EQUAL = 1e-10
 #: Of ones in masks, at each point.
-SHARES = (0.6, 0.3, 0.9, 0.0)
+SHARES = (0.6, 0.3, 0.9, 0.0, 0.5)
 
 
 class Decision(Enum):
@@ -37,23 +37,26 @@ class Decision(Enum):
 
 
 @lru_cache(maxsize=64)
-def _points(tensors: tuple[DTensor, ...]) -> tuple[np.ndarray, ...]:
+def _points(tensors: tuple[DTensor, ...], whole: bool) -> tuple[np.ndarray, ...]:
     """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones.
 
-    Masks are nearly full at one of them and empty at another.
+    Masks are nearly full at one of them and empty at another. Where elements are compared, a fifth point has a few
+    whole numbers, of which some are equal.
     """
     numbers = np.random.default_rng(5)
     found = []
     for tensor in tensors:
         shape = tensor.shape
         if tensor.dtype is DType.BOOL:
-            found.append(np.stack([numbers.random(shape) < share for share in SHARES]).astype(np.float64))
+            shares = SHARES[: 4 + whole]
+            found.append(np.stack([numbers.random(shape) < share for share in shares]).astype(np.float64))
             continue
         kinds = (
             numbers.uniform(0.3, 1.5, shape),
             numbers.normal(0, 1, shape),
             numbers.normal(0, 1, shape) * numbers.choice([0.3, 2.5], shape),
             numbers.normal(0, 0.2, shape),
+            *([numbers.integers(-1, 3, shape).astype(np.float64)] if whole else ()),
         )
         found.append(np.stack(kinds))
     return tuple(found)
@@ -61,7 +64,8 @@ def _points(tensors: tuple[DTensor, ...]) -> tuple[np.ndarray, ...]:
 
 def inputs_of(graph: KernelGraph) -> tuple[np.ndarray, ...]:
     """The points at which graphs with these inputs are compared."""
-    return _points(tuple(source.tensor for source in graph.inputs))
+    compared = any(op.kind in COMPARISONS for op in operators(graph))
+    return _points(tuple(source.tensor for source in graph.inputs), compared)
 
 
 @lru_cache(maxsize=256)

@@ -57,12 +57,14 @@ class Claim:
         build: The function; every parameter has a default.
         small: Arguments that make it small.
         positive: Whether inputs must be positive for both sides to be defined.
+        negative: Whether they must be negative.
     """
 
     name: str
     build: Callable[..., Pair]
     small: Mapping[str, object]
     positive: bool
+    negative: bool
 
     def real(self) -> Pair:
         """The pair at real extents."""
@@ -73,12 +75,12 @@ class Claim:
         return self.build(**self.small)
 
 
-def claim(*, positive: bool = False, **small: object) -> Callable[[Callable[..., Pair]], Claim]:
+def claim(*, positive: bool = False, negative: bool = False, **small: object) -> Callable[[Callable[..., Pair]], Claim]:
     """Makes a claim of a function; the keywords are its small extents."""
 
     def made(build: Callable[..., Pair]) -> Claim:
         family = build.__module__.rpartition(".")[2]
-        return Claim(f"{family}.{build.__name__}", build, dict(small), positive)
+        return Claim(f"{family}.{build.__name__}", build, dict(small), positive, negative)
 
     return made
 
@@ -176,14 +178,18 @@ def load(corpus: str) -> tuple[Claim, ...]:
     return tuple(item for module in modules(corpus) for item in vars(module).values() if isinstance(item, Claim))
 
 
-def points(graph: KernelGraph, seed: int, count: int = 3, positive: bool = False) -> list[list[np.ndarray]]:
+def points(
+    graph: KernelGraph, seed: int, count: int = 3, positive: bool = False, negative: bool = False
+) -> list[list[np.ndarray]]:
     """Random inputs of moderate scale; those of masks are 0 and 1."""
     numbers = np.random.default_rng(seed)
 
     def drawn(tensor: DTensor) -> np.ndarray:
         if tensor.dtype is DType.BOOL:
             return numbers.integers(0, 2, tensor.shape).astype(np.float64)
-        return numbers.uniform(0.3, 1.6, tensor.shape) if positive else numbers.normal(0, 0.8, tensor.shape)
+        if positive or negative:
+            return numbers.uniform(0.3, 1.6, tensor.shape) * (1 if positive else -1)
+        return numbers.normal(0, 0.8, tensor.shape)
 
     return [[drawn(source.tensor) for source in graph.inputs] for _ in range(count)]
 
