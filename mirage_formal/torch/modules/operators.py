@@ -73,6 +73,7 @@ class TorchOperator:
     Attributes:
         name: Its name in ``torch.ops.mirage_formal``.
         result: The candidate.
+        read: For each output the numbers of the inputs that it depends on.
     """
 
     def __init__(self, name: str, result: Result, program: KernelGraph) -> None:
@@ -92,6 +93,7 @@ class TorchOperator:
         self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
         self._guard: Guard | None = None
+        self.read = _inputs_of(program)
         self._define()
 
     @property
@@ -226,6 +228,9 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
         context.save_for_backward(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
             found: Outputs = operator._call(*tensors)
+        outputs, needed = (found,) if isinstance(found, torch.Tensor) else found, context.needs_input_grad[1:]
+        alone = [y for y, read in zip(outputs, operator.read, strict=True) if not any(needed[i] for i in read)]
+        context.mark_non_differentiable(*alone)
         return found
 
     @staticmethod
@@ -247,6 +252,14 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
             )
         )
         return (None, *(next(found_gradients) if need else None for need in needed))
+
+
+def _inputs_of(program: KernelGraph) -> list[frozenset[int]]:
+    """For each output of a program the numbers of the inputs that it depends on."""
+    found = [frozenset((number,)) for number in range(len(program.inputs))]
+    for op in program.ops:
+        found += [frozenset().union(*(found[n] for n in op.operands))] * op.results
+    return [found[number] for number in program.outputs]
 
 
 def _bits(names: Sequence[str]) -> int:
