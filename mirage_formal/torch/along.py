@@ -57,7 +57,7 @@ def addmm(call: Call) -> Written:
     """beta c + alpha a b."""
     names = ("mat1", "mat2") if "mat1" in call.given else ("batch1", "batch2")
     found = _times(call, call.value(names[0]), call.value(names[1]))
-    alpha, beta = call.number("alpha"), call.number("beta")
+    alpha, beta = call.factor("alpha"), call.number("beta")
 
     def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
         x = x if alpha == 1 else graph.scale(x, alpha)
@@ -79,23 +79,16 @@ def attention(call: Call) -> Written:
         raise stuck("expected dropout_p = 0, got dropout in training", "call module.eval() first")
     if call.given.get("enable_gqa"):
         k, v = (_shared(call, item, q.shape[-3]) for item in (k, v))
-    scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.number("scale")
+    scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.factor("scale")
     scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, turned(k)))
     mask = call.optional("attn_mask")
     if call.given["is_causal"]:
         if mask is not None:
             raise stuck("expected attn_mask or is_causal, got both")
         mask = call.triangle(q.shape[-2], k.shape[-2], side="lower")
-    axis = len(scores.shape) - 1
-    if mask is None:
-        weights = _softmax(call, scores, axis)
-    elif call.given["is_causal"]:
-        weights = _kept_softmax(call, scores, mask, axis)
-    elif mask.dtype is DType.BOOL:
-        weights = _weights(call, scores, mask, axis)
-    else:
-        scores = call.map(lambda graph, x, m: graph.add(x, m), scores, mask)
-        weights = _weights(call, scores, None, axis)
+    if mask is not None and mask.dtype.floating:
+        scores, mask = call.map(lambda graph, x, m: graph.add(x, m), scores, mask), None
+    weights = _weights(call, scores, mask, len(scores.shape) - 1)
     return _times(call, weights, v)
 
 
@@ -524,7 +517,9 @@ def batch_norm_training(call: Call) -> Written:
     """With the mean and the variance of the batch, which become a part of those that are kept."""
     if not call.given["training"]:
         raise stuck("expected the statistics of the batch")
-    value, eps, part = call.value("input"), call.number("eps"), call.number("momentum")
+    value, eps, part = call.value("input"), call.number("eps"), call.factor("momentum")
+    if part == 1:
+        raise stuck("expected momentum other than 1: NaN and infinity times 0 are NaN")
     dims = (0, *range(2, len(value.shape)))
     count = prod(value.shape[d] for d in dims)
     if count < 2:

@@ -89,9 +89,22 @@ class Call:
             MirageError: It is none, or not finite, or beyond the range of float32.
         """
         given = self.given[name]
+        if isinstance(given, Value) and given.number is not None:
+            return given.number
         found = exact(name, int(given) if isinstance(given, bool) else given)
         if abs(found) > LARGEST or (found and not np.float32(float(found))):
             raise stuck(f"expected a number in the range of float32 as {name}, got {given!r}")
+        return found
+
+    def factor(self, name: str) -> Fraction:
+        """A number that something is multiplied by.
+
+        Raises:
+            MirageError: It is none, or 0: programs have 0 for 0 times NaN and infinity.
+        """
+        found = self.number(name)
+        if not found:
+            raise stuck(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
         return found
 
     def operand(self, name: str) -> Value | Fraction:
@@ -247,7 +260,13 @@ class Call:
         """A value as a mask: where it is not 0, or is NaN; a mask itself."""
         if not value.dtype.floating:
             return value
-        return self.logic(lambda graph, x: graph.ne(x, 0), value)
+        return self.logic(lambda graph, x: graph.ne(x, 0), self.compared(value))
+
+    def compared(self, value: Value) -> Value:
+        """What is compared: a result of a narrower type as torch has stored it, for there is no mask that is near."""
+        if value.dtype not in NARROW or not isinstance(value.base, Tensor) or value.base in self.program.graph.inputs:
+            return value
+        return self.logic(lambda graph, x: graph.round_to(x, value.dtype.value), value)
 
 
 def filled(number: Fraction, shape: Shape, dtype: DType) -> Value:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from fractions import Fraction
+from math import isfinite, prod
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,7 @@ from mirage_formal.graph.band import Band
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.aliases import owners, shared
 from mirage_formal.torch.arrange import cast
-from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written
+from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, filled
 from mirage_formal.torch.capture import Captured, called, lines
 from mirage_formal.torch.imported import Binding, Imported, Left, Note, Output, Region
 from mirage_formal.torch.regions import convex
@@ -413,17 +414,19 @@ class _Import:
         return str(arg) if isinstance(arg, torch.dtype) else arg
 
     def _source(self, node: Any) -> Any:
-        """A tensor that a program is given; the number itself of a constant that is one."""
+        """A tensor that a program is given, or a constant of one number; a number that is not finite is itself."""
         tensor = node.meta.get("val")
         if not isinstance(tensor, torch.Tensor):
             raise stuck(f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only")
         constant = self._given.get(node.name)
         label = self._arguments.get(node.name)
+        kind = _type(node)
         if label == "constant" and constant is not None and constant.dim() == 0 and constant.device.type != "meta":
-            return constant.item()
+            number = constant.item()
+            floating = constant.is_floating_point() and kind in TYPES and isfinite(number)
+            return filled(Fraction(number), (), TYPES[kind]) if floating else number
         if (numbers := self._integers(node)) is not None:
             return numbers
-        kind = _type(node)
         if kind not in TYPES:
             raise stuck(f"expected tensors of {', '.join(TYPES)}, got {kind}")
         name = self._captured.same.get(node.name, node.name)

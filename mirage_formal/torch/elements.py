@@ -39,13 +39,15 @@ def binary(name: str) -> Callable[[Call], Written]:
 
     def rule(call: Call) -> Written:
         first, second = call.operand("self"), call.operand("other")
-        alpha = call.number("alpha") if call.given.get("alpha", 1) != 1 else Fraction(1)
+        alpha = call.factor("alpha") if "alpha" in call.given else Fraction(1)
         if not isinstance(first, Value) and not isinstance(second, Value):
             if name in _FOLDED and call.dtype is not None and call.dtype.floating:
                 return filled(_FOLDED[name](first, alpha * second), call.shape, call.dtype)
             first = call.value()
         if call.dtype is DType.BOOL:
             return call.shaped(_of_masks(call, name, first, second))
+        if name == "mul" and 0 in (first, second):
+            raise stuck("expected a factor other than 0: NaN and infinity times 0 are NaN")
 
         def made(graph: ImportedGraph, a: Any, b: Any) -> Tensor:
             if alpha != 1:
@@ -68,7 +70,7 @@ def _of_masks(call: Call, name: str, first: Operand, second: Operand) -> Value:
 
 def rsub(call: Call) -> Written:
     """The number minus alpha times the tensor."""
-    number, alpha = call.number("other"), call.number("alpha")
+    number, alpha = call.number("other"), call.factor("alpha")
     if alpha == 1:
         return call.map(lambda graph, x: graph.sub(number, x), call.value())
     return call.wide(lambda graph, x: graph.sub(number, graph.scale(x, alpha)), call.value())
@@ -78,6 +80,8 @@ def div(call: Call) -> Written:
     """A quotient that is not rounded to whole numbers."""
     if call.given.get("rounding_mode") is not None:
         raise stuck("expected no rounding_mode: programs have no rounding to whole numbers")
+    if call.operand("self") == 0:
+        raise stuck("expected a dividend other than 0: 0 by NaN and 0 by 0 are NaN")
     return binary("div")(call)
 
 
@@ -126,7 +130,7 @@ def bounded(low: int, high: int) -> Callable[[Call], Written]:
 
 def leaky_relu(call: Call) -> Written:
     """x above 0, the slope times x elsewhere."""
-    slope = call.number("negative_slope")
+    slope = call.factor("negative_slope")
     return call.map(lambda graph, x: graph.select(graph.gt(x, 0), x, graph.scale(x, slope)), call.value())
 
 
@@ -166,7 +170,7 @@ def expm1(call: Call) -> Written:
 
 def softplus(call: Call) -> Written:
     """log(1 + e^(b x)) / b up to a threshold of b x, x beyond it."""
-    beta, threshold = call.number("beta"), call.number("threshold")
+    beta, threshold = call.factor("beta"), call.number("threshold")
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
         inner = x if beta == 1 else graph.scale(x, beta)
@@ -194,15 +198,13 @@ def mish(call: Call) -> Written:
 
 def elu(call: Call) -> Written:
     """s x above 0, s a (e^(c x) - 1) elsewhere."""
-    alpha, scale, inner = (call.number(name) for name in ("alpha", "scale", "input_scale"))
+    alpha, scale, inner = (call.factor(name) for name in ("alpha", "scale", "input_scale"))
     return call.wide(_elu(scale, alpha * scale, inner), call.value())
 
 
 def celu(call: Call) -> Written:
     """x above 0, a (e^(x / a) - 1) elsewhere."""
-    alpha = call.number("alpha")
-    if not alpha:
-        raise stuck("expected alpha other than 0")
+    alpha = call.factor("alpha")
     return call.wide(_elu(Fraction(1), alpha, 1 / alpha), call.value())
 
 
@@ -232,21 +234,23 @@ def _scaled(graph: ImportedGraph, x: Tensor, factor: Fraction) -> Tensor:
 
 def addcmul(call: Call) -> Written:
     """x + c a b."""
-    factor = call.number("value")
+    factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.mul(_scaled(graph, a, factor), b)), *values)
 
 
 def addcdiv(call: Call) -> Written:
     """x + c a / b."""
-    factor = call.number("value")
+    factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.div(_scaled(graph, a, factor), b)), *values)
 
 
 def lerp(call: Call) -> Written:
     """x + c (y - x), or from the other end where c is nearer to 1."""
-    factor = call.number("weight")
+    factor = call.factor("weight")
+    if factor == 1:
+        raise stuck("expected a weight other than 1: NaN and infinity times 0 are NaN")
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
         apart = graph.sub(y, x)
@@ -291,7 +295,7 @@ def is_number(graph: ImportedGraph, x: Tensor) -> Tensor:
 
 def is_nan(call: Call) -> Written:
     """Where x is NaN."""
-    return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.value())
+    return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.compared(call.value()))
 
 
 def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
@@ -302,12 +306,12 @@ def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
             return graph.gt(graph.abs(x), LARGEST)
         return graph.gt(x, LARGEST) if above else graph.lt(x, -LARGEST)
 
-    return lambda call: call.logic(made, call.value())
+    return lambda call: call.logic(made, call.compared(call.value()))
 
 
 def is_finite(call: Call) -> Written:
     """Where x is neither infinite nor NaN."""
-    return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.value())
+    return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.compared(call.value()))
 
 
 def nan_to_num(call: Call) -> Written:
@@ -322,7 +326,7 @@ def nan_to_num(call: Call) -> Written:
         found = graph.select(graph.lt(x, -LARGEST), numbers["neginf"], found)
         return graph.select(graph.gt(x, LARGEST), numbers["posinf"], found)
 
-    return call.map(made, value)
+    return call.map(made, call.compared(value))
 
 
 #: For each comparison the one that is true where it is with exchanged operands.
@@ -342,10 +346,11 @@ def compared(name: str) -> Callable[[Call], Written]:
             return _between_masks(call, name, first, second)
         if first.same(second):
             if name in ("eq", "le", "ge"):
-                return call.logic(is_number, first)
+                return call.logic(is_number, call.compared(first))
             if name == "ne":
                 return is_nan(call)
-        return call.map(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
+        values = call.compared(first), call.compared(second)
+        return call.map(lambda graph, a, b: getattr(graph, name)(a, b), *values)
 
     return rule
 
@@ -363,6 +368,7 @@ def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
             raise stuck(f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}")
         same = (name == "eq") == (number == 1)
         return value if same else call.logic(lambda graph, m: graph.logical_not(m), value)
+    value = call.compared(value)
     if isinstance(given, float) and abs(given) == float("inf"):
         return _with_infinity(call, name if given > 0 else _TURNED[name], value, negative=given < 0)
     number = rounded_number(Fraction(given) if isinstance(given, float) else call.number("other"), value.dtype)
@@ -403,7 +409,7 @@ def inverted(call: Call) -> Written:
     """1 where a mask has 0, or where a number is 0."""
     value = call.value()
     if value.dtype.floating:
-        return call.logic(lambda graph, x: graph.eq(x, 0), value)
+        return call.logic(lambda graph, x: graph.eq(x, 0), call.compared(value))
     return opposite(call, value)
 
 
