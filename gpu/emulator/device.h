@@ -55,7 +55,7 @@ static inline float abs(float x) { return ::fabsf(x); }
 static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float round_half(float x) { return to_float(from_float<half>(x)); }
 static inline float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
-static inline float div_no_nan(float a, float b) { return b == 0.0f ? 0.0f : mf::div(a, b); }
+static inline float div_no_nan(float a, float b) { return b == 0.0f ? a * 0.0f : mf::div(a, b); }
 static inline float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
 static inline float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
 static inline float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }

@@ -325,6 +325,10 @@ def numpy_dtype(dtype: DType) -> Any:
         raise DTypeError("expected a bfloat16 of NumPy, got none", where="dtype", hint=_BFLOAT_HINT) from None
 
 
+#: The integers that torch has of each size.
+SIGNED: Final = {1: "uint8", 2: "int16", 4: "int32"}
+
+
 def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
     """The elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
 
@@ -341,7 +345,7 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
     torch = import_module("torch")
     check_type(slot, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     refuse_gradient(value, slot)
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[size]
+    integer = getattr(torch, SIGNED[size])
     return value.detach().contiguous().view(integer).numpy().view(raw)
 
 
@@ -349,9 +353,8 @@ def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
     """The host tensor of a kind that has these raw elements."""
     if kind is Kind.NUMPY:
         return bits.view(numpy_dtype(dtype))
-    np, torch = import_module("numpy"), import_module("torch")
-    signed = bits.view({1: np.uint8, 2: np.int16, 4: np.int32}[dtype.bytes])  # what torch has of each size
-    return torch.from_numpy(signed).view(getattr(torch, dtype.value))
+    torch = import_module("torch")
+    return torch.from_numpy(bits.view(SIGNED[dtype.bytes])).view(getattr(torch, dtype.value))
 
 
 def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:

@@ -79,6 +79,7 @@ def optimize(
     time_limit: float | None = 600.0,
     accept: str = "equivalent",
     rounding: str = "fused",
+    guard: bool = False,
     **options: Any,
 ) -> Any:
     """A module that computes the same, with operators made of candidates where they are expected to be faster.
@@ -98,6 +99,8 @@ def optimize(
         time_limit: Seconds for all searches together; None is no limit.
         accept: "equivalent" or "probable"; see ``superoptimize``.
         rounding: "fused" or "exact"; see ``from_torch``.
+        guard: Whether each call looks at the conditions of its regions, such as that no divisor is 0, and is computed
+            by the module itself where one does not hold. It costs a reduction for each, and what they are about.
         options: Further options of ``superoptimize``. ``out`` is a directory with one for each region.
 
     Returns:
@@ -119,7 +122,7 @@ def optimize(
     from mirage_formal.torch.modules.optimize import optimized
 
     asked = {**options, "time_limit": time_limit, "accept": accept}
-    return optimized(module, args, kwargs or {}, asked, shapes, rounding)
+    return optimized(module, args, kwargs or {}, asked, shapes, rounding, guard=guard)
 
 
 def needed(entry: str) -> None:

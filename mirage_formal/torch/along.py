@@ -483,8 +483,12 @@ def cross_entropy_of_logits(call: Call) -> Written:
 
 
 def batch_norm(call: Call) -> Written:
-    """In evaluation: with the mean and the variance that training has left."""
-    if call.given["training"] or call.optional("running_mean") is None:
+    """In evaluation: with the mean and the variance that training has left.
+
+    On the CPU torch makes one factor and one summand of each channel first, on a GPU it takes the mean away first. Over
+    the real numbers both are the same; where a weight or a statistic is infinite they are not.
+    """
+    if call.given.get("training") or call.optional("running_mean") is None:
         raise stuck("expected batch_norm in evaluation, got training", "call module.eval() first")
     value, eps = call.value("input"), call.number("eps")
     mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
@@ -493,7 +497,27 @@ def batch_norm(call: Call) -> Written:
     def made(graph: ImportedGraph, x: Tensor, m: Tensor, v: Tensor) -> Tensor:
         return graph.div(graph.sub(x, m), graph.sqrt(graph.shift(v, eps)))
 
-    return _affine(call, value, call.logic(made, *values))
+    if not call.host:
+        return _affine(call, value, call.logic(made, *values))
+    rank = len(value.shape)
+    weight, bias = (call.optional(name) for name in ("weight", "bias"))
+    factor = call.logic(lambda graph, v: graph.reciprocal(graph.sqrt(graph.shift(v, eps))), values[2])
+    if weight is not None:
+        scale = call.cast(_channels(weight, rank), DType.FLOAT32)
+        factor = call.logic(lambda graph, f, w: graph.mul(f, w), factor, scale)
+    summand = call.logic(lambda graph, m, f: graph.scale(graph.mul(m, f), -1), values[1], factor)
+    if bias is not None:
+        more = call.cast(_channels(bias, rank), DType.FLOAT32)
+        summand = call.logic(lambda graph, s, b: graph.add(s, b), summand, more)
+    found = call.logic(lambda graph, x, f, s: graph.add(graph.mul(x, f), s), values[0], factor, summand)
+    return call.cast(found, call.target([value]))
+
+
+def batch_norm_alone(call: Call) -> Written:
+    """The same, as the first of several results, the others of which are empty."""
+    found = batch_norm(call)
+    assert isinstance(found, Value)
+    return (found,)
 
 
 def batch_norm_training(call: Call) -> Written:

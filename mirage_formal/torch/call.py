@@ -46,6 +46,7 @@ class Call:
         narrow: Whether all that reads its float32 result rounds it to a narrower type in the end.
         rounded: Whether a result of a narrower type than its operand is rounded in the program too, as an operator.
         mask: Makes the constant mask of rows, columns, diagonal and side: "lower", "upper" or "diagonal".
+        host: Whether torch computes it on the CPU, where an operator may have another formula than on a GPU.
         notes: Where the program's element types differ from torch's, for the report.
     """
 
@@ -56,6 +57,7 @@ class Call:
     narrow: bool = False
     rounded: bool = False
     mask: Callable[[int, int, int, str], Value] | None = None
+    host: bool = False
     notes: list[str] = field(default_factory=list)
 
     def value(self, name: str = "self") -> Value:

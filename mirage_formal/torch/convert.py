@@ -17,6 +17,7 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.band import Band
 from mirage_formal.graph.types import DType
+from mirage_formal.torch.aliases import owners, shared
 from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written
 from mirage_formal.torch.capture import Captured, called, lines
@@ -29,6 +30,9 @@ _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
 #: What may become of values between operators: see ``imported``.
 ROUNDINGS: Final = ("fused", "exact")
 
+
+#: Indices that are known at the import, of one operator.
+MOST_INDICES: Final = 1 << 16
 
 #: Rules of operators whose operands may be empty, as a cache is before its first token.
 _OF_NOTHING = (moves.same, moves.concat)
@@ -92,6 +96,7 @@ class _Import:
         ]
         self._reads = {name: [n.name for n in self._nodes[name].all_input_nodes] for name in self._order}
         self._free = {name for name in self._order if self._is_free(name)}
+        self._shared = shared(captured.module, captured.results, owners(captured.module))
         self._left: dict[str, str] = {}
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
@@ -188,6 +193,8 @@ class _Import:
             return "the table has no rule for it"
         if row.refused:
             return row.refused
+        if row.write is moves.index_copy and name in self._captured.results[: len(self._captured.writes)]:
+            return "torch writes it in place"
         if row.first and any(user.args[1] and user.users for user in node.users):
             return "programs have no integers, so no indices"
         try:
@@ -261,14 +268,23 @@ class _Import:
         return Region(draft.program.graph, nodes, inputs, tuple(outputs), tuple(views)), draft.notes
 
     def _outputs(self, part: Sequence[str], draft: _Draft) -> tuple[list[Output], list[str]]:
-        """What is used outside: results of the program, and views of what it reads."""
+        """What is used outside: results of the program, and views of what it reads or of one of its results.
+
+        A result of the graph that lies in the memory of another one is such a view: torch makes it of that one, so that
+        both lie in one memory here too.
+        """
         outputs: list[Output] = []
         views: list[str] = []
         numbers: dict[int, int] = {}
         inside = set(part)
+        wanted = {owner for name, owner in self._shared.items() if name in inside}
         for name in part:
             node, value = self._nodes[name], draft.values[name]
-            if isinstance(value, tuple) or all(user.name in inside or self._is_check(user.name) for user in node.users):
+            outside = [user for user in node.users if user.name not in inside and not self._is_check(user.name)]
+            if isinstance(value, tuple) or not (outside or name in wanted):
+                continue
+            if self._shared.get(name) in inside and all(user.op == "output" for user in outside):
+                views.append(name)
                 continue
             if isinstance(value.base, Source) and value.keep is None:
                 views.append(name)
@@ -382,6 +398,7 @@ class _Import:
             narrow=name in self._narrow,
             rounded=rounded,
             mask=self._mask,
+            host=places == {"cpu"},
         )
         draft.values[name] = self._rounded_result(node, row.write(call), draft)
         draft.notes += [Note(name, note, where) for note in call.notes]
@@ -404,6 +421,8 @@ class _Import:
         label = self._arguments.get(node.name)
         if label == "constant" and constant is not None and constant.dim() == 0 and constant.device.type != "meta":
             return constant.item()
+        if (numbers := self._integers(node)) is not None:
+            return numbers
         kind = _type(node)
         if kind not in TYPES:
             raise stuck(f"expected tensors of {', '.join(TYPES)}, got {kind}")
@@ -414,6 +433,21 @@ class _Import:
         if not _lie_apart(shape, strides):
             raise stuck(f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}")
         return Value(Source(name, shape, strides, TYPES[kind]), views.strided(shape, strides))
+
+    def _integers(self, node: Any) -> tuple[int, ...] | None:
+        """The elements of a vector of indices that no call changes: a constant of the module's text, or a range."""
+        kept = self._nodes[node.name].meta["val"]
+        if kept.dtype not in (torch.int32, torch.int64) or kept.dim() != 1 or not 0 < kept.numel() <= MOST_INDICES:
+            return None
+        while str(node.target) in ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.clone.default"):
+            node = node.args[0]
+        if self._arguments.get(node.name) == "constant" and self._given.get(node.name) is not None:
+            found = self._given[node.name]
+            return None if found.device.type == "meta" else tuple(found.tolist())
+        bounds = node.args[:3]
+        if str(node.target).startswith("aten.arange.") and all(isinstance(n, int) for n in bounds):
+            return tuple(range(*bounds))
+        return None
 
     def _free_name(self, name: str) -> str:
         """The name of a constant of the import's own: one that no node of the torch graph has."""

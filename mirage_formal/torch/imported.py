@@ -144,7 +144,8 @@ class Region:
         nodes: The nodes of the torch graph that it has, in order.
         inputs: What the program's inputs are, in order.
         outputs: What torch takes from it.
-        views: Nodes that are used outside and are views of what the program reads: torch makes them itself.
+        views: Nodes that are used outside and are views of what the program reads, or of an output that is a result
+            beside them: torch makes them itself.
     """
 
     graph: ImportedGraph = field(compare=False)

@@ -7,8 +7,9 @@ from itertools import accumulate
 from math import prod
 
 import mirage_formal.torch.views as views
+from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.arrange import concatenated, full
-from mirage_formal.torch.call import Call, Written
+from mirage_formal.torch.call import Call, Written, rounded
 from mirage_formal.torch.values import Program, Value, stuck
 from mirage_formal.torch.views import View
 
@@ -114,14 +115,19 @@ def repeat_interleave(call: Call) -> Written:
     return reshaped(call.program, seen(found, views.expand(found.view, wide)), call.shape)
 
 
+def _range(call: Call, extent: int) -> tuple[int, int]:
+    """The range that a slice has of a dim."""
+    start = 0 if call.given["start"] is None else call.whole("start")
+    stop = extent if call.given["end"] is None else call.whole("end")
+    first, last = (min(max(n + extent if n < 0 else n, 0), extent) for n in (start, stop))
+    return first, last
+
+
 def slice_(call: Call) -> Written:
     """A range of a dim."""
     value = call.value()
     axis = _axis(call, value)
-    extent = value.shape[axis]
-    start = 0 if call.given["start"] is None else call.whole("start")
-    stop = extent if call.given["end"] is None else call.whole("end")
-    start, stop = (min(max(n + extent if n < 0 else n, 0), extent) for n in (start, stop))
+    start, stop = _range(call, value.shape[axis])
     if stop <= start:
         raise stuck(f"expected at least one index of dim {axis}, got {start}:{stop}")
     return cut(call.program, value, axis, start, stop, call.whole("step"))
@@ -180,6 +186,87 @@ def unbind(call: Call) -> Written:
     value = call.value()
     axis = _axis(call, value)
     return tuple(_dropped(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
+
+
+def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
+    """A tensor with another one in the place of some indices of a dim, in its element type."""
+    stop, extent = start + source.shape[axis], value.shape[axis]
+    source = call.typed(source, f"torch.{value.dtype.value}")
+    parts = [cut(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]]
+    parts.insert(1 if start else 0, source)
+    return concatenated(call.program, parts, axis) if len(parts) > 1 else source
+
+
+def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
+    """What is written to a tensor, in the shape of where it is written to."""
+    value = call.value(name)
+    return value if tuple(value.shape) == tuple(shape) else seen(value, views.expand(value.view, tuple(shape)))
+
+
+def slice_scatter(call: Call) -> Written:
+    """A tensor with another one in the place of a range of a dim."""
+    value = call.value()
+    axis = _axis(call, value)
+    start, stop = _range(call, value.shape[axis])
+    if call.whole("step") != 1:
+        raise stuck(f"expected a range without gaps, got steps of {call.whole('step')}")
+    if stop <= start:
+        return value
+    shape = tuple(stop - start if d == axis else n for d, n in enumerate(value.shape))
+    return _replaced(call, value, _written(call, "src", shape), axis, start)
+
+
+def select_scatter(call: Call) -> Written:
+    """A tensor with another one in the place of one index of a dim."""
+    value = call.value()
+    axis = _axis(call, value)
+    shape = tuple(n for d, n in enumerate(value.shape) if d != axis)
+    source = _written(call, "src", shape)
+    digits = (*source.view.dims[:axis], (), *source.view.dims[axis:])
+    return _replaced(
+        call, value, seen(source, View(digits, source.view.offset)), axis, call.whole("index") % value.shape[axis]
+    )
+
+
+def index_copy(call: Call) -> Written:
+    """A tensor with another one in the place of indices that are known and follow one another."""
+    value, indices = call.value(), call.wholes("index")
+    axis = _axis(call, value)
+    if list(indices) != list(range(indices[0], indices[0] + len(indices))) or indices[0] < 0:
+        raise stuck(f"expected indices one after another, got {list(indices)[:8]}")
+    shape = tuple(len(indices) if d == axis else n for d, n in enumerate(value.shape))
+    return _replaced(call, value, _written(call, "source", shape), axis, indices[0])
+
+
+def copy(call: Call) -> Written:
+    """What is written over all of a tensor, in its shape and element type."""
+    found = _written(call, "src", call.shape)
+    return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
+
+
+def fill(call: Call) -> Written:
+    """A tensor of one element in the shape of another tensor."""
+    found = _written(call, "value", call.shape)
+    return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
+
+
+def pad(call: Call) -> Written:
+    """A number put before and behind a tensor along its last dims; a negative count cuts."""
+    value, counts, number = call.value(), call.wholes("pad"), call.number("value")
+    rank = len(value.shape)
+    pairs = [(rank - 1 - n, *counts[2 * n : 2 * n + 2]) for n in range(len(counts) // 2)]
+    for axis, before, after in pairs:
+        start, stop = max(-before, 0), value.shape[axis] - max(-after, 0)
+        if stop <= start:
+            raise stuck(f"expected elements of dim {axis} that are kept, got none")
+        value = cut(call.program, value, axis, start, stop)
+    if not any(before > 0 or after > 0 for _, before, after in pairs):
+        return value
+    found = full(call.program, value).base
+    assert isinstance(found, Tensor)
+    for axis, before, after in pairs:
+        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), rounded(number, value.dtype))
+    return Value(found, views.dense(call.shape))
 
 
 def concat(call: Call) -> Written:

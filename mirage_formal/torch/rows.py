@@ -443,8 +443,50 @@ _ALONG: Final = (
         along.batch_norm,
         "in evaluation",
     ),
+    Row(
+        "aten._native_batch_norm_legit_no_training.default",
+        "torch.ops.aten._native_batch_norm_legit_no_training(x, c, c, c, pc, 0.1, 1e-5)[0]",
+        "sub, sqrt, div, mul, add",
+        along.batch_norm_alone,
+        first=True,
+    ),
     Row("aten.cat.default", "torch.cat([a, v[None], w], 0)", "concat", moves.concat, masks=("tensors",)),
     Row("aten.stack.default", "torch.stack([a, b], 1)", "concat", moves.stack, masks=("tensors",)),
+    Row(
+        "aten.slice_scatter.default",
+        "torch.slice_scatter(a, b[:, :2], 1, 1, 3)",
+        "concat",
+        moves.slice_scatter,
+        "a step of 1",
+        ("self", "src"),
+    ),
+    Row(
+        "aten.select_scatter.default",
+        "torch.select_scatter(a, v, 0, 2)",
+        "concat",
+        moves.select_scatter,
+        masks=("self", "src"),
+    ),
+    Row(
+        "aten.index_copy.default",
+        "torch.index_copy(a, 0, torch.tensor([1, 2]), b[:2])",
+        "concat",
+        moves.index_copy,
+        "indices that are known at the import and follow one another; not where a module writes its own memory",
+        ("self", "source"),
+    ),
+    Row("aten.copy.default", "torch.ops.aten.copy(a, v) * b", "what is copied", moves.copy, masks=("self", "src")),
+    Row(
+        "aten.fill.Tensor", "a * torch.fill(b, v.sum())", "what it is filled with", moves.fill, masks=("self", "value")
+    ),
+    Row(
+        "aten.constant_pad_nd.default",
+        "torch.nn.functional.pad(a, (1, 2, -1, 3), value=0.5)",
+        "pad, slice; of a number that is not 0, concat",
+        moves.pad,
+        "a finite number; elements are left",
+        ("self",),
+    ),
 )
 
 _NO_INDEX: Final = "programs have no integers, so no indices"
@@ -475,7 +517,6 @@ _REFUSED: Final = (
     _not("argmax.default", "torch.argmax(a, 1)", _NO_INDEX),
     _not("topk.default", "torch.topk(a, 2)[0]", _NO_INDEX),
     _not("arange.default", "a + torch.arange(6)", _NO_INDEX),
-    _not("index_copy.default", "torch.index_copy(a, 0, torch.tensor([1]), b[:1])", _NO_INDEX),
     _not("index_put.default", "torch.index_put(a, (torch.tensor([1]),), b[1])", _NO_INDEX),
     _not("index_select.default", "torch.index_select(a, 1, torch.tensor([0, 2]))", _NO_INDEX),
     _not("sort.default", "torch.sort(a, 1)[0]", "programs do not put elements in order"),

@@ -294,7 +294,8 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return attention in which only keys that are kept have an influence, and the same of the values' magnitudes."""
-    q, k, v, mask = (given.get(name) for name in ("query", "key", "value", "attn_mask"))
+    q, k, v = (given[name] for name in ("query", "key", "value"))
+    mask = given.get("attn_mask")
     if given.get("enable_gqa"):
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scale = given.get("scale")

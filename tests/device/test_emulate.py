@@ -136,7 +136,7 @@ BINARY: dict[BinaryFn, Any] = {
     BinaryFn.DIV: np.divide,
     BinaryFn.MAX: np.maximum,
     BinaryFn.MIN: np.minimum,
-    BinaryFn.DIV_NO_NAN: lambda a, b: np.where(b == 0, 0, a / b),
+    BinaryFn.DIV_NO_NAN: lambda a, b: np.where(b == 0, a * 0, a / b),
     BinaryFn.EQ: np.equal,
     BinaryFn.LT: np.less,
     BinaryFn.LE: np.less_equal,

@@ -47,7 +47,7 @@ BINARY: dict[BinaryFn, Callable[[Any, Any], Any]] = {
     BinaryFn.DIV: torch.div,
     BinaryFn.MAX: torch.maximum,
     BinaryFn.MIN: torch.minimum,
-    BinaryFn.DIV_NO_NAN: lambda a, b: torch.where(b == 0, 0.0, a / b),
+    BinaryFn.DIV_NO_NAN: lambda a, b: torch.where(b == 0, a * 0, a / b),
     BinaryFn.EQ: torch.eq,
     BinaryFn.LT: torch.lt,
     BinaryFn.LE: torch.le,

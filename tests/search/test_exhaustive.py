@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from itertools import product
 
@@ -11,6 +12,7 @@ import pytest
 
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.normal_form import NormalForms
+from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import Limits, faults, kernel_types
@@ -23,6 +25,7 @@ from mirage_formal.graph.graph import (
     KernelGraph,
     Op,
     OutputSaver,
+    operators,
 )
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -241,6 +244,50 @@ def test_programs_of_several_outputs_and_unread_inputs() -> None:
         types = kernel_types(graph)
         assert [types[n].shape for n in graph.outputs] == [(2, 1), (2, 4)]
         assert [forms.of(e) for e in expressions(graph).outputs] == wanted
+
+
+MASKED = (tensor("M", 2, 4, dtype=DType.BOOL), tensor("X", 2, 4), tensor("Y", 2, 4))
+SELECTIONS = {
+    "of three": KernelGraph(MASKED, (Op(K.EXP, (1,)), Op(K.SELECT, (0, 3, 2))), (4,)),
+    "of two and a number": KernelGraph(
+        MASKED[:2], (Op(K.EXP, (1,)), Op(K.SELECT, (0, 2), Attrs(value=Fraction(1, 3)))), (3,)
+    ),
+    "by a comparison": KernelGraph(MASKED[1:], (Op(K.LT, (0, 1)), Op(K.SELECT, (2, 0, 1))), (3,)),
+    "by a comparison with a number": KernelGraph(
+        MASKED[1:2],
+        (Op(K.GT, (0,), Attrs(value=Fraction(2))), Op(K.SELECT, (1, 0), Attrs(value=Fraction(0)))),
+        (2,),
+    ),
+    "by a negation": KernelGraph(
+        MASKED[:2], (Op(K.LOGICAL_NOT, (0,)), Op(K.SELECT, (2, 1), Attrs(value=Fraction(0)))), (3,)
+    ),
+    "with a rounding and a quotient": KernelGraph(
+        MASKED[1:], (Op(K.ROUND_BFLOAT16, (0,)), Op(K.DIV_NO_NAN, (2, 1))), (3,)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_selections_are_found_as_one_kernel(name: str) -> None:
+    """With the operators that the program has, the numbers in place of operands included, and no others."""
+    program = SELECTIONS[name]
+    kinds = (K.EXP, K.SELECT, K.EQ, K.LT, K.LE, K.GT, K.GE, K.LOGICAL_NOT, K.DIV_NO_NAN, K.ROUND_BFLOAT16, K.ACCUM_SUM)
+    space = replace(tiny(max_block_ops=5, griddims=[(1, 1, 1)], franges=[1]), kernel_ops=(), block_ops=kinds)
+    session = FingerprintSession(program, FingerprintSettings(rounds=2))
+    accept = SearchOptions(engine="exhaustive", accept=lambda candidate: session.check(candidate.graph).verdict)
+    found = list(graphs(search(program, space, accept)).values())
+    wanted = {(op.kind, op.attrs) for op in program.ops if isinstance(op, Op)}
+    closing = {K.ACCUM_SUM, K.ACCUM_MAX}
+    assert any(
+        isinstance(graph.ops[0], GraphDefined)
+        and {(op.kind, op.attrs) for op in graph.ops[0].graph.ops if isinstance(op, Op) and op.kind not in closing}
+        == wanted
+        for graph in found
+    )
+    for graph in found:
+        assert not faults(graph)
+        used = {(op.kind, op.attrs) for op in operators(graph) if op.kind not in closing}
+        assert used <= wanted, graph
 
 
 def test_memory_limits_prune() -> None:

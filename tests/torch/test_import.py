@@ -339,7 +339,8 @@ def test_an_output_is_made_once_for_all_its_views() -> None:
     x = torch.randn(4, 6)
     found = mf.from_torch(twice, (x,))
     assert len(found.regions[0].program.outputs) == 1
-    assert [output.strides for output in found.regions[0].outputs] == [(6, 1), (1, 6), (12, 1)]
+    assert [output.strides for output in found.regions[0].outputs] == [(6, 1)]
+    assert found.regions[0].views == ("t", "reshape"), "torch makes them, so that all lie in one memory"
     compare(found, twice, (x,), 1e-6)
 
 

@@ -171,7 +171,8 @@ MF_DEVICE float abs(float x) { return ::fabsf(x); }
 MF_DEVICE float reciprocal(float x) { return mf::div(1.0f, x); }
 MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
 MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
-MF_DEVICE float div_no_nan(float a, float b) { return b == 0.0f ? 0.0f : mf::div(a, b); }
+// 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
+MF_DEVICE float div_no_nan(float a, float b) { return b == 0.0f ? a * 0.0f : mf::div(a, b); }
 
 // Masks: 1 where a comparison holds, 0 elsewhere.
 MF_DEVICE float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }

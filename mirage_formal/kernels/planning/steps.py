@@ -16,6 +16,7 @@ from mirage_formal.kernels.program.flat import (
     Elementwise,
     FlatOp,
     LoopConcat,
+    Product,
     Running,
     operands_of,
     results_of,
@@ -97,8 +98,11 @@ class Steps:
             return False
         if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:
             return False
+        through = self._through(op)
+        if any(self.tensors[n].placement.inline and isinstance(self.makers.get(n), Product) for n in through):
+            return False  # an element of a product is of whole rows and columns, of square matrices as well
         same = self.tensors[number].shape == self.tensors[results_of(op)[0]].shape
-        return same and all(self.tensors[n].shape == self.tensors[number].shape for n in self._through(op))
+        return same and all(self.tensors[n].shape == self.tensors[number].shape for n in through)
 
     def _through(self, op: FlatOp) -> list[int]:
         """Operands, those of inline operators included."""

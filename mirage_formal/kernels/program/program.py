@@ -135,7 +135,7 @@ class BinaryFn(StrEnum):
     DIV = "div"
     MAX = "max"
     MIN = "min"
-    #: The quotient, and 0 where the divisor is 0.
+    #: The quotient, and 0 times the dividend where the divisor is 0.
     DIV_NO_NAN = "div_no_nan"
     EQ = "eq"
     LT = "lt"

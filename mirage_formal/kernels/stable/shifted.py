@@ -119,7 +119,7 @@ class Level(Generic[_T]):
         context: Loop and reduction_dimx of a block graph, None at kernel level.
         plain: Exponentials without a shift.
         exponents: What the exponent is, of values that are linear in one such exponential and nothing else.
-        unshifted: What exponentials with a shift are without it: of what a mask selects of them the shift is another.
+        unshifted: Values with a shift that begins here as they are without: what masks select of them has another one.
         values: The values that tensors are.
         makers: The operators that make them.
         keys: What their operands are, by what their shifts would be called.
@@ -273,11 +273,18 @@ class Level(Generic[_T]):
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number, wide = self._emitted(op, operands)
-        if op.kind in _FACTORS and shift is None and raw:
-            linear = [v.number for v in operands if v.raw]
-            if len(linear) == 1 and linear[0] in self.exponents:
-                self.exponents[number] = self.exponents[linear[0]]
+        if op.kind in _FACTORS:
+            self._keep(op, operands, number, origin, key)
         return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
+
+    def _keep(self, op: Op, operands: tuple[Value, ...], number: int, origin: Origin, key: Hashable) -> None:
+        """Keep what is known of a multiple of an exponential, for masks that select of it."""
+        linear = [v.number for v in operands if v.raw]
+        if len(linear) == 1 and linear[0] in self.exponents and (op.kind is OpKind.MUL or operands[0].raw):
+            self.exponents[number] = self.exponents[linear[0]]
+        plain = tuple(self.unshifted.get(v.number, v) for v in operands)
+        if plain != operands and all(v.shift is None for v in plain) and (op.kind is OpKind.MUL or plain[0].raw):
+            (self.unshifted[number],) = self._applied(op, plain, origin, key)
 
     def _exponential(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> Value:
         """An exponential without a shift."""
@@ -326,7 +333,15 @@ class Level(Generic[_T]):
             shift = Shift(-1, origin, (("selected", mask, exponent), 1))
             found = self._shifted(value.number, (chooses.number,), shift)
             chosen = self.emit(op.kind, chooses.number, found.number, attrs=op.attrs)
+            self.unshifted[chosen] = self._chosen(op, operands, origin, mask)
             return replace(found, number=chosen, moving=moving)
+        return self._chosen(op, operands, origin, mask)
+
+    def _chosen(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
+        """What a mask selects of a value, without a shift; see ``_selected``."""
+        chooses, value = operands
+        moving = chooses.moving or value.moving
+        exponent = self.exponents.get(value.number)
         number, wide = self._emitted(op, operands)
         if exponent is None:
             # One that another kernel forms may be formed here; of others the maximum of what is selected is not known.

@@ -422,6 +422,8 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
 
     So it is with what a mask selects of exponentials of differences from the maximum of what it selects of the scores.
     """
+    if op.kind not in (OpKind.EXP, OpKind.SELECT):
+        return False
     made = {first + r: (item, r) for first, item in _counted(inputs, ops) for r in range(item.results)}
 
     def maker(number: int, *kinds: OpKind) -> Op | None:
@@ -447,7 +449,7 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
                 return False
             masks |= conjuncts(exponential.operands[0])
         exponential = maker(uncast(exponential.operands[-1]), OpKind.EXP, OpKind.SELECT, OpKind.SCALE)
-    if exponential is None or exponential.kind is not OpKind.EXP or op.kind is OpKind.SCALE:
+    if exponential is None:
         return False
     difference = maker(exponential.operands[0], OpKind.SUB)
     if difference is None:

@@ -210,7 +210,7 @@ class _Kernel(Writer):
         operands = [self._value(number) for number in op.operands]
         if op.constant is not None:
             operands.append(real(op.constant))
-        if op.fn in NEEDED:
+        if isinstance(op.fn, UnaryFn) and op.fn in NEEDED:
             self.helpers.add(NEEDED[op.fn])
         text = applied(op.fn, *operands, finite=op.finite)
         self._define(op.fn.value, op.result, text, zero=self._zero_elementwise(op))

@@ -19,13 +19,16 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.request import Options, kept_results, stored_results
+from mirage_formal.run.results.result import Result
 from mirage_formal.run.whole.partition import floor_us
 from mirage_formal.torch.imported import Imported, Left, Region
 from mirage_formal.torch.judge import Judged
+from mirage_formal.torch.modules.conditions import conditions
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 
@@ -45,7 +48,12 @@ Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
 
 def choose(
-    imported: Imported, asked: Mapping[str, Any], known: Known | None = None, judged: Judged | None = None
+    imported: Imported,
+    asked: Mapping[str, Any],
+    known: Known | None = None,
+    judged: Judged | None = None,
+    *,
+    guard: bool = False,
 ) -> tuple[dict[int, TorchOperator], Report]:
     """Operators for the regions where a candidate is expected to be faster than torch's operators one by one.
 
@@ -55,6 +63,7 @@ def choose(
             left that corresponds to what it may gain. ``out`` is a directory with one for each search of a region.
         known: What became of the regions of other imports, which are not searched again; that of these is added.
         judged: How the regions compare with torch: those that differ stay with it.
+        guard: Whether calls look at conditions: only candidates are taken that have none but their program's.
 
     Returns:
         Operators by the numbers of regions, and what became of every region.
@@ -86,7 +95,9 @@ def choose(
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
         unfused = estimate(region.program, target).us
         said = "; ".join(dict.fromkeys(judged.said(number) for number in numbers))
+        needs = tuple(map(str, conditions(region.program, region.graph.origins())))
         report = RegionReport(numbers, region.digest, _called(imported, region), unfused, compared=said)
+        report = dataclasses.replace(report, conditions=needs, guarded=guard)
         gain, still = gains.pop(key), sum(gains.values())
         if numbers[0] in judged.faults:
             reports.append(dataclasses.replace(report, kept=str(judged.faults[numbers[0]])))
@@ -98,9 +109,10 @@ def choose(
         planned = None if limit is None else limit * gain / total
         if known is not None and key in known:
             earlier, operator = known[key]
-            report = dataclasses.replace(earlier, numbers=numbers, compared=said)
+            report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
-            report, operator = _searched(region, report, asked, (share, planned), _device(imported, region))
+            where = _device(imported, region)
+            report, operator = _searched(region, report, asked, (share, planned), where, guard=guard)
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
@@ -117,6 +129,8 @@ def _searched(
     asked: Mapping[str, Any],
     limits: tuple[float | None, float | None],
     device: str,
+    *,
+    guard: bool,
 ) -> tuple[RegionReport, TorchOperator | None]:
     """What was found for a region, by an earlier call with as much time as is planned for it, or in a share of it.
 
@@ -126,6 +140,7 @@ def _searched(
         asked: Options of ``superoptimize``.
         limits: Its share of the seconds that are left, and what is planned for it.
         device: The kind of device that it is computed on.
+        guard: See ``choose``.
     """
     share, planned = limits
     if device == "cuda" and torch.cuda.is_available() and not device_count():
@@ -141,13 +156,17 @@ def _searched(
         results = stored_results(region.graph, earlier)
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
-        best = (results or kept_results(region.graph, given))[0]
+        found = results or kept_results(region.graph, given)
+        best = next((one for one in found if not guard or _has_no_others(one)), None)
     except MirageError as error:
         if isinstance(error, _ASKED):
             raise
         return dataclasses.replace(report, kept=error.what), None
+    if best is None:
+        return dataclasses.replace(report, kept="every candidate has conditions that its program has not"), None
     report = dataclasses.replace(
         report,
+        added=best.verdict.added if isinstance(best.verdict, Equivalent) else (),
         candidate=best.digest,
         kernels=kernel_count(best.graph),
         verdict=type(best.verdict).__name__.lower(),
@@ -164,6 +183,11 @@ def _searched(
         except MirageError as error:
             return dataclasses.replace(report, kept=error.what), None
     return report, operator
+
+
+def _has_no_others(result: Result) -> bool:
+    """Whether it is proved to compute its program wherever that has values."""
+    return isinstance(result.verdict, Equivalent) and not result.verdict.added
 
 
 def _place(first: Path) -> Path:

@@ -24,6 +24,7 @@ from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.torch.modules.conditions import Guard
 from mirage_formal.torch.modules.eager import DTYPES, torch_program
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class TorchOperator:
         # A Triton file takes what it is given; kernels of CUDA C++ refuse what they were not made for.
         self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
+        self._guard: Guard | None = None
         self._define()
 
     @property
@@ -119,6 +121,13 @@ class TorchOperator:
             self._eager = torch_program(self._program)
         found = self._eager(*tensors)
         return found[0] if self._single else found
+
+    @property
+    def guard(self) -> Guard:
+        """What looks at the conditions of its program."""
+        if self._guard is None:
+            self._guard = Guard(self._program)
+        return self._guard
 
     def __reduce__(self) -> tuple[Any, ...]:
         return torch_operator, (self.result,)
@@ -228,7 +237,10 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
             found = context.operator.eager(*given)
         outputs = (found,) if isinstance(found, torch.Tensor) else found
         wanted = [x for x, need in zip(given, needed, strict=True) if need]
-        pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None]
+        # An output may depend on nothing that needs a gradient, as what is kept of a batch.
+        pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
+        if not pairs:
+            return (None,) * (1 + len(needed))
         found_gradients = iter(
             torch.autograd.grad(
                 [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True
@@ -274,6 +286,11 @@ def torch_operator(result: Result) -> TorchOperator:
         return _registered[name]
 
 
+def operator_of(name: str) -> TorchOperator:
+    """Return the operator of a name in ``torch.ops.mirage_formal`` that was made in this process."""
+    return _registered[name]
+
+
 def once(tensor: Any, strides: Sequence[int]) -> Any:
     """The part of a tensor in which elements of these strides lie once: along dims of stride 0, the first."""
     for dim, (extent, stride) in enumerate(zip(tensor.shape, strides, strict=True)):
@@ -293,4 +310,4 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made
 
 
-__all__ = ["NAMESPACE", "TorchOperator", "once", "torch_operator"]
+__all__ = ["NAMESPACE", "TorchOperator", "once", "operator_of", "torch_operator"]

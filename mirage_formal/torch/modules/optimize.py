@@ -16,6 +16,7 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.conditions import Unmet
 from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
 from mirage_formal.torch.modules.report import FallbackWarning, Report
@@ -46,8 +47,13 @@ def optimized(
     asked: Mapping[str, Any],
     shapes: Any = None,
     rounding: str = "fused",
+    *,
+    guard: bool = False,
 ) -> Any:
     """See ``mirage_formal.optimize``."""
+    if guard and shapes is not None:
+        text = "optimize: expected guard or shapes, got both: tensors behind a length meet no condition"
+        raise fail(UnsupportedError, text, "leave one of them out")
     if isinstance(module, _Optimized):
         raise fail(UnsupportedError, "optimize: expected a module, got one that is optimized", "give the first one")
     if not isinstance(module, torch.nn.Module):
@@ -65,7 +71,9 @@ def optimized(
     given = (tuple(args), dict(kwargs))
     parse_rounding(rounding)
     plan, report = (
-        _planned(module, given, asked, rounding) if shapes is None else plan_for(module, given, asked, shapes, rounding)
+        _planned(module, given, asked, rounding, guard=guard)
+        if shapes is None
+        else plan_for(module, given, asked, shapes, rounding)
     )
     found = _empty(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
@@ -73,18 +81,19 @@ def optimized(
 
 
 def _planned(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str
+    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str, *, guard: bool
 ) -> tuple[Plan | None, Report]:
     traced = trace(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     judged = judge(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
-    operators, report = choose(traced.imported, asked, judged=judged)
+    operators, report = choose(traced.imported, asked, judged=judged, guard=guard)
     if asked.get("measure", options.MEASURED) and on_this_gpu(pytree.tree_leaves(given)):
         operators, report = faster_regions(traced.imported, operators, report, as_it_is)
     plan = None
     if operators:
-        graph = rewrite(traced.imported, {number: found.overload for number, found in operators.items()})
-        plan = make_plan(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
+        chosen = {number: found.overload for number, found in operators.items()}
+        graph = rewrite(traced.imported, chosen, guard=guard)
+        plan = make_plan(module, given, traced, graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
     return plan, report
 
 
@@ -102,9 +111,16 @@ def _class(base: Any) -> Any:
         plan = self._mirage_plan
         if plan is None:
             return base.forward(self, *args, **kwargs)
+        if plan.guarded and torch.compiler.is_compiling():  # a graph cannot look at values
+            return base.forward(self, *args, **kwargs)
         reason, tensors = plan.inputs(self, args, kwargs)
-        if not reason:
+        if not reason and not plan.guarded:
             return plan.run(tensors)
+        if not reason:
+            try:
+                return plan.run(tensors)
+            except Unmet as unmet:
+                reason = str(unmet)
         if not torch.compiler.is_compiling() and not plan.said:
             plan.said = True
             text = f"computed by the module itself, as is every such call: {reason}"

@@ -121,6 +121,7 @@ class Plan:
         written: Those of these numbers to which the function writes.
         out: The structure of what the module returns.
         stops: Whether the module keeps gradients from something, which the function would not.
+        guarded: Whether the function looks at conditions of its operators.
     """
 
     source: str
@@ -135,6 +136,7 @@ class Plan:
     written: tuple[int, ...]
     out: Any
     stops: bool
+    guarded: bool = False
     said: bool = field(default=False, repr=False, init=False)
 
     def __post_init__(self) -> None:
@@ -281,6 +283,8 @@ def make_plan(
     graph: Graph,
     operators: Sequence[Any],
     forms: Mapping[int, Form] | None = None,
+    *,
+    guarded: bool = False,
 ) -> Plan:
     """A plan for a rewritten graph.
 
@@ -291,6 +295,7 @@ def make_plan(
         graph: The graph, see ``rewrite``.
         operators: The operators that the graph calls.
         forms: What arguments must be that may be others than at the import, by their numbers.
+        guarded: Whether the graph looks at conditions.
     """
     imported = traced.imported
     parts, numbers = _parts(module)
@@ -322,7 +327,7 @@ def make_plan(
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
     names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
     fixed = (tuple(operators), parts, state, spec, leaves, tuple(constants), tuple(feed.values()), written)
-    return Plan(text, names, *fixed, traced.out, traced.stops)
+    return Plan(text, names, *fixed, traced.out, traced.stops, guarded)
 
 
 class _State:

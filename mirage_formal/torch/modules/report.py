@@ -33,6 +33,10 @@ class RegionReport:
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Those of torch, or of the compiler that has the rest.
         compared: With what the import was compared before anything was made of it.
+        conditions: What must hold for the program to have values; elsewhere nothing is proved. What its form shows to
+            hold for all inputs is left out.
+        added: What must hold besides for the candidate.
+        guarded: Whether a call looks at the conditions, and is torch's where one does not hold.
     """
 
     numbers: tuple[int, ...]
@@ -49,6 +53,9 @@ class RegionReport:
     measured_us: float | None = None
     others_us: float | None = None
     compared: str = ""
+    conditions: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    guarded: bool = False
 
     def __str__(self) -> str:
         several = len(self.numbers) > 1
@@ -65,6 +72,11 @@ class RegionReport:
             lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
         if self.compared:
             lines.append(f"  {self.compared}")
+        if not self.kept and (self.conditions or self.added):
+            how = "looked at in each call" if self.guarded else "not looked at in calls"
+            lines.append(f"  proved where these hold, {how}:")
+            lines += [f"    {text}" for text in _counted(self.conditions)]
+            lines += [f"    {text} (the candidate's alone)" for text in _counted(self.added)]
         if self.kept:
             lines.append(f"  stays with torch: {self.kept}")
         return "\n".join(lines)

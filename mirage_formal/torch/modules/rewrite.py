@@ -13,17 +13,21 @@ from torch.fx import Graph, Node
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.torch.aliases import ITSELF, operand, owners
 from mirage_formal.torch.imported import Binding, Imported, Output, Region
+from mirage_formal.torch.modules.conditions import expect_met
 
 _aten = torch.ops.aten
 
 
-def rewrite(imported: Imported, chosen: Mapping[int, Any]) -> Graph:
+def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> Graph:
     """The torch graph of an import with some of its regions computed by operators.
 
     Args:
         imported: The import.
         chosen: For numbers of regions the operators that compute them.
+        guard: Whether the graph raises ``conditions.Unmet`` where a condition of a region does not hold. It has written
+            nothing then.
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each
@@ -32,7 +36,7 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any]) -> Graph:
     Raises:
         UnsupportedError: The torch graph calls graphs of its own.
     """
-    return _Rewrite(imported, chosen).run()
+    return _Rewrite(imported, chosen, guard=guard).run()
 
 
 def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
@@ -47,8 +51,9 @@ def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[G
 
 
 class _Rewrite:
-    def __init__(self, imported: Imported, chosen: Mapping[int, Any]) -> None:
+    def __init__(self, imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> None:
         self._imported = imported
+        self._guard = guard
         self._chosen = chosen
         self._nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
         regions = {number: imported.regions[number] for number in chosen}
@@ -57,6 +62,9 @@ class _Rewrite:
         self._graph = Graph()
         self._known: dict[str, Node] = {}
         self._in_place: dict[str, Any] = {}
+        self._written: dict[str, Node] = {}
+        self._copied: set[str] = set()
+        self._owned = owners(imported.module)
 
     def run(self) -> Graph:
         placeholders = [node.name for node in self._nodes.values() if node.op == "placeholder"]
@@ -64,7 +72,9 @@ class _Rewrite:
             self._known[name] = self._graph.placeholder(name)
         checks = {note.node for note in self._imported.notes}
         (results,) = (node.args[0] for node in self._nodes.values() if node.op == "output")
-        self._in_place = dict(filter(None, (self._written(*pair) for pair in self._targets(results))))
+        if not self._guard:  # else all is written when every region has been computed
+            self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
+        self._copied = {target for result, target in self._targets(results) if result.name not in self._in_place}
         for name, node in self._nodes.items():
             if node.op == "get_attr":
                 raise UnsupportedError("expected a graph of operators, got one that calls other graphs", where=name)
@@ -73,12 +83,11 @@ class _Rewrite:
         for result in results:
             if isinstance(result, Node):
                 self._compute(result.name)
-        writes = len(self._imported.writes)
-        found = [self._known[r.name] if isinstance(r, Node) else r for r in results]
         for result, target in self._targets(results):
             if result.name not in self._in_place:
                 self._call(_aten.copy_.default, self._known[target], self._known[result.name])
-        self._graph.output(found[writes:])
+                self._written[result.name] = self._known[target]
+        self._graph.output(self._apart(results[len(self._imported.writes) :]))
         self._graph.eliminate_dead_code()
         self._graph.lint()
         return self._graph
@@ -136,11 +145,47 @@ class _Rewrite:
             else:
                 self._known[name] = self._graph.node_copy(self._nodes[name], lambda node: self._known[node.name])
 
+    def _apart(self, results: Sequence[Any]) -> list[Any]:
+        """What is returned: in the memory of what the module writes where it is that, and else in as many as torch has.
+
+        Sound: a tensor that is a view of what was written is made again as the same views of where it was written to.
+        Two results that lie apart in torch and in one tensor here, as a copy and what it is a copy of, are two.
+        """
+        found: list[Any] = []
+        lying: dict[Node, str] = {}
+        for result in results:
+            if not isinstance(result, Node):
+                found.append(result)
+                continue
+            made = self._again(result)
+            root, own = _root(made), self._owned.get(result.name, result.name)
+            own = f"written {own}" if made is not self._known[result.name] else own
+            if lying.setdefault(root, own) != own:
+                made = self._call(_aten.clone.default, made)
+            found.append(made)
+        return found
+
+    def _again(self, result: Node) -> Node:
+        """A result, as a view of an argument or a buffer if it is one of what was written there."""
+        chain: list[Node] = []
+        node: Node | None = result
+        while node is not None and node.name not in self._written:
+            chain.append(node)
+            node = operand(node, self._owned)
+        if node is None:
+            return self._known[result.name]
+        made = {node: self._written[node.name]}
+        for view in reversed(chain):
+            made[view] = self._graph.node_copy(
+                view, lambda item: made[item] if item in made else self._known[item.name]
+            )
+        return made[result]
+
     def _targets(self, results: Sequence[Any]) -> list[tuple[Node, str]]:
         """The results that are written, and the placeholders of what they are written to."""
         return list(zip(results, written_to(self._imported), strict=False))
 
-    def _written(self, result: Node, target: str) -> tuple[str, Any] | None:
+    def _replaced(self, result: Node, target: str) -> tuple[str, Any] | None:
         """The operator that writes a result where it belongs instead of to new memory, as the module does.
 
         Sound: nothing else reads what was there before.
@@ -162,6 +207,8 @@ class _Rewrite:
 
     def _region(self, region: Region, overload: Any) -> None:
         given = [self._read(item) for item in region.inputs]
+        if self._guard:
+            self._call(expect_met, overload._schema.name.partition("::")[2], *given)
         found = self._call(overload, *given)
         count = len(region.program.outputs)
         results = [found] if count == 1 else [self._call(operator.getitem, found, i) for i in range(count)]
@@ -169,8 +216,10 @@ class _Rewrite:
             self._known[output.node] = self._present(output, results[output.number])
 
     def _read(self, item: Binding) -> Node:
-        layout = item.layout
-        source = Memory(self._known[item.node], item.shape, item.strides, item.node in self._imported.arguments)
+        layout, node = item.layout, self._known[item.node]
+        if self._owned.get(item.node) in self._copied:  # it is written when every region has been computed
+            node = self._call(kept, node)
+        source = Memory(node, item.shape, item.strides, item.node in self._imported.arguments)
         return self._laid(source, layout.shape, layout.strides, layout.offset)
 
     def _present(self, output: Output, node: Node) -> Node:
@@ -246,6 +295,28 @@ class Memory:
     sure: bool
 
 
+def _root(node: Node) -> Node:
+    """The node in whose memory a tensor of a rewritten graph may lie: what it is a view of.
+
+    An operator's results are nodes of their own, ``getitem`` of it; those of a view are parts of what is viewed.
+    """
+    while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
+        first = node.args[0]
+        parts = node.target is operator.getitem and _is_view(first.target)
+        if not (parts or node.target is strided or _is_view(node.target)):
+            break
+        node = first
+    return node
+
+
+def _is_view(target: Any) -> bool:
+    """Whether an operator may return what lies in the memory of its first operand."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return (bool(returns) and returns[0].alias_info is not None) or target in ITSELF
+
+
 def written_to(imported: Imported) -> list[str]:
     """The placeholders of what a module writes, in the order of ``imported.writes``."""
     names: dict[str, str] = {}
@@ -255,6 +326,14 @@ def written_to(imported: Imported) -> list[str]:
     for number, name in enumerate((name for name in imported.arguments if name not in imported.given), 1):
         names.setdefault(f"argument {number}", name)
     return [names[what] for what in imported.writes]
+
+
+def kept(tensor: Any) -> Any:
+    """Return a tensor that stays what it is when its memory is written: a copy where gradients are recorded."""
+    if not torch.is_grad_enabled():
+        return tensor
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def strided(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
@@ -281,4 +360,4 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-__all__ = ["alone", "rewrite", "strided", "written_to"]
+__all__ = ["alone", "kept", "rewrite", "strided", "written_to"]

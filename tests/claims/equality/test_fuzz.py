@@ -14,7 +14,7 @@ from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.sampled import share
 
 #: As many as it takes for every rule to occur; a third of them are looked at.
-COUNT = 6000
+COUNT = 9000
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +13,18 @@ import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.claims.numerics.lowest import bounded_maxima
 from mirage_formal.claims.numerics.special import Fault, draws, special
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.stable.stabilize import stabilize
 from mirage_formal.meaning import reference
 from mirage_formal.records import SpecialRecord
 from mirage_formal.run.tasks import at_special_values
+from tests.kernels.stable.test_selected import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import TINY, built, tiny
 from tests.kit.proofs.claims import program
 
+K = OpKind
 Body = Callable[..., Tensor]
 
 
@@ -107,7 +112,7 @@ WRONG: dict[str, tuple[Body, Body, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_differs_at_special_values_is_refused(name: str) -> None:
     wanted, other, why = WRONG[name]
-    found = special(masked(wanted), masked(other), masked(wanted))
+    found = at_special_values(masked(wanted), masked(other))
     assert isinstance(found, Fault)
     assert why in str(found)
 
@@ -139,7 +144,7 @@ RIGHT: dict[str, tuple[Body, Body]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_the_same_at_special_values_is_not(name: str) -> None:
     wanted, other = RIGHT[name]
-    found = special(masked(wanted), masked(other), masked(wanted))
+    found = at_special_values(masked(wanted), masked(other))
     assert isinstance(found, SpecialRecord), found
     assert found.draws == len(draws(masked(wanted).inputs)) > 10
     assert 0 < found.undefined < found.elements or name == "the division behind the product"
@@ -194,6 +199,27 @@ def test_a_softmax_needs_its_maximum(case: str) -> None:
     assert isinstance(found, Fault)
     assert "got nan" in str(found)
     assert isinstance(special(wanted, form, wanted), SpecialRecord)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("wanted", [attention, divided_first])
+def test_attention_without_keys_is_the_same_in_every_form(wanted: Body, name: str) -> None:
+    """Masks with empty rows, tiles without a key, scores of minus infinity, and NaN where no mask keeps it."""
+    given, other = program(INPUTS, wanted), program(INPUTS, FORMS[name])
+    assert isinstance(at_special_values(given, other), SpecialRecord)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_attention_that_divides_by_no_key_is_refused(name: str) -> None:
+    def divided(op: KernelOp | BlockOp) -> Any:
+        if isinstance(op, GraphDefined):
+            return replace(op, graph=replace(op.graph, ops=tuple(map(divided, op.graph.ops))))
+        return replace(op, kind=K.DIV) if isinstance(op, Op) and op.kind is K.DIV_NO_NAN else op
+
+    other = program(INPUTS, FORMS[name])
+    found = at_special_values(program(INPUTS, attention), replace(other, ops=tuple(map(divided, other.ops))))
+    assert isinstance(found, Fault)
+    assert "expected 0, got nan" in str(found)
 
 
 def test_maxima_under_exponentials_are_numbers_where_all_scores_are_minus_infinity() -> None:

@@ -106,6 +106,16 @@ def test_reductions_over_any_dim(kind: OpKind, dim: int, shape: Shape, generic: 
 
 
 @BOTH
+def test_sums_of_products_of_square_matrices(generic: bool) -> None:
+    """Operand, product and sum have one shape, and still an element of the product is of others' elements."""
+    ops = [op(K.RELU, 0), op(K.MATMUL, 2, 1), op(K.ACCUM_SUM, 3)]
+    graph = kernel([(16, 48), (48, 16)], [load(NONE, 1), load(NONE, 0)], ops, [(4, NONE)], loop=3)
+    _, program = planned(graph, generic=generic)
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    compare(graph, generic=generic)
+
+
+@BOTH
 @pytest.mark.parametrize("dimx", [4, 8, 24])
 @pytest.mark.parametrize(("shape", "dim"), [((3, 48), 1), ((5, 96), 1), ((48, 5), 0), ((40, 480), 1)])
 def test_sum_to_other_dimx(shape: Shape, dim: int, dimx: int, generic: bool) -> None:

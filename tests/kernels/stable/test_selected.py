@@ -21,6 +21,8 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
 from mirage_formal.meaning.reference import FloatDomain, run
 from mirage_formal.meaning.walk import evaluate
+from tests.kernels.stable.test_stabilize import lowered
+from tests.kit.kernels.lowering_kit import stored
 from tests.kit.proofs.claims import Mask, Saved, Shapes, kernel, on, program
 
 #: Scores S, and beside the mask of each score one of keys.
@@ -65,7 +67,7 @@ def parts(loop: int, split: int = 4) -> Body:
 
         reads = [(s, on(0, 2), 2), (v, on(0, 1), 1), (m, on(None, 2), 2)]
         o, total = kernel(g, (2, split), reads, partial, loop)
-        return kernel(g, (2,), [(o, on(0)), (total, on(0))], combine, dimx=4)
+        return kernel(g, (2,), [(o, on(0)), (total, on(0))], combine, dimx=v.shape[2])
 
     return body
 
@@ -124,6 +126,10 @@ def scaled_inside(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tenso
     """What is selected is a multiple of the exponential."""
     p = g.select(m, g.scale(g.exp(s), 3), 0)
     return g.div_no_nan(p @ v, g.reduction(p, 2))
+
+
+#: Larger ones, as tensor cores want them.
+LARGER: Shapes = {"S": (2, 32, 64), "V": (2, 64, 16), "M": Mask(1, 32, 64), "N": Mask(1, 1, 64)}
 
 
 def draws(seed: int, both: bool) -> Iterator[tuple[list[Floats], Floats, Floats]]:
@@ -201,6 +207,24 @@ def test_a_row_without_a_key_has_no_value_where_the_program_divides(form: str) -
         np.testing.assert_allclose(after[rows], exact[rows], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("body", [in_a_loop(4), in_a_loop(1), parts(2), parts(1)])
+def test_kernels_keep_infinite_scores_and_empty_rows_out(body: Body) -> None:
+    found = stable(program(LARGER, body))
+    draw = np.random.default_rng(0)
+    s = stored(draw.standard_normal(LARGER["S"]) * 30, DType.FLOAT16)
+    v = stored(draw.standard_normal(LARGER["V"]), DType.FLOAT16)
+    m = draw.random(LARGER["M"]) < 0.3
+    m[:, :3] = False
+    m[:, 3:6, :32] = False
+    mask = np.broadcast_to(m, s.shape)
+    with np.errstate(all="ignore"):
+        p = np.where(mask, np.exp(s - np.where(mask, s, -np.inf).max(2, keepdims=True)), 0)
+    total = p.sum(2, keepdims=True)
+    s[~mask] = draw.choice([np.inf, -np.inf, np.nan, 3e4], size=s.shape)[~mask]
+    (after,) = lowered(found, [s, v, m.astype(np.float64), np.ones(LARGER["N"])])
+    np.testing.assert_allclose(after, p @ v / np.where(total == 0, 1, total), atol=3e-3)
+
+
 def _dividing(op: Op | GraphDefined) -> Op | GraphDefined:
     if isinstance(op, GraphDefined):
         inner = tuple(_dividing(item) for item in op.graph.ops if isinstance(item, Op))
@@ -241,16 +265,30 @@ def both_ways(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
     return g.div_no_nan(p @ v, g.reduction(p, 2)) + (e @ v) / g.reduction(e, 2)
 
 
-def test_exponentials_that_are_summed_with_and_without_a_mask_have_two_maxima() -> None:
-    graph = program(INPUTS, both_ways)
+def twice_selected(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
+    """What one mask selects is summed, and a multiple of what both select."""
+    p = g.select(m, g.exp(s), 0)
+    r = g.select(n, g.scale(p, 3), 0)
+    return g.div_no_nan(p @ v, g.reduction(p, 2)) + g.div_no_nan(r @ v, g.reduction(r, 2))
+
+
+@pytest.mark.parametrize("body", [both_ways, twice_selected])
+def test_exponentials_that_are_summed_in_two_ways_have_two_maxima(body: Body) -> None:
+    graph = program(INPUTS, body)
     found = stable(graph)
     assert isinstance(prove(graph, found), Equivalent)
     assert [op.kind for op in found.ops if isinstance(op, Op)].count(OpKind.MAX) == 2
     draw = np.random.default_rng(0)
     s = draw.integers(-900, 900, size=INPUTS["S"]).astype(np.float64)
     v, m = draw.standard_normal(INPUTS["V"]), draw.random(INPUTS["M"]) < 0.5
-    (after,) = run(found, [s, v, m.astype(np.float64), np.ones(INPUTS["N"])])
+    m[:, :, 0] = True
+    n = np.arange(16).reshape(INPUTS["N"]) == 0
+    s[..., 0] = -899.0
+    (after,) = run(found, [s, v, m.astype(np.float64), n.astype(np.float64)])
     assert np.isfinite(after).all()
+    if body is twice_selected:  # of both masks the first key is left, whatever its score is beside others
+        p = np.where(m, np.exp(s - np.where(m, s, -np.inf).max(2, keepdims=True)), 0)
+        np.testing.assert_allclose(after, p @ v / p.sum(2, keepdims=True) + v[:, :1], rtol=1e-9)
 
 
 def of_two(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:

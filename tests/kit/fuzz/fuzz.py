@@ -241,6 +241,8 @@ def pairs(seed: int, count: int) -> Iterator[FuzzPair]:
     made = 0
     while made < count:
         terms, root = random_program(rng)
+        if root < terms.inputs:
+            continue
         wanted = Truth.RIGHT if rng.random() < 0.5 else Truth.WRONG
         names: list[str] = []
         changed = root
@@ -264,7 +266,7 @@ def _rewritten(
 ) -> tuple[str, int]:
     """The name of a rule that applied and the term it gave; an empty name if none did."""
     places = terms.reachable(root)
-    for attempt in range(20):
+    for attempt in range(20 if places else 0):
         place = rng.choice(places)
         row = terms.rows[place]
         # Rules of one operator come first: those of all terms apply everywhere and would crowd them out.
@@ -345,7 +347,8 @@ def _mask(terms: Terms, last: int, rng: random.Random) -> int | None:
         mask = rng.choice(masks)
         if rng.random() < 0.4:
             return terms.op(K.LOGICAL_NOT, mask)
-        return terms.op(rng.choice((K.MUL, K.MAXIMUM, K.EQ)), mask, rng.choice(masks))
+        both = terms.op(rng.choice((K.MUL, K.MAXIMUM, K.EQ)), mask, rng.choice(masks))
+        return terms.op(K.LOGICAL_NOT, both) if rng.random() < 0.4 else both
     if masks and rng.random() < 0.5:
         return rng.choice(masks)
     kind = rng.choice(COMPARED)
@@ -358,6 +361,8 @@ def _read(terms: Terms, mask: int, last: int, rng: random.Random) -> int:
     """A term that reads a mask: a selection, also between values of which one does not exist everywhere."""
     shape = terms.shapes[last]
     others = [i for i, s in enumerate(terms.shapes) if s == shape and not terms.masks[i]]
+    if not others:
+        return last
     other = rng.choice(others)
     try:
         match rng.randrange(6):
@@ -381,6 +386,8 @@ def _read(terms: Terms, mask: int, last: int, rng: random.Random) -> int:
 def _idiom(terms: Terms, last: int, rng: random.Random) -> int | None:
     """Two operators that laws connect and that chance seldom puts together."""
     others = [i for i, s in enumerate(terms.shapes) if s == terms.shapes[last] and not terms.masks[i]]
+    if not others:
+        return None
     other, dim = rng.choice(others), rng.randrange(len(terms.shapes[last]))
     calm = terms.growth[last] <= 1 and terms.growth[other] <= 1
     match rng.randrange(12):

@@ -24,6 +24,8 @@ LARGEST = 1e8
 NEAR = 1e-9
 DIFFERENT = 1e-6
 EQUAL = 1e-10
+#: Of ones in masks, at each point.
+SHARES = (0.6, 0.3, 0.9, 0.0)
 
 
 class Decision(Enum):
@@ -36,13 +38,16 @@ class Decision(Enum):
 
 @lru_cache(maxsize=64)
 def _points(tensors: tuple[DTensor, ...]) -> tuple[np.ndarray, ...]:
-    """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones; masks at random."""
+    """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones.
+
+    Masks are nearly full at one of them and empty at another.
+    """
     numbers = np.random.default_rng(5)
     found = []
     for tensor in tensors:
         shape = tensor.shape
         if tensor.dtype is DType.BOOL:
-            found.append((numbers.random((4, *shape)) < 0.6).astype(np.float64))
+            found.append(np.stack([numbers.random(shape) < share for share in SHARES]).astype(np.float64))
             continue
         kinds = (
             numbers.uniform(0.3, 1.5, shape),

@@ -87,6 +87,6 @@ def changed(rng: random.Random, graph: KernelGraph) -> Iterator[tuple[str, Kerne
             yield label, graph, mutant
 
 
-def _shapes(graph: KernelGraph) -> list[tuple[int, ...]]:
+def _shapes(graph: KernelGraph) -> list[str]:
     types = kernel_types(graph)
-    return [types[number].shape for number in graph.outputs]
+    return [types[number].signature for number in graph.outputs]

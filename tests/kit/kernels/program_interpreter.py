@@ -442,7 +442,7 @@ def binary(fn: p.BinaryFn, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         F.DIV: np.divide,
         F.MAX: np.maximum,
         F.MIN: np.minimum,
-        F.DIV_NO_NAN: lambda a, b: np.where(b == 0, 0, a / b),
+        F.DIV_NO_NAN: lambda a, b: np.where(b == 0, a * 0, a / b),
         F.EQ: np.equal,
         F.LT: np.less,
         F.LE: np.less_equal,

@@ -1,0 +1,75 @@
+"""Which tensors of a torch graph lie in one memory, and which of its results must, as they do in torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+#: Operators that return their operand in evaluation, though the graph has a tensor of its own for the result.
+ITSELF: Final = frozenset({torch.ops.aten.dropout.default, torch.ops.aten.feature_dropout.default})
+
+
+def owners(module: GraphModule) -> dict[str, str]:
+    """Return for each node with a tensor the first one in whose memory it lies: itself, unless it is a view.
+
+    Args:
+        module: A torch graph whose nodes have tensors without memory, as torch.export makes them.
+    """
+    found: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for node in module.graph.nodes:
+        tensor = node.meta.get("val")
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            continue
+        if node.target in ITSELF and not (node.args[2] and node.args[1]):
+            found[node.name] = found[node.args[0].name]
+        else:
+            found[node.name] = first.setdefault(tensor.untyped_storage()._cdata, node.name)
+    return found
+
+
+def operand(node: Node, owned: Mapping[str, str]) -> Node | None:
+    """Return the operand of which a node is a view; None if it is none.
+
+    Args:
+        node: The node.
+        owned: See ``owners``.
+    """
+    if owned.get(node.name, node.name) == node.name:
+        return None
+    same = (item for item in node.all_input_nodes if _owner(item, owned) == owned[node.name])
+    return next(same, None)
+
+
+def _owner(node: Node, owned: Mapping[str, str]) -> str | None:
+    """Where the tensor of a node lies, or where all tensors do that it has several of."""
+    if node.name in owned or not isinstance(node.meta.get("val"), list | tuple):
+        return owned.get(node.name)
+    return next((owned[item.name] for item in node.all_input_nodes if item.name in owned), None)
+
+
+def shared(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
+    """Return the results that are views of the memory in which another result lies, and in which node's that is.
+
+    These have to be made of that node's tensor, and cannot be computed for themselves.
+
+    Args:
+        module: The torch graph.
+        results: Its results, those that are written among them.
+        owned: See ``owners``.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    kept = list(dict.fromkeys(name for name in results if name is not None and name in owned))
+    lying = Counter(owned[name] for name in kept)
+    return {
+        name: owned[name]
+        for name in kept
+        if owned[name] != name and lying[owned[name]] > 1 and nodes[owned[name]].op == "call_function"
+    }
+
+
+__all__ = ["ITSELF", "operand", "owners", "shared"]

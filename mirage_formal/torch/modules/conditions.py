@@ -1,0 +1,243 @@
+"""What must hold of a region's tensors for its program to have values: listed by reports, and looked at in calls.
+
+That a candidate computes a region's program is proved for inputs at which no divisor is 0, no radicand is negative and
+the arguments of logarithms are above 0. Elsewhere the program has no value over the real numbers, and PyTorch has an
+infinity or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import torch
+
+from mirage_formal.frontend.origins import Origin, Origins
+from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DType
+from mirage_formal.torch.modules.eager import torch_program
+
+
+class Need(StrEnum):
+    """What must hold of every element of a tensor."""
+
+    NONZERO = "divisor nonzero"
+    NONNEGATIVE = "radicand nonnegative"
+    POSITIVE = "argument of log above 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that must hold of a tensor of a program.
+
+    Attributes:
+        need: What.
+        tensor: The tensor's number.
+        norm: The dim along which the mean of its squares is meant instead, of a norm without a summand.
+        centred: Whether its mean is taken away first.
+        where: The user's line of the operator that needs it.
+    """
+
+    need: Need
+    tensor: int
+    norm: int | None
+    centred: bool
+    where: Origin | None
+
+    def __str__(self) -> str:
+        return str(self.need) + (f", at {self.where}" if self.where is not None else "")
+
+
+#: Signs that are known by form: of a tensor that is nowhere 0, and of one that may be.
+_POSITIVE: Final = 2
+_NONNEGATIVE: Final = 1
+_ANY: Final = 0
+_KEEP: Final = frozenset(
+    {
+        *(OpKind.SUM, OpKind.MEAN, OpKind.MAX, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.CAST),
+        *(OpKind.SLICE, OpKind.SQRT, OpKind.TANH, OpKind.ERF, OpKind.GELU, OpKind.SILU, OpKind.RECIPROCAL),
+        *(OpKind.CONCAT, OpKind.MINIMUM, OpKind.MUL, OpKind.MATMUL, OpKind.DIV, OpKind.DIV_NO_NAN),
+    }
+)
+_WEAKER: Final = frozenset({OpKind.PAD, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16, OpKind.DIV_NO_NAN})
+
+
+def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
+    """Return what must hold for a program to have values, but for what its form shows to hold for all inputs.
+
+    Sound: an operator that has no value somewhere is a division, a reciprocal, a root, a logarithm, or a norm to which
+    nothing is added; what is left out is shown by ``_sign``.
+
+    Args:
+        program: The program, of predefined operators.
+        origins: Its lines.
+    """
+    signs = [_ANY] * len(program.inputs)
+    found: list[Condition] = []
+    for op, where in zip(program.ops, origins.operators, strict=True):
+        assert isinstance(op, Op)
+        for need, tensor in _needs(op):
+            if signs[tensor] < (_NONNEGATIVE if need is Need.NONNEGATIVE else _POSITIVE):
+                found.append(Condition(need, tensor, None, False, where))
+        if op.kind in (OpKind.RMS_NORM, OpKind.LAYER_NORM) and not op.attrs.eps:
+            centred = op.kind is OpKind.LAYER_NORM
+            if centred or signs[op.operands[0]] < _POSITIVE:
+                found.append(Condition(Need.NONZERO, op.operands[0], op.attrs.dim, centred, where))
+        signs.append(_sign(op, [signs[n] for n in op.operands]))
+    return tuple(dict.fromkeys(found))
+
+
+def _needs(op: Op) -> list[tuple[Need, int]]:
+    match op.kind:
+        case OpKind.DIV:
+            return [(Need.NONZERO, op.operands[1])]
+        case OpKind.RECIPROCAL:
+            return [(Need.NONZERO, op.operands[0])]
+        case OpKind.SQRT:
+            return [(Need.NONNEGATIVE, op.operands[0])]
+        case OpKind.LOG:
+            return [(Need.POSITIVE, op.operands[0])]
+        case _:
+            return []
+
+
+def _sign(op: Op, signs: Sequence[int]) -> int:
+    """What the form of an operator shows of its result: above 0, at least 0, or neither.
+
+    Sound: over the real numbers. Exponentials, sigmoids and softmaxes are above 0, squares and absolute values are not
+    below; sums, means, maxima, products, quotients and selections of such are too, and functions that keep a sign.
+    """
+    least = min(signs, default=_ANY)
+    match op.kind:
+        case OpKind.EXP | OpKind.SIGMOID | OpKind.SOFTMAX:
+            return _POSITIVE
+        case OpKind.SQUARE | OpKind.ABS | OpKind.RELU:
+            return max(signs[0], _NONNEGATIVE)
+        case OpKind.SCALE:
+            factor = op.attrs.factor or 0
+            return _NONNEGATIVE if factor == 0 else signs[0] if factor > 0 else _ANY
+        case OpKind.SHIFT:
+            shift = op.attrs.shift or 0
+            return _POSITIVE if shift > 0 and signs[0] else signs[0] if shift >= 0 else _ANY
+        case OpKind.ADD:
+            return max(signs) if least else _ANY
+        case OpKind.MAXIMUM:
+            return max(signs)
+        case OpKind.MUL if op.operands[0] == op.operands[1]:
+            return max(signs[0], _NONNEGATIVE)
+        case OpKind.SELECT:
+            value = op.attrs.value
+            other = signs[-1] if value is None else _POSITIVE if value > 0 else _NONNEGATIVE if value == 0 else _ANY
+            return min(signs[1], other)
+        case kind if kind in _WEAKER:
+            return min(least, _NONNEGATIVE)
+        case kind if kind in _KEEP:
+            return least
+        case _:
+            return _ANY
+
+
+class Unmet(Exception):
+    """A condition of a region does not hold in a call, or cannot be looked at."""
+
+
+class Guard:
+    """Looks at the conditions of a program: each by one reduction, of tensors that torch computes in float32.
+
+    Args:
+        program: The program.
+    """
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.conditions = conditions(program, Origins((None,) * len(program.inputs), (None,) * len(program.ops)))
+        self._function: Callable[..., tuple[Any, ...]] | None = None
+        if self.conditions:
+            self._function = torch_program(_looked_at(program, self.conditions))
+
+    def unmet(self, tensors: Sequence[Any]) -> str:
+        """Return the condition that does not hold of a program's inputs, or nothing.
+
+        Sound: NaN meets no condition.
+        """
+        if self._function is None:
+            return ""
+        with torch.no_grad():
+            wide = [x.detach().float() if x.is_floating_point() else x.detach() for x in tensors]
+            met = torch.stack([_holds(x, one) for x, one in zip(self._function(*wide), self.conditions, strict=True)])
+            if bool(met.all()):
+                return ""
+            return str(self.conditions[int(met.to(torch.int8).argmin())])
+
+
+def _holds(tensor: Any, condition: Condition) -> Any:
+    match condition.need:
+        case Need.NONZERO:
+            return (tensor.abs() > 0).all()
+        case Need.NONNEGATIVE:
+            return (tensor >= 0).all()
+        case Need.POSITIVE:
+            return (tensor > 0).all()
+
+
+def _looked_at(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph:
+    """The part of a program that computes what conditions are about."""
+    ops: list[KernelOp] = list(program.ops)
+    outputs: list[int] = []
+    for one in wanted:
+        number = one.tensor
+        if one.norm is not None:
+            for step in _mean_square(number, one, len(program.inputs) + len(ops)):
+                ops.append(step)
+            number = len(program.inputs) + len(ops) - 1
+        outputs.append(number)
+    return pruned(_wide(replace(program, ops=tuple(ops), outputs=tuple(outputs))))
+
+
+def _wide(program: KernelGraph) -> KernelGraph:
+    """The same program of tensors of float32; roundings that are operators stay."""
+    inputs = tuple(
+        replace(item, tensor=replace(item.tensor, dtype=DType.FLOAT32)) if item.tensor.dtype.floating else item
+        for item in program.inputs
+    )
+    wide = Attrs(dtype=DType.FLOAT32)
+    ops = [
+        replace(op, attrs=wide)
+        if isinstance(op, Op) and op.kind is OpKind.CAST and op.attrs.dtype is not None and op.attrs.dtype.floating
+        else op
+        for op in program.ops
+    ]
+    return replace(program, inputs=inputs, ops=tuple(ops))
+
+
+def _mean_square(tensor: int, one: Condition, first: int) -> list[Op]:
+    """The mean of squares along a dim, of what is left when the mean is taken away, or of all."""
+    dim = Attrs(dim=one.norm)
+    if not one.centred:
+        return [Op(OpKind.SQUARE, (tensor,)), Op(OpKind.MEAN, (first,), dim)]
+    mean = [Op(OpKind.MEAN, (tensor,), dim), Op(OpKind.SUB, (tensor, first))]
+    return [*mean, Op(OpKind.SQUARE, (first + 1,)), Op(OpKind.MEAN, (first + 2,), dim)]
+
+
+def expect_met(name: str, *tensors: Any) -> None:
+    """Raise Unmet unless the conditions of a region hold.
+
+    Args:
+        name: The region's operator.
+        tensors: The inputs of its program.
+    """
+    from mirage_formal.torch.modules.operators import operator_of
+
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        raise Unmet("a call that is captured, whose conditions cannot be looked at")
+    if found := operator_of(name).guard.unmet(tensors):
+        raise Unmet(found)
+
+
+torch.fx.node.has_side_effect(expect_met)
+
+
+__all__ = ["Condition", "Guard", "Need", "Unmet", "conditions", "expect_met"]
