@@ -16,7 +16,7 @@ Sound: only regions that agree are replaced, and regions that were not compared 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
@@ -359,15 +359,14 @@ def located(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
         The first whose result differs where every result of the region is one of the program; None if none does.
     """
     given = {**piece.constants, **leaves}
-    found = _first(piece.order, given, [node.name for node in piece.order])
+    with torch.no_grad():
+        values = {**given, **Twin(piece.order, [node.name for node in piece.order]).own(given)}
+    found = _first(piece.order, values)
     if found is None:
         return None
     node = _maker(piece.nodes[found[0]])
     part = [node, *(user for user in piece.order if user.target is operator.getitem and user.args[0] is node)]
-    read = [n.name for n in node.all_input_nodes]
-    with torch.no_grad():
-        known = Twin(piece.order, read).own(given)
-    single = _first(part, {**given, **known}, [n.name for n in part])
+    single = _first(part, values)
     return _fault(piece, node.name, name, (single or found)[1], alone=single is not None)
 
 
@@ -376,10 +375,10 @@ def _maker(node: Node) -> Node:
     return node.args[0] if node.target is operator.getitem else node
 
 
-def _first(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[str, Difference] | None:
-    """Return the first of some results that differs where these nodes are imported by themselves."""
+def _first(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Difference] | None:
+    """Return the first result of some nodes that differs where these are imported by themselves."""
     try:
-        found = import_of(cut_out(nodes, values, outputs))
+        found = import_of(cut_out(nodes, values))
     except MirageError:
         return None
     place = {node.name: i for i, node in enumerate(nodes)}
@@ -395,13 +394,12 @@ def _first(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Sequence[s
     return min(differing, key=lambda pair: place[pair[0]], default=None)
 
 
-def cut_out(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Collection[str]) -> Captured:
-    """Return some nodes as a graph of their own.
+def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
+    """Return some nodes as a graph of their own, whose results are all of theirs that programs may have.
 
     Args:
         nodes: The nodes, in order.
         values: Tensors of what they read.
-        outputs: Names of the nodes that are results; those that are no tensors are left out.
     """
     graph = Graph()
     known: dict[str, Node] = {}
@@ -411,7 +409,8 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any], outputs: Collectio
         known[read.name].meta = dict(read.meta)
     for node in nodes:
         known[node.name] = graph.node_copy(node, lambda n: known[n.name])
-    results = [n.name for n in nodes if n.name in outputs and isinstance(n.meta.get("val"), torch.Tensor)]
+    made = ((node.name, node.meta.get("val")) for node in nodes)
+    results = [name for name, x in made if isinstance(x, torch.Tensor) and x.is_floating_point()]
     graph.output(tuple(known[name] for name in results))
     numbers = {name for name, node in known.items() if node.op == "placeholder" and not values[name].dim()}
     arguments = {n: "constant" if n in numbers else f"argument {n}" for n, o in known.items() if o.op == "placeholder"}

@@ -1,0 +1,432 @@
+"""Imports beside torch: what differs is found and named, stays with torch, and looking at it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
+
+import mirage_formal as mf  # noqa: E402
+import mirage_formal.torch.judge as module  # noqa: E402
+from mirage_formal.torch import from_torch  # noqa: E402
+from mirage_formal.torch.call import Call, Written  # noqa: E402
+from mirage_formal.torch.contract import Expected, difference  # noqa: E402
+from mirage_formal.torch.draws import SETS, STYLES, drawn  # noqa: E402
+from mirage_formal.torch.judge import GIVEN, Judged, arguments_of, judge  # noqa: E402
+from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
+from mirage_formal.torch.rows import rules  # noqa: E402
+from mirage_formal.torch.twin import Twin  # noqa: E402
+
+F = torch.nn.functional
+INF, NAN = float("inf"), float("nan")
+pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
+
+
+def judged(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS) -> Judged:
+    found = from_torch(call, given)
+    return judge(found, arguments_of(found, given), sets)
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written]) -> None:
+    """Another rule in the place of an operator's."""
+    monkeypatch.setitem(rules(), name, replace(rules()[name], write=write))
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def expected(own: list[float], exact: list[float] | None = None, off: float = 1e-7) -> Expected:
+    """What PyTorch has in float32, float64, and the same moved by a share."""
+    value = torch.tensor(own if exact is None else exact, dtype=torch.float64)
+    moved = [value * (1 + off), value * (1 - off)]
+    return Expected(torch.tensor(own), value, moved)
+
+
+@pytest.mark.parametrize(
+    ("own", "exact", "ours", "kind"),
+    [
+        (1.0, 1.0, 1.0 + 3e-7, None),
+        (1.0, 1.0, 1.0 + 1e-4, "too far off"),
+        (1.0, 1.0 + 1e-4, 1.0 + 1.5e-4, None),  # PyTorch itself is as far off
+        (0.0, 0.0, 1e-39, None),
+        (0.0, 0.0, 1e-30, "too far off"),
+        (1.0, 1.0, NAN, "not finite where PyTorch is"),
+        (1.0, 1.0, INF, "not finite where PyTorch is"),
+        (3.4e38, 3.4e38, INF, "not finite where PyTorch is"),
+        (3.4028234e38, 3.4028236e38, INF, None),  # rounding decides
+        (NAN, NAN, 0.0, "finite where there is no value"),
+        (NAN, NAN, INF, None),
+        (INF, INF, INF, None),
+        (INF, INF, 1e38, "finite where there is no value"),
+        (INF, INF, NAN, "another infinity, or NaN in place of one"),
+        (-INF, -INF, INF, "another infinity, or NaN in place of one"),
+        (NAN, INF, NAN, None),
+        (INF, 89.0, 89.0, None),  # an overflow on the way was removed
+        (INF, 89.0, INF, None),
+        (NAN, 89.0, NAN, None),
+        (INF, 89.0, 88.0, "too far off"),
+        (INF, 1e39, INF, None),  # of the type itself
+        (INF, 1e39, 1e38, "too far off"),
+        (5.0, NAN, NAN, None),  # PyTorch has a number by chance
+    ],
+)
+def test_one_element_under_the_contract(own: float, exact: float, ours: float, kind: str | None) -> None:
+    found = difference(torch.tensor([ours]), expected([own], [exact]))
+    assert (found and found.kind) == kind
+
+
+def test_what_rounding_decides_is_not_asked() -> None:
+    one = torch.tensor([1.0, NAN], dtype=torch.float64)
+    other = torch.tensor([INF, 2.0], dtype=torch.float64)
+    asked = Expected(one.float(), one, [other, one])
+    assert difference(torch.tensor([INF, 3.0]), asked) is None
+    assert difference(torch.tensor([INF, 3.0]), Expected(one.float(), one, [one, one])) is not None
+
+
+def test_the_worst_element_is_named_with_its_numbers() -> None:
+    own = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    ours = own.clone()
+    ours[1, 2] += 0.001
+    ours[2, 1] += 0.1
+    found = difference(ours, Expected(own, own.double(), [own.double()]))
+    assert found is not None
+    assert (found.index, found.count, found.elements, found.own) == ((2, 1), 2, 12, 9.0)
+    assert "element [2, 1]: PyTorch 9, float64 9, ours 9.1" in str(found)
+    assert "2 of 12 elements" in str(found)
+
+
+def test_in_a_large_tensor_one_in_a_thousand_may_be_as_far_off_as_others_are_moved() -> None:
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    moved = exact.clone()
+    moved[5] += 0.5
+    asked = Expected(exact.float(), exact, [moved])
+    ours = exact.clone()
+    ours[7, 3] += 1.0
+    assert difference(ours, asked) is None
+    ours[8, 3] += 100.0
+    assert difference(ours, asked) is not None
+    ours = exact.clone()
+    ours[7] += 1.0
+    assert difference(ours, asked) is not None
+
+
+# --- torch in float64 -------------------------------------------------------------------------------------------------
+
+
+def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
+    found = from_torch(call, given)
+    nodes = [node for node in found.module.graph.nodes if node.op == "call_function"]
+    known = arguments_of(found, given)
+    twin = Twin(nodes, [nodes[-1].name])
+    (own,), (exact,) = twin.own(known).values(), twin.exact(known).values()
+    return own, exact, [next(iter(twin.exact(known, seed).values())) for seed in (1, 2)]
+
+
+def test_a_rounding_of_the_module_is_one_in_float64_and_is_not_moved_where_it_is_seen_again() -> None:
+    x = torch.tensor([1.001, 2.003, -3.007])
+    own, exact, moved = twins(lambda x: (x - x.bfloat16().float()) * 256, x)
+    assert torch.allclose(own.double(), exact, atol=1e-4)
+    assert exact.abs().min() > 0.2
+    assert all(torch.allclose(one, exact, rtol=1e-3) for one in moved)
+
+
+def test_a_rounding_that_nothing_wider_reads_may_be_left_out() -> None:
+    x = torch.full((64,), 1.001)
+    _, exact, moved = twins(lambda x: x.bfloat16() * 1, x)
+    assert torch.equal(exact, x.bfloat16().double())
+    assert max(float((one - exact).abs().max()) for one in moved) > 2.0**-9
+
+
+def test_comparisons_are_those_of_the_modules_own_types() -> None:
+    x = torch.tensor([2048.0, 2050.0]).half()
+    own, exact, _ = twins(lambda x: torch.where(x + 1 > 2048, x, -x), x)
+    assert own.tolist() == exact.tolist() == [-2048.0, 2050.0]
+
+
+def test_roundings_differ_by_seed_and_are_the_same_again() -> None:
+    _, _, first = twins(lambda x: torch.exp(x) @ x.mT, torch.randn(8, 8))
+    assert not torch.equal(*first)
+    torch.manual_seed(3)
+    x = torch.randn(4, 4)
+    assert torch.equal(twins(torch.exp, x)[2][0], twins(torch.exp, x)[2][0])
+
+
+def test_sums_that_overflow_in_some_order_are_not_asked() -> None:
+    x = torch.tensor([[3e38, 3e38, -3e38, -3e38], [1.0, 2.0, 3.0, INF]])
+    _, exact, moved = twins(lambda x: x.sum(-1), x)
+    assert torch.isfinite(exact).tolist() == [True, False]
+    assert all(torch.isfinite(one).tolist() == [False, False] for one in moved)
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", [*STYLES, "mixed"])
+def test_values_of_a_style_fit_and_are_the_same_again(style: str) -> None:
+    forms = {
+        "x": torch.empty(3, 4, dtype=torch.float16),
+        "y": torch.empty(4, 3, dtype=torch.bfloat16).t(),
+        "m": torch.empty(2, 1, 4, 5, dtype=torch.bool, device="meta"),
+        "w": torch.empty(1, 6, device="meta").expand(4, 6),
+        "z": torch.empty(()),
+    }
+    first, again = drawn(forms, style, 5), drawn(forms, style, 5)
+    for name, form in forms.items():
+        assert (first[name].shape, first[name].stride(), first[name].dtype) == (form.shape, form.stride(), form.dtype)
+        assert torch.equal(first[name].nan_to_num(nan=7.0), again[name].nan_to_num(nan=7.0))
+
+
+def test_masks_have_rows_and_columns_without_a_key() -> None:
+    masks = [drawn({"m": torch.empty(4, 8, 8, dtype=torch.bool)}, "normal", seed)["m"] for seed in range(8)]
+    assert any(not mask.any(-1).all() for mask in masks)
+    assert any(not mask.any(-2).all() for mask in masks)
+    assert not drawn({"m": masks[0]}, "zeros", 0)["m"].any()
+
+
+# --- imports that are wrong -------------------------------------------------------------------------------------------
+
+
+def _relu(call: Call) -> Written:
+    return call.map(lambda graph, x: graph.relu(x), call.value())
+
+
+def _weighted(call: Call) -> Written:
+    """m a + (1 - m) b, as a selection would be written without one."""
+    mask, a, b = (call.value(name) for name in ("condition", "self", "other"))
+
+    def made(graph: Any, m: Any, x: Any, y: Any) -> Any:
+        return graph.add(
+            graph.mul(graph.cast(m, x.dtype), x), graph.mul(graph.shift(graph.neg(graph.cast(m, x.dtype)), 1), y)
+        )
+
+    from mirage_formal.torch.arrange import apply
+
+    return apply(call.program, [mask, a, b], lambda graph, tensors, axes: made(graph, *tensors))
+
+
+def _near(call: Call) -> Written:
+    return call.map(lambda graph, x: graph.scale(graph.exp(x), 1.001), call.value())
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "call", "kind"),
+    [
+        ("aten.exp.default", _relu, lambda x, y: torch.exp(torch.tanh(x)) + y, "too far off"),
+        ("aten.exp.default", _near, lambda x, y: torch.exp(torch.tanh(x)) * y, "too far off"),
+        ("aten.where.self", _weighted, lambda x, y: torch.where(y > 0, x / y, x), "not finite where PyTorch is"),
+    ],
+    ids=["another function", "one part in a thousand", "a selection by arithmetic"],
+)
+def test_a_wrong_rule_is_found_and_the_operator_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written], call: Callable[..., Any], kind: str
+) -> None:
+    given = (torch.randn(4, 6), torch.randn(4, 6))
+    assert judged(call, *given).faults == {}
+    wrong(monkeypatch, name, write)
+    (fault,) = judged(call, *given).faults.values()
+    assert (fault.operator, fault.difference.kind, fault.alone) == (name, kind, True)
+    assert fault.where is not None
+    assert (fault.where.path, fault.where.line) == (__file__, call.__code__.co_firstlineno)
+    assert str(fault).startswith(f"the import differs from PyTorch in {name} at ")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any
+) -> None:
+    """The 2-norm of 400: its squares are stored where PyTorch keeps float32."""
+
+    def stored(call: Call) -> Written:
+        from mirage_formal.torch.along import _closed, _reduced
+
+        value, kind = call.value(), str(dtype).removeprefix("torch.")
+        squares = call.map(lambda graph, x: graph.round_to(graph.square(x), kind), value)
+        total = call.map(lambda graph, x: graph.round_to(graph.sqrt(x), kind), _reduced(call, squares, (1,), "sum"))
+        return _closed(call, total, (1,))
+
+    def length(x: Any) -> Any:
+        return torch.linalg.vector_norm(x, dim=1)
+
+    x = torch.randn(4, 6).to(dtype)
+    assert judged(length, x).faults == {}
+    wrong(monkeypatch, "aten.linalg_vector_norm.default", stored)
+    assert bool(judged(length, x).faults) is (dtype is torch.float16)
+
+
+def test_the_arguments_are_a_set_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def above(call: Call) -> Written:
+        return call.map(lambda graph, x: graph.minimum(graph.exp(x), 5000), call.value())
+
+    wrong(monkeypatch, "aten.exp.default", above)
+    call = lambda x: torch.exp(x) * 2  # noqa: E731
+    assert judged(call, torch.zeros(4, 6), sets=("from 0 to 1",)).faults == {}
+    (fault,) = judged(call, torch.full((4, 6), 9.0), sets=("from 0 to 1",)).faults.values()
+    assert fault.values == GIVEN
+
+
+def test_the_arguments_reach_regions_behind_what_stays_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def above(call: Call) -> Written:
+        return call.map(lambda graph, x: graph.minimum(graph.exp(x), 5000), call.value())
+
+    wrong(monkeypatch, "aten.exp.default", above)
+
+    def call(x: Any) -> Any:
+        return torch.exp(torch.cumsum(torch.relu(x), 0)) * 2
+
+    assert judged(call, torch.full((4, 6), 1.0), sets=()).faults == {}
+    found = judged(call, torch.full((4, 6), 3.0), sets=())
+    assert list(found.faults) == [1]
+    assert found.faults[1].operator == "aten.exp.default"
+
+
+def test_a_difference_that_only_several_operators_make_is_named_behind_what_they_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A norm that is written out becomes one operator; that this is right depends on all of them."""
+    from mirage_formal.torch.values import ImportedGraph
+
+    own = ImportedGraph._is_square
+    monkeypatch.setattr(ImportedGraph, "_is_square", lambda self, square, tensor: True)
+
+    def call(x: Any, w: Any) -> Any:
+        return w * (x * torch.rsqrt(x.exp().pow(2).mean(-1, keepdim=True) + 1e-3))
+
+    given = (torch.randn(4, 6), torch.randn(6))
+    (fault,) = judged(call, *given).faults.values()
+    assert not fault.alone
+    assert fault.operator == "aten.mul.Tensor"
+    assert "behind the operators that it reads" in str(fault)
+    monkeypatch.setattr(ImportedGraph, "_is_square", own)
+    assert judged(call, *given).faults == {}
+
+
+# --- bounds, and what looking changes ---------------------------------------------------------------------------------
+
+
+def test_tensors_without_memory_are_compared_by_drawn_sets_only() -> None:
+    found = judged(lambda x: torch.exp(x) + 1, torch.empty(4, 6, device="meta"))
+    assert found.sets == {0: len(SETS)}
+    assert found.said(0) == f"compared with PyTorch on {len(SETS)} sets of tensors"
+
+
+def test_a_large_region_has_fewer_sets_and_a_larger_one_says_that_it_was_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(4, 6)
+    monkeypatch.setattr(module, "_BUDGET", 200)
+    found = judged(lambda x: torch.exp(x) @ x.mT, x)
+    assert found.sets == {0: 2}
+    assert "1 of 10 drawn sets" in found.said(0)
+    for name, bound in (("MOST_ELEMENTS", 50), ("MOST_PRODUCTS", 90)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, bound)
+            patch.setattr(module, "run_typed", lambda *_, **__: pytest.fail("it was evaluated"))
+            found = judged(lambda x: torch.exp(x) @ x.mT, x)
+            assert found.sets == {}
+            assert found.said(0).startswith("not compared with PyTorch: ")
+
+
+def test_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    own = module._compare
+    monkeypatch.setattr(module, "_compare", lambda *given: (seen.append(given[1]), own(*given)))
+
+    def call(x: Any) -> Any:
+        for _ in range(3):
+            x = torch.cumsum(torch.tanh(x) * 2, 0)
+        return x
+
+    found = judged(call, torch.randn(4, 6), sets=("normal", "special"))
+    assert set(seen) == {0}
+    assert found.sets == {0: 3, 1: 3, 2: 3}
+
+
+def test_random_numbers_stay_and_what_writes_is_not_called() -> None:
+    class Noisy(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch has no types where it is not installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(6))
+
+        def forward(self, x: Any) -> Any:
+            self.count.add_(1)
+            return torch.exp(F.dropout(x, 0.5, self.training) * 2) + self.count
+
+    noisy, x = Noisy(), torch.randn(4, 6)
+    found = from_torch(noisy, (x,))
+    state = torch.get_rng_state()
+    result = judge(found, arguments_of(found, (x,)))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert noisy.count.tolist() == [0.0] * 6
+    assert result.faults == {}
+    assert all(count == len(SETS) + 1 for count in result.sets.values())
+
+
+def test_an_operator_of_the_users_is_not_called_and_what_it_makes_is_drawn() -> None:
+    calls: list[int] = []
+
+    @torch.library.custom_op("judge_test::told", mutates_args=())  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def told(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * 2
+
+    told.register_fake(lambda x: torch.empty_like(x))
+    found = judged(lambda x: torch.exp(told(x)) * 3, torch.randn(4, 6))
+    assert calls == []
+    assert found.sets == {0: len(SETS)}
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def test_optimize_keeps_a_region_that_differs_and_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wrong(monkeypatch, "aten.exp.default", _relu)
+
+    def call(x: Any, w: Any) -> Any:
+        return torch.tanh(x @ w) * torch.exp(x[:, :1])
+
+    given = (torch.randn(16, 32), torch.randn(32, 16))
+    optimized = mf.optimize(call, given, workers=1, time_limit=30, out=tmp_path)
+    torch.testing.assert_close(optimized(*given), call(*given))
+    report = optimized.mirage_report()
+    (region,) = report.regions
+    assert region.candidate == ""
+    assert "stays with torch: the import differs from PyTorch in aten.exp.default at" in str(report)
+    assert f"test_judge.py:{call.__code__.co_firstlineno + 1}" in str(report)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_regions_that_agree_are_replaced_beside_one_that_differs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong(monkeypatch, "aten.exp.default", _relu)
+
+    def call(x: Any, w: Any) -> Any:
+        y = torch.cumsum(torch.tanh(x @ w) * 2, 0)
+        return torch.exp(y) * 3 + y
+
+    given = (torch.randn(16, 32), torch.randn(32, 16))
+    optimized = mf.optimize(call, given, workers=1, time_limit=30, out=tmp_path)
+    torch.testing.assert_close(optimized(*given), call(*given), rtol=1e-4, atol=1e-5)
+    first, second = optimized.mirage_report().regions
+    assert (first.kept, bool(first.candidate)) == ("", True)
+    assert first.compared == f"compared with PyTorch on {len(SETS) + 1} sets of tensors"
+    assert second.kept.startswith("the import differs from PyTorch in aten.exp.default")
+
+
+def test_the_backend_keeps_a_region_that_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wrong(monkeypatch, "aten.exp.default", _relu)
+
+    def call(x: Any, w: Any) -> Any:
+        return torch.tanh(x @ w) * torch.exp(x[:, :1])
+
+    given = (torch.randn(16, 32), torch.randn(32, 16))
+    asked = {"workers": 1, "time_limit": 30, "out": str(tmp_path), "rest": "eager"}
+    compiled = torch.compile(call, backend="mirage_formal", options=asked)
+    torch.testing.assert_close(compiled(*given), call(*given))
+    (region,) = REPORTS[-1].regions
+    assert region.kept.startswith("the import differs from PyTorch in aten.exp.default")
