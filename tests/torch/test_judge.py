@@ -19,6 +19,7 @@ from mirage_formal.torch.contract import Expected, difference  # noqa: E402
 from mirage_formal.torch.draws import SETS, STYLES, drawn  # noqa: E402
 from mirage_formal.torch.judge import GIVEN, Judged, arguments_of, judge  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
+from mirage_formal.torch.modules.report import Report  # noqa: E402
 from mirage_formal.torch.rows import rules  # noqa: E402
 from mirage_formal.torch.twin import Twin  # noqa: E402
 
@@ -334,7 +335,12 @@ def test_a_large_region_has_fewer_sets_and_a_larger_one_says_that_it_was_not_com
 def test_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     own = module._compare
-    monkeypatch.setattr(module, "_compare", lambda *given: (seen.append(given[1]), own(*given)))
+
+    def compare(*given: Any) -> None:
+        seen.append(given[1])
+        own(*given)
+
+    monkeypatch.setattr(module, "_compare", compare)
 
     def call(x: Any) -> Any:
         for _ in range(3):
@@ -347,7 +353,7 @@ def test_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_numbers_stay_and_what_writes_is_not_called() -> None:
-    class Noisy(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch has no types where it is not installed
+    class Noisy(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("count", torch.zeros(6))
@@ -428,5 +434,7 @@ def test_the_backend_keeps_a_region_that_differs(monkeypatch: pytest.MonkeyPatch
     asked = {"workers": 1, "time_limit": 30, "out": str(tmp_path), "rest": "eager"}
     compiled = torch.compile(call, backend="mirage_formal", options=asked)
     torch.testing.assert_close(compiled(*given), call(*given))
-    (region,) = REPORTS[-1].regions
+    report = REPORTS[-1]
+    assert isinstance(report, Report)
+    (region,) = report.regions
     assert region.kept.startswith("the import differs from PyTorch in aten.exp.default")

@@ -25,7 +25,7 @@ SAID: Final = tuple(
         "summary.json": "key wall_s recalled workers status most_us candidates/*/outside candidates/*/rounding "
         "rejected/*/reason rejected/*/kind fingerprint_tests",
         "proof.jsonl": "*/z3/milliseconds */cvc5/milliseconds */digits/*/z3/milliseconds */digits/*/cvc5/milliseconds",
-        "verification.json": "sought/* fingerprint/attempts fingerprint/confirmation",
+        "verification.json": "sought/* fingerprint/attempts fingerprint/confirmation special/*",
         "kernels/obligations.jsonl": "*/solvers/* */milliseconds",
         "kernels/plan.json": "kernels/*/compiled/*/compiler kernels/*/compiled/*/shared_bytes",
         "kernels/numerics.json": "device scales/*/seed scales/*/overflows/* scales/*/outputs/*",
