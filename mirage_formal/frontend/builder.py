@@ -22,13 +22,12 @@ from mirage_formal.frontend.handles import describe, not_a_tensor, rule_error
 from mirage_formal.frontend.origins import Origin, Origins
 from mirage_formal.frontend.products import Products
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import needed
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
-from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.types import Band, DTensor, DType, row_major
 
 
 @dataclass(frozen=True, slots=True)

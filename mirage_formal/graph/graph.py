@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.graph.types import Dim3, DimMap, DTensor
+from mirage_formal.graph.types import Band, Dim3, DimMap, DTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 Dim3 = tuple[int, int, int]
@@ -110,3 +113,32 @@ def broadcast(a: Shape, b: Shape) -> Shape | None:
             return None
         out.append(max(x, y))
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The mask whose element (..., i, j) is 1 where lower <= j - i <= upper; None is no bound.
+
+    The causal mask is ``Band(None, 0)``: query i sees the keys j up to i.
+    """
+
+    lower: int | None
+    upper: int | None
+
+    def mask(self, shape: Shape) -> NDArray[Any]:
+        """Return the mask as an array of booleans, without its leading dims repeated in memory."""
+        import numpy as np
+
+        distance = np.arange(shape[-1])[None, :] - np.arange(shape[-2])[:, None]
+        found = np.ones(distance.shape, bool)
+        if self.lower is not None:
+            found &= distance >= self.lower
+        if self.upper is not None:
+            found &= distance <= self.upper
+        return np.broadcast_to(found, shape)
+
+    def fault(self, shape: Shape, dtype: DType) -> str | None:
+        """Return what is wrong with a band of a tensor; None if nothing is."""
+        if dtype is not DType.BOOL or len(shape) < 2:
+            return f"expected a band of a mask of booleans with two dims or more, got {dtype.value}{list(shape)}"
+        return "expected a lower or an upper bound, got none" if self.lower is None and self.upper is None else None

@@ -13,7 +13,6 @@ from typing import Annotated, Final, Literal, assert_never
 import msgspec
 from msgspec import Meta, Struct
 
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -29,7 +28,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import shape_fault
-from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, DTensor, DType
+from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, Band, DTensor, DType
 
 SCHEMA: Final = "mirage_formal/mugraph"
 VERSION: Final = 1

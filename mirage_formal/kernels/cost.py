@@ -48,11 +48,10 @@ from math import prod
 from typing import Final, NamedTuple
 
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
-from mirage_formal.graph.types import DTensor, DType, Shape
+from mirage_formal.graph.types import Band, DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
 from mirage_formal.kernels.program.distribution import FLOAT32_STEPS
 from mirage_formal.kernels.program.empty_tiles import share

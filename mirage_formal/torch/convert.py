@@ -16,8 +16,7 @@ import mirage_formal.torch.views as views
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.graph.band import Band
-from mirage_formal.graph.types import DType
+from mirage_formal.graph.types import Band, DType
 from mirage_formal.torch.aliases import owners, shared
 from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, filled

@@ -16,10 +16,9 @@ from mirage_formal.api import Graph
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.types import MAX_RANK, DTensor, DType, Shape, broadcast, row_major
+from mirage_formal.graph.types import MAX_RANK, Band, DTensor, DType, Shape, broadcast, row_major
 from mirage_formal.graph.views import addressable
 from mirage_formal.torch.views import Digit, View, joined
 

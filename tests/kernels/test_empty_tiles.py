@@ -12,10 +12,10 @@ from mirage_formal.claims.safety.obligations import Safe
 from mirage_formal.claims.safety.safety import discharge_safety
 from mirage_formal.device.emulate import loaded_bytes, run
 from mirage_formal.errors import MirageError
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.formats.text import from_text, to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import Band
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan

@@ -356,7 +356,7 @@ def maxima_of(graph: KernelGraph) -> frozenset[int]:
     """The values of a graph that are maxima along a dim.
 
     Where exp(x - m) is formed of such an m, it is 0 of an x that is -inf, also where the whole row is and m would be
-    too: a row of attention without a key has a sum of 0 then, and not NaN. Over the reals nothing changes.
+    too: a row of which nothing is selected has a sum of 0 then, and not NaN. Over the reals nothing changes.
 
     Args:
         graph: A well-formed graph.

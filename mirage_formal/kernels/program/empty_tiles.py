@@ -1,6 +1,6 @@
 """Iterations of a kernel's loop in which a band mask is 0 everywhere, so that they change nothing and are skipped.
 
-A block of causal attention that computes queries up to row i needs no keys behind column i: the tile of the mask is
+A block that computes rows up to i needs no columns behind i of what a causal mask selects: the tile of the mask is
 empty there, the selected exponentials are 0, and no accumulator changes.
 """
 
@@ -13,10 +13,9 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from mirage_formal.graph.band import Band
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
 from mirage_formal.graph.ops import ZERO_AT_ZERO, OpKind
-from mirage_formal.graph.types import Shape
+from mirage_formal.graph.types import Band, Shape
 
 #: The value with which running maxima begin; a maximum with it or with less changes nothing.
 LOWEST: Final = Fraction(2**128 - 2**104) * -1
