@@ -8,12 +8,9 @@ from fractions import Fraction
 from math import isfinite, isinf, prod
 from typing import Final, assert_never
 
-import numpy as np
-
 from mirage_formal.frontend.arguments import exact
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.meaning.reference import rounded_to_bfloat16
 from mirage_formal.torch.arrange import apply, cast
 from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, stuck
 from mirage_formal.torch.views import View, expand
@@ -281,6 +278,10 @@ def rounded(number: Fraction, dtype: DType) -> Fraction:
     Raises:
         MirageError: It is beyond the type's range.
     """
+    import numpy as np
+
+    from mirage_formal.meaning.reference import rounded_to_bfloat16
+
     single = np.float32(float(number))
     match dtype:
         case DType.BOOL:

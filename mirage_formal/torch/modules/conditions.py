@@ -222,22 +222,4 @@ def _mean_square(tensor: int, one: Condition, first: int) -> list[Op]:
     return [*mean, Op(OpKind.SQUARE, (first + 1,)), Op(OpKind.MEAN, (first + 2,), dim)]
 
 
-def expect_met(name: str, *tensors: Any) -> None:
-    """Raise Unmet unless the conditions of a region hold.
-
-    Args:
-        name: The region's operator.
-        tensors: The inputs of its program.
-    """
-    from mirage_formal.torch.modules.operators import operator_of
-
-    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        raise Unmet("a call that is captured, whose conditions cannot be looked at")
-    if found := operator_of(name).guard.unmet(tensors):
-        raise Unmet(found)
-
-
-torch.fx.node.has_side_effect(expect_met)
-
-
-__all__ = ["Condition", "Guard", "Need", "Unmet", "conditions", "expect_met"]
+__all__ = ["Condition", "Guard", "Need", "Unmet", "conditions"]

@@ -24,7 +24,7 @@ from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.torch.modules.conditions import Guard
+from mirage_formal.torch.modules.conditions import Guard, Unmet
 from mirage_formal.torch.modules.eager import DTYPES, torch_program
 
 if TYPE_CHECKING:
@@ -323,4 +323,20 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made
 
 
-__all__ = ["NAMESPACE", "TorchOperator", "once", "operator_of", "torch_operator"]
+def expect_met(name: str, *tensors: Any) -> None:
+    """Raise Unmet unless the conditions of a region hold.
+
+    Args:
+        name: The region's operator.
+        tensors: The inputs of its program.
+    """
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        raise Unmet("a call that is captured, whose conditions cannot be looked at")
+    if found := operator_of(name).guard.unmet(tensors):
+        raise Unmet(found)
+
+
+torch.fx.node.has_side_effect(expect_met)
+
+
+__all__ = ["NAMESPACE", "TorchOperator", "expect_met", "once", "operator_of", "torch_operator"]

@@ -15,7 +15,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.torch.aliases import ITSELF, operand, owners
 from mirage_formal.torch.imported import Binding, Imported, Output, Region
-from mirage_formal.torch.modules.conditions import expect_met
+from mirage_formal.torch.modules.operators import expect_met
 
 _aten = torch.ops.aten
 
