@@ -89,6 +89,8 @@ class Call:
         if isinstance(given, Value) and given.number is not None:
             return given.number
         found = exact(name, int(given) if isinstance(given, bool) else given)
+        import numpy as np
+
         if abs(found) > LARGEST or (found and not np.float32(float(found))):
             raise stuck(f"expected a number in the range of float32 as {name}, got {given!r}")
         return found
