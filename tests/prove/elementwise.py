@@ -232,8 +232,8 @@ def the_root_of_a_minimum(a: int = A, n: int = N) -> Pair:
     """It is the negative of a maximum, and its root no root of that."""
     return pair(
         two(a, n),
-        lambda g, x, y: y / g.sqrt(g.minimum(x, y)),
-        lambda g, x, y: g.mul(y, g.sqrt(g.minimum(y, x))) / g.minimum(x, y),
+        lambda g, x, y: y * g.sqrt(g.minimum(x, y)) * g.sqrt(g.minimum(y, x)),
+        lambda g, x, y: y * g.minimum(x, y),
     )
 
 
@@ -241,6 +241,6 @@ def the_root_of_a_minimum(a: int = A, n: int = N) -> Pair:
 def an_exponential_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
     return pair(
         two(a, n),
-        lambda g, x, y: g.sqrt(g.scale(x * g.exp(y), -1)),
-        lambda g, x, y: g.sqrt(g.scale(x, -1)) * g.exp(g.scale(y, 0.5)),
+        lambda g, x, y: g.sqrt(g.scale(x * g.exp(y), -1)) / g.sqrt(g.scale(x, -1)),
+        lambda g, x, y: g.exp(g.scale(y, 0.5)),
     )
