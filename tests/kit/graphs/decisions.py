@@ -25,7 +25,7 @@ NEAR = 1e-9
 DIFFERENT = 1e-6
 EQUAL = 1e-10
 #: Of ones in masks, at each point.
-SHARES = (0.6, 0.3, 0.9, 0.0, 0.5)
+SHARES = (0.6, 0.3, 0.9, 0.0)
 
 
 class Decision(Enum):
@@ -40,15 +40,15 @@ class Decision(Enum):
 def _points(tensors: tuple[DTensor, ...], whole: bool) -> tuple[np.ndarray, ...]:
     """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones.
 
-    Masks are nearly full at one of them and empty at another. Where elements are compared, a fifth point has a few
-    whole numbers, of which some are equal.
+    Masks are nearly full at one of them and empty at another. Where elements are compared, there are as many points of
+    a few whole numbers, of which some are equal.
     """
     numbers = np.random.default_rng(5)
     found = []
     for tensor in tensors:
         shape = tensor.shape
         if tensor.dtype is DType.BOOL:
-            shares = SHARES[: 4 + whole]
+            shares = (*SHARES, *([0.5] * 4 if whole else ()))
             found.append(np.stack([numbers.random(shape) < share for share in shares]).astype(np.float64))
             continue
         kinds = (
@@ -56,7 +56,7 @@ def _points(tensors: tuple[DTensor, ...], whole: bool) -> tuple[np.ndarray, ...]
             numbers.normal(0, 1, shape),
             numbers.normal(0, 1, shape) * numbers.choice([0.3, 2.5], shape),
             numbers.normal(0, 0.2, shape),
-            *([numbers.integers(-1, 3, shape).astype(np.float64)] if whole else ()),
+            *(numbers.integers(-1, 3, (4, *shape)).astype(np.float64) if whole else ()),
         )
         found.append(np.stack(kinds))
     return tuple(found)
