@@ -201,7 +201,7 @@ class Piece:
         self.leaves: dict[str, Any] = {}
         for name in sorted({*leaves, *read}):
             own = name not in self.nodes  # a constant that the import has made
-            if own or (imported.arguments.get(name) == "constant" and not imported.given[name].dim()):
+            if own or (imported.arguments.get(name) == "constant" and _fixed(imported.given[name])):
                 self.constants[name] = imported.given[name].detach()
             else:
                 self.leaves[name] = self.nodes[name].meta["val"]
@@ -339,6 +339,11 @@ def _calls(node: Node) -> bool:
     return own and not node.target._schema.is_mutable
 
 
+def _fixed(x: Any) -> bool:
+    """Whether a constant is part of what is computed: a number, or integers such as indices."""
+    return not x.dim() or not (x.is_floating_point() or x.dtype is torch.bool)
+
+
 def _has_values(x: Any) -> bool:
     plain = type(x) in (torch.Tensor, torch.nn.Parameter)
     return plain and not x.is_meta
@@ -412,7 +417,7 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
     made = ((node.name, node.meta.get("val")) for node in nodes)
     results = [name for name, x in made if isinstance(x, torch.Tensor) and x.is_floating_point()]
     graph.output(tuple(known[name] for name in results))
-    numbers = {name for name, node in known.items() if node.op == "placeholder" and not values[name].dim()}
+    numbers = {name for name, node in known.items() if node.op == "placeholder" and _fixed(values[name])}
     arguments = {n: "constant" if n in numbers else f"argument {n}" for n, o in known.items() if o.op == "placeholder"}
     given = {name: values[name] for name in numbers}
     return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())

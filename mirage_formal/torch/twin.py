@@ -264,7 +264,11 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if target in _SQUARES:
         clipped = {name: _bounded(x) if name in ("weight", "bias") else _squared(x) for name, x in given.items()}
-        return node.target(**clipped)
+        found, bias = node.target(**clipped), clipped.get("bias")
+        if bias is None or not isinstance(found, torch.Tensor):
+            return found
+        product = node.target(**{**clipped, "bias": torch.zeros_like(bias)})
+        return _spoiled(found, product.isfinite() & (product.abs() > _MOST))
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:
         name = _ADDED[target]

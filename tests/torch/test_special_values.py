@@ -244,7 +244,7 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "rms_norm": lambda x, y: F.rms_norm(x, (32,), y[0, 0]),
     "group_norm": lambda x, y: F.group_norm(x, 2, y[0, 0, :4], y[0, 1, :4]),
     "instance_norm": lambda x, y: F.instance_norm(x, weight=y[0, 0, :4]),
-    "batch_norm": lambda x, y: F.batch_norm(x, x[0, :, 0], y[0, :4, 1].abs(), y[0, 0, :4], y[0, 1, :4]),
+    "batch_norm": lambda x, y: F.batch_norm(x, y[0, :4, 0], y[1, :4, 1].abs(), y[0, 0, :4], y[0, 1, :4]),
     "a mean of all": lambda x, y: torch.mean(x * 32),
     "a sum over dims": lambda x, y: torch.sum(x - y, (0, 2)),
     "addcmul": lambda x, y: torch.addcmul(x, x / 8, y / 8, value=-0.5),
