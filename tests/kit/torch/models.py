@@ -92,7 +92,7 @@ def module_of(case: Case) -> torch.nn.Module:
     for parameter in made.parameters():  # as large as those of trained models are, not as small as those at the start
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=1.5 / parameter.shape[-1] ** 0.5)
-    return made.eval().to(dtype)  # type: ignore[no-any-return]
+    return made.eval().to(dtype)
 
 
 def _config(family: str) -> Any:
