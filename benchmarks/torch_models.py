@@ -57,7 +57,7 @@ def main() -> int:
             failed += not within
             print(("" if within else "NOT WITHIN: ") + text, flush=True)
     else:
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=20) as pool:
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
             for future in as_completed([pool.submit(line, case) for case in wanted]):
                 within, text = future.result()
                 failed += not within
