@@ -158,7 +158,9 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
-            _compare(found, number, piece, f"drawn: {style}, set {place}", drawn(piece.leaves, style, seed))
+            leaves = drawn(piece.leaves, style, seed)
+            leaves.update({name: leaves[one] for name, one in piece.tied.items() if one in leaves})
+            _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
 
 
 def _compare(found: Judged, number: int, piece: Piece, name: str, leaves: Mapping[str, Any]) -> None:
@@ -185,6 +187,7 @@ class Piece:
         nodes: All nodes of the torch graph, by name.
         order: The nodes between what is read and the region's outputs.
         leaves: What is read: a tensor without memory for each, or a constant.
+        tied: For each leaf the first one that is the same parameter or buffer.
         text: What names it: the digest of its program, and its operators.
     """
 
@@ -205,6 +208,9 @@ class Piece:
                 self.constants[name] = imported.given[name].detach()
             else:
                 self.leaves[name] = self.nodes[name].meta["val"]
+        first: dict[int, str] = {}
+        state = {name: imported.given[name] for name in self.leaves if name in imported.given}
+        self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
         self.twin = Twin(self.order, outputs)
         self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
 

@@ -117,6 +117,7 @@ def test_gradcheck_of_the_recomputation(one: TorchOperator, monkeypatch: pytest.
     eager = torch_program(graph.freeze())
     monkeypatch.setattr(one, "_eager", eager)
     monkeypatch.setattr(one, "_single", False)
+    monkeypatch.setattr(one, "read", [frozenset({0, 1}), frozenset({0})])
     monkeypatch.setattr(one, "_call", lambda *tensors: tuple(x.clone() for x in eager(*tensors)))
     inputs = (
         torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True),
