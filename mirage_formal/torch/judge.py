@@ -258,6 +258,7 @@ class Piece:
             own = self.twin.own(given)
             exact = self.twin.exact(given)
             moved = [self.twin.exact(given, seed) for seed in range(1, samples + 1)]
+            moved.append(self.twin.exact(given, decided=False))
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
 
-In float64 nothing is rounded but what the module rounds: a cast to a narrower type is that rounding. Booleans and
-integers are those of the module's own types, so that a comparison that rounding decides is decided once.
+In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and
+integers are those of the module's own types, so that a comparison that rounding decides is decided once; how it is
+decided without roundings is one more thing that rounding may do.
 
 With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
 an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
@@ -159,12 +160,14 @@ class Twin:
 
         return self._run(known, call)
 
-    def exact(self, known: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+    def exact(self, known: Mapping[str, Any], seed: int | None = None, *, decided: bool = True) -> dict[str, Any]:
         """Return the outputs in float64; call ``own`` with the same tensors first.
 
         Args:
             known: The tensors that the nodes read, by the names of their nodes, in the module's own types.
             seed: Of random roundings; None for none.
+            decided: Whether comparisons are those of the module's own types. If not, casts that are not seen again
+                round nothing either.
         """
         free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
@@ -175,7 +178,7 @@ class Twin:
                     wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed, number))
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if node.name in self._discrete:
+            if decided and node.name in self._discrete:
                 return self._discrete[node.name]
             target, own = str(node.target), node.meta.get("val")
             if target in _CASTS:
@@ -184,7 +187,7 @@ class Twin:
                 args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
-            if narrows and (seed is None or node.name in self._kept):
+            if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
             if seed is None or node.target is operator.getitem or (target in free and not narrows):
                 return found
@@ -370,14 +373,12 @@ def _wider(node: Node, own: Any) -> bool:
 
 
 def _narrows(node: Node, own: Any) -> bool:
-    """Whether a node rounds to a type that is narrower than what it reads."""
-    if not own.dtype.is_floating_point:
+    """Whether a node rounds to a type that has not all numbers of those that it reads."""
+    if own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
-    read = [n.meta.get("val") for n in node.all_input_nodes]
-    types = [x.dtype for x in read if _floating(x)]
-    other = "other" if str(node.target) in ("aten.to.other", "aten.type_as.default") else ""
-    types = types[:1] if other else types
-    return any(ROUNDOFF.get(own.dtype, 0.0) > ROUNDOFF.get(dtype, 0.0) for dtype in types)
+    types = [n.meta["val"].dtype for n in node.all_input_nodes if _floating(n.meta.get("val"))]
+    typed = str(node.target) in ("aten.to.other", "aten.type_as.default")
+    return any(dtype is not own.dtype for dtype in (types[:1] if typed else types))
 
 
 def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
