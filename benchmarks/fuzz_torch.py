@@ -42,11 +42,13 @@ def checked(seeds: Sequence[int], place: Path | None, time_limit: float) -> list
         place: Where to search them; None if they are not searched.
         time_limit: Seconds of each search.
     """
+    import logging
     import warnings
 
     import torch
 
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)  # what torch.export says of modules that it refuses
     torch.set_num_threads(1)
     found = []
     for seed in seeds:

@@ -64,6 +64,8 @@ _SINGLE: Final = 2.0**-23
 _MOST_MOVED: Final = 1 << 18
 #: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
 _MOST: Final = 2.0**127
+#: The square of what is smaller is no normal float32.
+_LEAST: Final = 2.0**-62
 #: Operators that add something to a product, and the argument that it is.
 _ADDED: Final = {
     "aten.linear.default": "bias",
@@ -278,8 +280,9 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
             found = _spoiled(found, product.isfinite() & (product.abs() > most))
     if target == _ATTENTION:
-        chosen, sizes = _selected(given)
-        return chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+        chosen, sizes, far = _selected(given)
+        chosen = chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+        return torch.where(far, _spoiled(found, far), chosen)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
@@ -295,8 +298,11 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 
-def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return attention in which only keys that are kept have an influence, and the same of the values' magnitudes."""
+def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return attention in which only keys that are kept have an influence, and where float32 cannot hold its scores.
+
+    Between the two stands the same of the values' magnitudes.
+    """
     q, k, v = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_mask")
     if given.get("enable_gqa"):
@@ -316,7 +322,7 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
     values = torch.where(v.isfinite(), v, 0.0)
     found = torch.where(lost, torch.nan, weights @ values)
     far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
-    return _spoiled(found, far.expand_as(found)), weights @ values.abs()
+    return found, weights @ values.abs(), far
 
 
 def _spoiled(found: Any, bad: Any) -> Any:
@@ -332,10 +338,11 @@ def _size(x: Any, name: str) -> Any:
 
 
 def _squared(x: Any) -> Any:
-    """Return an argument, NaN where float32 cannot hold as many squares as it has."""
+    """Return an argument, NaN where float32 cannot hold as many squares as it has, and 0 where it has none."""
     if not _floating(x) or not x.numel():
         return x
-    return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), x, torch.nan)
+    small = torch.where(x.abs() < _LEAST, 0.0, x)
+    return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), small, torch.nan)
 
 
 def _bounded(x: Any) -> Any:
@@ -374,7 +381,9 @@ def _wider(node: Node, own: Any) -> bool:
 
 def _narrows(node: Node, own: Any) -> bool:
     """Whether a node rounds to a type that has not all numbers of those that it reads."""
-    if own.dtype not in ROUNDOFF or own.dtype is torch.float32:
+    row = rules().get(str(node.target))
+    free = str(node.target) not in _CASTS and (row is None or row.free)
+    if free or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
     types = [n.meta["val"].dtype for n in node.all_input_nodes if _floating(n.meta.get("val"))]
     typed = str(node.target) in ("aten.to.other", "aten.type_as.default")
