@@ -380,14 +380,11 @@ def _wider(node: Node, own: Any) -> bool:
 
 
 def _narrows(node: Node, own: Any) -> bool:
-    """Whether a node rounds to a type that has not all numbers of those that it reads."""
-    row = rules().get(str(node.target))
-    free = str(node.target) not in _CASTS and (row is None or row.free)
-    if free or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
+    """Whether a node is a cast to a type that has not all numbers of the one that it reads."""
+    if str(node.target) not in _CASTS or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
-    types = [n.meta["val"].dtype for n in node.all_input_nodes if _floating(n.meta.get("val"))]
-    typed = str(node.target) in ("aten.to.other", "aten.type_as.default")
-    return any(dtype is not own.dtype for dtype in (types[:1] if typed else types))
+    value = node.args[0].meta.get("val")
+    return _floating(value) and value.dtype is not own.dtype
 
 
 def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
