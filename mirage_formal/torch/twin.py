@@ -185,8 +185,12 @@ class Twin:
             target, own = str(node.target), node.meta.get("val")
             if target in _CASTS:
                 found = args[0].double()
+            elif node.target is operator.getitem:
+                found = args[0][args[1]]
             else:
-                args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
+                kwargs = _widened(_of_own_type(node, kwargs))
+                # What is filled in stands behind everything else that is given.
+                args = tuple(x for x, name in zip(_widened(args), _names(node), strict=False) if name not in kwargs)
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
             if narrows and ((seed is None and decided) or node.name in self._kept):
@@ -254,10 +258,21 @@ def _widened(given: Any) -> Any:
     return torch.utils._pytree.tree_map(wide, given)
 
 
-def _epsilon_given(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name, with what is added under a root where that depends on the type and is not given."""
-    own = str(node.target) == "aten.rms_norm.default" and len(node.args) < 4 and kwargs.get("eps") is None
-    return {**kwargs, "eps": torch.finfo(torch.float32).eps} if own else kwargs
+def _of_own_type(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name, with those that are not given and depend on the element type."""
+    target, given = str(node.target), {**dict(zip(_names(node), node.args, strict=False)), **kwargs}
+    found = dict(kwargs)
+    if target == "aten.rms_norm.default" and given.get("eps") is None:
+        found["eps"] = torch.finfo(torch.float32).eps
+    if target == "aten.nan_to_num.default":
+        largest = torch.finfo(node.meta["val"].dtype).max
+        missing = {"posinf": largest, "neginf": -largest}
+        found.update({name: value for name, value in missing.items() if given.get(name) is None})
+    return found
+
+
+def _names(node: Node) -> list[str]:
+    return [item.name for item in node.target._schema.arguments]
 
 
 def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: tuple[int, int]) -> Any:
@@ -265,8 +280,7 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
     target = str(node.target)
     if not (target in _SUMS or target in _SQUARES):
         return found
-    names = [item.name for item in node.target._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = {**dict(zip(_names(node), args, strict=False)), **kwargs}
     if target in _SQUARES:
         clipped = {name: _bounded(x) if name in ("weight", "bias") else _squared(x) for name, x in given.items()}
         return node.target(**clipped)
@@ -322,6 +336,7 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     values = torch.where(v.isfinite(), v, 0.0)
     found = torch.where(lost, torch.nan, weights @ values)
     far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
+    far = far | (values.abs() > _MOST / v.shape[-2]).any(-2, keepdim=True)  # kernels divide by the sum of weights last
     return found, weights @ values.abs(), far
 
 
@@ -346,8 +361,11 @@ def _squared(x: Any) -> Any:
 
 
 def _bounded(x: Any) -> Any:
-    """Return an argument with 1 for infinities: what a norm makes of one depends on how it is written."""
-    return torch.where(x.isinf(), 1.0, x) if _floating(x) else x
+    """Return the weight or bias of a norm with 1 for infinities, and NaN where float32 may not hold its products.
+
+    What a norm makes of an infinite one depends on how it is written.
+    """
+    return torch.where(x.isinf(), 1.0, torch.where(x.abs() > _MOST / 256, torch.nan, x)) if _floating(x) else x
 
 
 def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
