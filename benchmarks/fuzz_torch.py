@@ -42,11 +42,13 @@ def checked(seeds: Sequence[int], place: Path | None, time_limit: float) -> list
         place: Where to search them; None if they are not searched.
         time_limit: Seconds of each search.
     """
+    import logging
     import warnings
 
     import torch
 
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)  # what torch.export says of modules that it refuses
     torch.set_num_threads(1)
     found = []
     for seed in seeds:
@@ -83,15 +85,16 @@ def main() -> int:
         (part, None) for part in _parts(plain, _CHUNK)
     ]
     begin, done, bad = time.monotonic(), 0, []
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=_TASKS) as pool:
-        futures = {pool.submit(checked, part, place, given.time_limit): len(part) for part, place in tasks}
-        for future in as_completed(futures):
-            done += futures[future]
-            for one in future.result():
-                bad.append(one)
-                print(written(one), flush=True)
-            if done % 1000 < futures[future]:
-                print(f"[{done}/{given.count}] {len(bad)} violations, {time.monotonic() - begin:.0f} s", flush=True)
+    for first in range(0, len(tasks), _TASKS * given.jobs):
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            some = tasks[first : first + _TASKS * given.jobs]
+            futures = {pool.submit(checked, part, place, given.time_limit): len(part) for part, place in some}
+            for future in as_completed(futures):
+                done += futures[future]
+                for one in future.result():
+                    bad.append(one)
+                    print(written(one), flush=True)
+        print(f"[{done}/{given.count}] {len(bad)} violations, {time.monotonic() - begin:.0f} s", flush=True)
     bad.sort(key=lambda one: one.seed)
     (out / "violations.md").write_text("# Violations of the contract\n\n" + "\n".join(map(written, bad)))
     print(f"{given.count} modules, {given.emulate} of them searched and emulated: {len(bad)} violations")

@@ -26,11 +26,13 @@ _CHUNK = 12
 
 def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> Counts:
     """What becomes of the samples of some operators; names say which variant."""
+    import logging
     import warnings
 
     import torch
 
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)  # what torch.export says of samples that it refuses
     torch.set_num_threads(1)
     found = Counts()
     for info in operators():

@@ -16,7 +16,7 @@ Sound: only regions that agree are replaced, and regions that were not compared 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
@@ -152,6 +152,9 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
+    if not piece.drawable:
+        found.skipped[number] = "no drawn sets: it reads integers"
+        return
     count = min(len(sets), max(1, _BUDGET // piece.work))
     if count < len(sets):
         found.skipped[number] = f"{count} of {len(sets)} drawn sets: {piece.size}"
@@ -203,8 +206,7 @@ class Piece:
         self.constants: dict[str, Any] = {}
         self.leaves: dict[str, Any] = {}
         for name in sorted({*leaves, *read}):
-            own = name not in self.nodes  # a constant that the import has made
-            if own or (imported.arguments.get(name) == "constant" and _fixed(imported.given[name])):
+            if self._is_fixed(imported, name, read):
                 self.constants[name] = imported.given[name].detach()
             else:
                 self.leaves[name] = self.nodes[name].meta["val"]
@@ -213,6 +215,18 @@ class Piece:
         self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
         self.twin = Twin(self.order, outputs)
         self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
+
+    def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
+        """Whether an import holds for one tensor only: a constant of its own, or one that its program does not read."""
+        if name not in self.nodes:
+            return True
+        constant = imported.arguments.get(name) == "constant" and name in imported.given
+        return constant and (name not in read or _fixed(imported.given[name]))
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there are other tensors to draw for what it reads: numbers or masks."""
+        return all(x.is_floating_point() or x.dtype is torch.bool for x in self.leaves.values())
 
     @property
     def program(self) -> KernelGraph:
@@ -264,6 +278,7 @@ class Piece:
             own = self.twin.own(given)
             exact = self.twin.exact(given)
             moved = [self.twin.exact(given, seed) for seed in range(1, samples + 1)]
+            moved.append(self.twin.exact(given, decided=False))
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:

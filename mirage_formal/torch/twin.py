@@ -1,7 +1,8 @@
 """Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
 
-In float64 nothing is rounded but what the module rounds: a cast to a narrower type is that rounding. Booleans and
-integers are those of the module's own types, so that a comparison that rounding decides is decided once.
+In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and
+integers are those of the module's own types, so that a comparison that rounding decides is decided once; how it is
+decided without roundings is one more thing that rounding may do.
 
 With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
 an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
@@ -63,6 +64,8 @@ _SINGLE: Final = 2.0**-23
 _MOST_MOVED: Final = 1 << 18
 #: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
 _MOST: Final = 2.0**127
+#: The square of what is smaller is no normal float32.
+_LEAST: Final = 2.0**-62
 #: Operators that add something to a product, and the argument that it is.
 _ADDED: Final = {
     "aten.linear.default": "bias",
@@ -159,12 +162,14 @@ class Twin:
 
         return self._run(known, call)
 
-    def exact(self, known: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+    def exact(self, known: Mapping[str, Any], seed: int | None = None, *, decided: bool = True) -> dict[str, Any]:
         """Return the outputs in float64; call ``own`` with the same tensors first.
 
         Args:
             known: The tensors that the nodes read, by the names of their nodes, in the module's own types.
             seed: Of random roundings; None for none.
+            decided: Whether comparisons are those of the module's own types. If not, casts that are not seen again
+                round nothing either.
         """
         free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
@@ -175,16 +180,20 @@ class Twin:
                     wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed, number))
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if node.name in self._discrete:
+            if decided and node.name in self._discrete:
                 return self._discrete[node.name]
             target, own = str(node.target), node.meta.get("val")
             if target in _CASTS:
                 found = args[0].double()
+            elif node.target is operator.getitem:
+                found = args[0][args[1]]
             else:
-                args, kwargs = _widened(args), _widened(_epsilon_given(node, kwargs))
+                kwargs = _widened(_of_own_type(node, kwargs))
+                # What is filled in stands behind everything else that is given.
+                args = tuple(x for x, name in zip(_widened(args), _names(node), strict=False) if name not in kwargs)
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
-            if narrows and (seed is None or node.name in self._kept):
+            if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
             if seed is None or node.target is operator.getitem or (target in free and not narrows):
                 return found
@@ -249,10 +258,21 @@ def _widened(given: Any) -> Any:
     return torch.utils._pytree.tree_map(wide, given)
 
 
-def _epsilon_given(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name, with what is added under a root where that depends on the type and is not given."""
-    own = str(node.target) == "aten.rms_norm.default" and len(node.args) < 4 and kwargs.get("eps") is None
-    return {**kwargs, "eps": torch.finfo(torch.float32).eps} if own else kwargs
+def _of_own_type(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name, with those that are not given and depend on the element type."""
+    target, given = str(node.target), {**dict(zip(_names(node), node.args, strict=False)), **kwargs}
+    found = dict(kwargs)
+    if target == "aten.rms_norm.default" and given.get("eps") is None:
+        found["eps"] = torch.finfo(torch.float32).eps
+    if target == "aten.nan_to_num.default":
+        largest = torch.finfo(node.meta["val"].dtype).max
+        missing = {"posinf": largest, "neginf": -largest}
+        found.update({name: value for name, value in missing.items() if given.get(name) is None})
+    return found
+
+
+def _names(node: Node) -> list[str]:
+    return [item.name for item in node.target._schema.arguments]
 
 
 def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: tuple[int, int]) -> Any:
@@ -260,8 +280,7 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
     target = str(node.target)
     if not (target in _SUMS or target in _SQUARES):
         return found
-    names = [item.name for item in node.target._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = {**dict(zip(_names(node), args, strict=False)), **kwargs}
     if target in _SQUARES:
         clipped = {name: _bounded(x) if name in ("weight", "bias") else _squared(x) for name, x in given.items()}
         found, bias = node.target(**clipped), clipped.get("bias")
@@ -279,8 +298,9 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
             found = _spoiled(found, product.isfinite() & (product.abs() > most))
     if target == _ATTENTION:
-        chosen, sizes = _selected(given)
-        return chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+        chosen, sizes, far = _selected(given)
+        chosen = chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+        return torch.where(far, _spoiled(found, far), chosen)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
@@ -296,8 +316,11 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 
-def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return attention in which only keys that are kept have an influence, and the same of the values' magnitudes."""
+def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return attention in which only keys that are kept have an influence, and where float32 cannot hold its scores.
+
+    Between the two stands the same of the values' magnitudes.
+    """
     q, k, v = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_mask")
     if given.get("enable_gqa"):
@@ -317,7 +340,8 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any]:
     values = torch.where(v.isfinite(), v, 0.0)
     found = torch.where(lost, torch.nan, weights @ values)
     far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
-    return _spoiled(found, far.expand_as(found)), weights @ values.abs()
+    far = far | (values.abs() > _MOST / v.shape[-2]).any(-2, keepdim=True)  # kernels divide by the sum of weights last
+    return found, weights @ values.abs(), far
 
 
 def _spoiled(found: Any, bad: Any) -> Any:
@@ -333,15 +357,19 @@ def _size(x: Any, name: str) -> Any:
 
 
 def _squared(x: Any) -> Any:
-    """Return an argument, NaN where float32 cannot hold as many squares as it has."""
+    """Return an argument, NaN where float32 cannot hold as many squares as it has, and 0 where it has none."""
     if not _floating(x) or not x.numel():
         return x
-    return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), x, torch.nan)
+    small = torch.where(x.abs() < _LEAST, 0.0, x)
+    return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), small, torch.nan)
 
 
 def _bounded(x: Any) -> Any:
-    """Return an argument with 1 for infinities: what a norm makes of one depends on how it is written."""
-    return torch.where(x.isinf(), 1.0, x) if _floating(x) else x
+    """Return the weight or bias of a norm with 1 for infinities, and NaN where float32 may not hold its products.
+
+    What a norm makes of an infinite one depends on how it is written.
+    """
+    return torch.where(x.isinf(), 1.0, torch.where(x.abs() > _MOST / 256, torch.nan, x)) if _floating(x) else x
 
 
 def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
@@ -374,14 +402,11 @@ def _wider(node: Node, own: Any) -> bool:
 
 
 def _narrows(node: Node, own: Any) -> bool:
-    """Whether a node rounds to a type that is narrower than what it reads."""
-    if not own.dtype.is_floating_point:
+    """Whether a node is a cast to a type that has not all numbers of the one that it reads."""
+    if str(node.target) not in _CASTS or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
-    read = [n.meta.get("val") for n in node.all_input_nodes]
-    types = [x.dtype for x in read if _floating(x)]
-    other = "other" if str(node.target) in ("aten.to.other", "aten.type_as.default") else ""
-    types = types[:1] if other else types
-    return any(ROUNDOFF.get(own.dtype, 0.0) > ROUNDOFF.get(dtype, 0.0) for dtype in types)
+    value = node.args[0].meta.get("val")
+    return _floating(value) and value.dtype is not own.dtype
 
 
 def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:

@@ -149,6 +149,31 @@ def test_comparisons_are_those_of_the_modules_own_types() -> None:
     assert own.tolist() == exact.tolist() == [-2048.0, 2050.0]
 
 
+def test_what_a_comparison_decides_only_by_rounding_is_not_asked_and_a_tie_is() -> None:
+    """exp(-20) is 0 in float16."""
+
+    def chosen(x: Any) -> Any:
+        y = torch.exp(x)
+        return torch.where(y > 0, torch.log(y), 2.0)
+
+    x = torch.tensor([[-20.0, 1.0]]).half()
+    assert chosen(x)[0, 0] == 2
+    assert judged(chosen, x, sets=()).faults == {}
+    found = from_torch(lambda x: torch.where(x > 1, x, -x), (x,))
+    piece = module.Piece(found, 0)
+    leaves = arguments_of(found, (x,))
+    asked = piece.expected(leaves)["where"]
+    assert asked.own[0, 1] == -1
+    assert difference(torch.tensor([[20.0, 1.0]]), asked) is not None
+
+
+def test_a_cast_between_half_types_is_a_rounding_in_range_and_in_digits() -> None:
+    own, exact, _ = twins(lambda x: x.half().float(), torch.tensor([1e-30, 1e30, 1.0]).bfloat16())
+    assert own.tolist() == exact.tolist() == [0.0, INF, 1.0]
+    own, exact, _ = twins(lambda x: x.bfloat16().float(), torch.tensor([1.001, 65504.0]).half())
+    assert own.tolist() == exact.tolist() == [1.0, 65536.0]
+
+
 def test_roundings_differ_by_seed_and_are_the_same_again() -> None:
     _, _, first = twins(lambda x: torch.exp(x) @ x.mT, torch.randn(8, 8))
     assert not torch.equal(*first)

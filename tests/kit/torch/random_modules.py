@@ -207,7 +207,7 @@ class _Writer:
         try:
             with torch.no_grad():
                 found = eval(text, {"torch": torch, **self.known})
-        except (RuntimeError, TypeError, ValueError, IndexError):
+        except (RuntimeError, TypeError, ValueError, IndexError, SyntaxError):
             found = None
         if not isinstance(found, torch.Tensor) or not 0 < found.numel() <= 4096 or found.dim() > 5:
             self.inputs, self.known = kept
