@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import mirage_formal as mf
-from mirage_formal.torch.modules.conditions import Guard
+from mirage_formal.torch.analysis.conditions import Guard
 
 ROUNDS = 7
 #: Seconds of a round, about.

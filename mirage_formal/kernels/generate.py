@@ -21,6 +21,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import Place, launched, places
+from mirage_formal.kernels.lowering.boxes import Operation
 from mirage_formal.kernels.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import (
@@ -132,7 +133,7 @@ def generate(
             if isinstance(op, GraphDefined):
                 steps.append(_planned(graph, position, values, target, asked))
             else:
-                steps.append(_predefined(graph, op, position, values, (types, known), target, asked))
+                steps.append(_predefined(graph, position, values, (types, known), target, asked))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
@@ -269,7 +270,6 @@ def _finite(graph: KernelGraph, op: Op, result: int) -> bool:
 
 def _predefined(
     graph: KernelGraph,
-    op: Op,
     position: int,
     values: tuple[int, ...],
     lying: tuple[Sequence[DTensor], Sequence[Place]],
@@ -278,6 +278,8 @@ def _predefined(
 ) -> Kernel | ProductLaunch:
     """The kernel of a predefined operator; ``lying`` has the type and the place of each value."""
     types, known = lying
+    op = graph.ops[position]
+    assert isinstance(op, Op)
     if asked is not None and (op.kind is OpKind.MATMUL or asked != of_tile(asked.threads, asked.tile)):
         raise UnsupportedError(f"expected no schedule of a predefined {op.kind.value}, got one", where="plan")
     if op.kind is OpKind.MATMUL:
@@ -288,7 +290,8 @@ def _predefined(
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     tile = 0 if asked is None else asked.tile
     name = f"op{position}_{op.kind.value}"
-    made = operator_program(name, op, operands, types[values[-1]], target, tile, finite=_finite(graph, op, values[-1]))
+    operation = Operation(op, _finite(graph, op, values[-1]))
+    made = operator_program(name, operation, operands, types[values[-1]], target, tile)
     if asked is not None and asked.threads != made.threads:
         raise UnsupportedError(f"expected {made.threads} threads of tile {tile}, got {asked.threads}", where="plan")
     return Kernel(position, values, made, asked=asked)
@@ -317,7 +320,8 @@ def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Sched
     try:
         while len(found) < _MOST_TILES:
             tile = len(found) + 1
-            found.append(of_tile(operator_program("tile", op, operands, result, target, tile).threads, tile))
+            made = operator_program("tile", Operation(op), operands, result, target, tile)
+            found.append(of_tile(made.threads, tile))
     except UnsupportedError:
         return found
     return found

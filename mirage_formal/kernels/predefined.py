@@ -22,7 +22,7 @@ from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.lowering.boxes import Operand
+from mirage_formal.kernels.lowering.boxes import Operand, Operation
 from mirage_formal.kernels.lowering.fibres import fibres
 from mirage_formal.kernels.lowering.pointwise import Tensors, pointwise
 from mirage_formal.kernels.planning.planner import make_plan
@@ -55,30 +55,22 @@ SUPPORTED: Final = frozenset(
 
 
 def operator_program(
-    name: str,
-    op: Op,
-    operands: tuple[Operand, ...],
-    result: DTensor,
-    target: Target,
-    tile: int = 0,
-    *,
-    finite: bool = False,
+    name: str, operation: Operation, operands: tuple[Operand, ...], result: DTensor, target: Target, tile: int = 0
 ) -> Program:
     """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
 
     Args:
         name: Its name.
-        op: The operator.
+        operation: The operator.
         operands: What it reads.
         result: What it writes.
         target: The GPU that it is for.
         tile: Which of the tiles in which operands that lie across may be read; 0 is the usual one.
-        finite: Of a difference: whether the second operand is a maximum, which counts as the lowest finite number where
-            it is -inf.
 
     Raises:
         UnsupportedError: The operator has no kernel or no such tile, or a tensor has 2^31 elements or more.
     """
+    op = operation.op
     if op.kind not in SUPPORTED:
         raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
     params = (
@@ -94,17 +86,18 @@ def operator_program(
     if tile and family in (Family.REDUCTION, Family.NORM):
         raise UnsupportedError(f"expected the usual tile of {op.kind.value}, got another", where=name)
     if family is Family.REDUCTION and operands[0][0].shape == result.shape:
-        op = Op(OpKind.RESHAPE, (0,), Attrs(shape=result.shape))  # of a single element each
+        operation = Operation(Op(OpKind.RESHAPE, (0,), Attrs(shape=result.shape)))  # of a single element each
     elif family in (Family.REDUCTION, Family.NORM):
         planned = _planned(name, op, operands, result, target)
         return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
-    return _aligned(pointwise(name, op, Tensors(operands, result, params), target, tile, finite=finite))
+    return _aligned(pointwise(name, operation, Tensors(operands, result, params), target, tile))
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:
     """The kernel that copies a tensor to a row-major one."""
     tensor, _, _ = operand
-    return operator_program(name, Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape)), (operand,), tensor, target)
+    copy = Operation(Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape)))
+    return operator_program(name, copy, (operand,), tensor, target)
 
 
 def _aligned(program: Program) -> Program:

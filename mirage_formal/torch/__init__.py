@@ -76,8 +76,6 @@ def optimize(
     kwargs: Mapping[str, Any] | None = None,
     *,
     shapes: Mapping[str | int, Mapping[int, tuple[int, int, int]]] | None = None,
-    time_limit: float | None = 600.0,
-    accept: str = "equivalent",
     rounding: str = "fused",
     guard: bool = False,
     **options: Any,
@@ -96,12 +94,11 @@ def optimize(
         shapes: Extents that vary between calls: for the names or numbers of arguments that are tensors, for the
             numbers of dims, (lowest, highest, step). Each bucket of ``step`` lengths has a program of its own; dims
             that have to be equal to these vary with them.
-        time_limit: Seconds for all searches together; None is no limit.
-        accept: "equivalent" or "probable"; see ``superoptimize``.
         rounding: "fused" or "exact"; see ``from_torch``.
         guard: Whether each call looks at the conditions of its regions, such as that no divisor is 0, and is computed
             by the module itself where one does not hold. It costs a reduction for each, and what they are about.
-        options: Further options of ``superoptimize``. ``out`` is a directory with one for each region.
+        options: Options of ``superoptimize``. ``time_limit`` is the seconds for all searches together, 600 by default;
+            None is no limit. ``accept`` is "equivalent" by default. ``out`` is a directory with one for each region.
 
     Returns:
         The module; ``mirage_report()`` of it says what became of each region, and what stays with torch.
@@ -121,8 +118,8 @@ def optimize(
         raise fail(UnsupportedError, text, "write optimize(module, (x,))")
     from mirage_formal.torch.modules.optimize import optimized
 
-    asked = {**options, "time_limit": time_limit, "accept": accept}
-    return optimized(module, args, kwargs or {}, asked, shapes, rounding, guard=guard)
+    asked = {"time_limit": 600.0, "accept": "equivalent", **options}
+    return optimized(module, (args, kwargs or {}), asked, shapes, rounding, guard=guard)
 
 
 def needed(entry: str) -> None:

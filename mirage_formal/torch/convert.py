@@ -17,12 +17,12 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
-from mirage_formal.torch.aliases import owners, shared
+from mirage_formal.torch.analysis.aliases import owners, shared
+from mirage_formal.torch.analysis.regions import convex
 from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, filled
 from mirage_formal.torch.capture import Captured, called, lines
 from mirage_formal.torch.imported import Binding, Imported, Left, Note, Output, Region
-from mirage_formal.torch.regions import convex
 from mirage_formal.torch.rows import Row, rules
 from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, stuck
 

@@ -371,6 +371,8 @@ def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
     value = call.compared(value)
     if isinstance(given, float) and abs(given) == float("inf"):
         return _with_infinity(call, name if given > 0 else _TURNED[name], value, negative=given < 0)
+    if isinstance(given, float) and given != given:
+        raise stuck("expected a number, got nan")
     number = rounded_number(Fraction(given) if isinstance(given, float) else call.number("other"), value.dtype)
     return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
 

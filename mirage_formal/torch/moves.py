@@ -272,6 +272,8 @@ def pad(call: Call) -> Written:
 def concat(call: Call) -> Written:
     """Tensors one after another along a dim."""
     values = [value for value in call.values() if prod(value.shape)]
+    if not values:
+        raise stuck("expected at least one element, got empty tensors")
     axis = _axis(call, values[0])
     values = call.alike(values)
     return concatenated(call.program, values, axis) if len(values) > 1 else values[0]

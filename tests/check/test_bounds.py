@@ -9,7 +9,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.abstract import output_parts
-from mirage_formal.check.fingerprint.bound import check_bound
+from mirage_formal.check.fingerprint.bound import Stated, check_bound
 from mirage_formal.claims.fields.bound import Bound, error_bound, growth
 from mirage_formal.claims.fields.primes import field_pair
 from mirage_formal.errors import FormatError
@@ -31,7 +31,7 @@ def stated(graph: KernelGraph) -> Bound | None:
 
 def check(graph: KernelGraph, claim: tuple[float | None, str]) -> None:
     expressions = output_parts(graph)
-    check_bound(expressions, expressions, (PAIR.p, PAIR.q), 1, claim, loose=True)
+    check_bound(expressions, expressions, (PAIR.p, PAIR.q), 1, Stated(*claim, loose=True))
 
 
 def nested(rng: random.Random) -> KernelGraph:

@@ -158,6 +158,8 @@ def test_a_signal_while_kernels_run(
         raise RuntimeError("a kernel that fails")
 
     monkeypatch.setattr(gpu, "device_count", lambda: 1)
+    monkeypatch.setattr(gpu, "current_device", lambda: None)
+    monkeypatch.setattr(gpu, "arch_of", lambda device: "sm_90")
     monkeypatch.setattr(runs, "DeviceRuns", quiet)
     monkeypatch.setattr(gpu, "record_numerics", lambda *given: records()["numerics.json"])
     monkeypatch.setattr(runs if step == "DeviceRuns" else gpu, step, stopped)

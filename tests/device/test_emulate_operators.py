@@ -13,6 +13,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.lowering.boxes import Operation
 from mirage_formal.kernels.predefined import operator_program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
@@ -39,7 +40,7 @@ def test_kernels_of_their_own(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[in
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(tuple(w.tensor(f"x{i}", *shape) for i, shape in enumerate(shapes)), (op,), (len(shapes),))
     operands = tuple((item.tensor, row_major(item.tensor.shape), 0) for item in graph.inputs)
-    program = operator_program("op0", op, operands, kernel_types(graph)[-1], load_target("h200"))
+    program = operator_program("op0", Operation(op), operands, kernel_types(graph)[-1], load_target("h200"))
     assert isinstance(discharge_safety(program).verdict, Safe)
     arrays = inputs_for(graph, scale=1.0, low=0.05 if kind in POSITIVE else None)
     (found,) = emulate.run(program, [np.asarray(a, np.float16).reshape(-1) for a in arrays])

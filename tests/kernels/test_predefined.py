@@ -15,6 +15,7 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernels import predefined
+from mirage_formal.kernels.lowering.boxes import Operation
 from mirage_formal.kernels.predefined import operator_program
 from mirage_formal.kernels.program.access import Mode, listing
 from mirage_formal.kernels.program.program import Param, Program
@@ -122,7 +123,7 @@ def program_of(
     graph = KernelGraph(inputs, (op,), (len(shapes),))
     places = [laid(s, 0) for s in shapes] if ways is None else ways
     operands = tuple((item.tensor, *place) for item, place in zip(inputs, places, strict=True))
-    return graph, operator_program("op0", op, operands, kernel_types(graph)[-1], TARGET)
+    return graph, operator_program("op0", Operation(op), operands, kernel_types(graph)[-1], TARGET)
 
 
 def in_memory(array: np.ndarray, place: Laid) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.torch import views
-from mirage_formal.torch.regions import convex
+from mirage_formal.torch.analysis.regions import convex
 from mirage_formal.torch.views import View
 
 

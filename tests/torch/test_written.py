@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.judge import arguments_of, judge  # noqa: E402
+from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch  # noqa: E402
 from tests.kit.torch.compare import compare  # noqa: E402
 from tests.kit.torch.rewritten import compare_rewritten  # noqa: E402
 
@@ -115,9 +115,9 @@ def test_half_types_and_special_values(name: str, dtype: str) -> None:
     """Compared as every import is: with large values, zeros, infinities and NaN."""
     found = mf.from_torch(CALLS[name], tensors(getattr(torch, dtype)))
     assert not found.left
-    judged = judge(found)
-    assert not judged.faults, judged.faults
-    assert judged.sets[0] > 4
+    comparison = compare_with_torch(found)
+    assert not comparison.faults, comparison.faults
+    assert comparison.sets[0] > 4
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str, str]] = {
@@ -179,7 +179,7 @@ def test_batch_norm_and_a_relu_in_place_import_whole() -> None:
     found = mf.from_torch(module, (x,))
     assert not found.left, found.report()
     assert len(found.regions) == 1
-    assert not judge(found, arguments_of(found, [x])).faults
+    assert not compare_with_torch(found, arguments_of(found, [x])).faults
     given = x.clone()
     with torch.no_grad():
         compare(found, lambda x: module.double()(x), (x,), 1e-5)

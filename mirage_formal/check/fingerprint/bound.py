@@ -26,6 +26,21 @@ class Terms(NamedTuple):
     exponent: int
 
 
+class Stated(NamedTuple):
+    """A bound as a record states it.
+
+    Attributes:
+        log2: Its logarithm; None if there is none.
+        reason: The reason why there is none.
+        loose: Whether only a bound that is too good is refused: abstract expressions do not count concatenations
+            exactly.
+    """
+
+    log2: float | None
+    reason: str
+    loose: bool
+
+
 _ONE = Terms(1, 0, 0)
 #: Numerator and denominator.
 _Quotient = tuple[Terms, Terms]
@@ -123,8 +138,7 @@ def check_bound(
     candidate: Sequence[Expr],
     primes: tuple[int, int],
     rounds: int,
-    claim: tuple[float | None, str],
-    loose: bool,
+    stated: Stated,
     outside: Sequence[str] = (),
 ) -> None:
     """Compare a stated bound, and the stated reason where there is none, with the theorem's.
@@ -134,8 +148,7 @@ def check_bound(
         candidate: Expressions of the candidate's.
         primes: p and q.
         rounds: Independent draws.
-        claim: log2 of the stated bound, or None, and the reason.
-        loose: Only refuse a bound that is too good (for concatenations, which expressions do not count exactly).
+        stated: The bound.
         outside: Why no bound applies, as far as expressions do not show it.
 
     Raises:
@@ -144,11 +157,12 @@ def check_bound(
     faults = list(outside)
     a, b = _bounds(program, faults), _bounds(candidate, faults)
     log, reasons = (None, faults) if faults else _theorem(a, b, primes, rounds)
-    if loose and (claim[0] is None or (log is not None and claim[0] >= log - 1e-6)):
+    claim = stated.log2
+    if stated.loose and (claim is None or (log is not None and claim >= log - 1e-6)):
         return
-    same = claim[0] is log if claim[0] is None or log is None else abs(claim[0] - log) <= 1e-6 * abs(log)
-    if not same or claim[1] not in reasons:
-        got = f"{claim[0]} ({claim[1] or 'no reason'})"
+    same = claim is log if claim is None or log is None else abs(claim - log) <= 1e-6 * abs(log)
+    if not same or stated.reason not in reasons:
+        got = f"{claim} ({stated.reason or 'no reason'})"
         raise FormatError(f"expected the bound {log} ({' or '.join(sorted(set(reasons))) or 'no reason'}), got {got}")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
-from mirage_formal.check.fingerprint.bound import check_bound
+from mirage_formal.check.fingerprint.bound import Stated, check_bound
 from mirage_formal.check.inline import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
@@ -76,12 +76,12 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     matter = [_operators(graph) for graph in (program, candidate)]
     widest = max((SPECS[op.kind].lax for ops in matter for op in ops), key=list(Lax).index, default=Lax.LINEAR)
     _expect("lax", widest.value, record.lax)
-    claim = (record.bound_log2, record.bound_reason)
     loose = any(op.kind in (OpKind.CONCAT, OpKind.PAD) for ops in matter for op in ops)
     outside = [_ZERO_QUOTIENT for ops in matter for op in ops if op.kind is OpKind.DIV_NO_NAN]
     outside += [_MASKS for index, _ in _reads(program) | _reads(candidate) if _is_mask(program, index)]
+    stated = Stated(record.bound_log2, record.bound_reason, loose)
     primes = (record.p, record.q)
-    check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, claim, loose, outside)
+    check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, stated, outside)
     keyed: set[OpKind] = {field.key_of(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.claims.equality.exact import Exact, Missing, Pieces
-from mirage_formal.claims.equality.polynomials import Monomial, Stuck
+from mirage_formal.claims.equality.polynomials import Monomial, Stuck, multiplier
 from mirage_formal.claims.equality.proof import write
-from mirage_formal.claims.equality.quotients import multiplier
 from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError

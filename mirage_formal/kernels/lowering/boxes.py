@@ -212,8 +212,14 @@ def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[
     return loop(k, run.lanes, (item,), unroll=True)
 
 
-class Mapped(NamedTuple):
-    """What elements of a result are computed by; see ``predefined.operator_program``."""
+class Operation(NamedTuple):
+    """A predefined operator.
+
+    Attributes:
+        op: The operator.
+        finite: Of a difference: whether the second operand is a maximum, which counts as the lowest finite number where
+            it is -inf.
+    """
 
     op: Op
     finite: bool = False

@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.lowering.boxes import (
     VECTOR_BYTES,
     Box,
     Layout,
-    Mapped,
     Operand,
+    Operation,
     Run,
     layout_of,
     place,
@@ -67,24 +66,23 @@ class Tensors(NamedTuple):
     params: tuple[Param, ...]
 
 
-def pointwise(name: str, op: Op, tensors: Tensors, target: Target, tile: int = 0, *, finite: bool = False) -> Program:
+def pointwise(name: str, operation: Operation, tensors: Tensors, target: Target, tile: int = 0) -> Program:
     """The kernel of an operator that moves or maps elements.
 
     Args:
         name: Its name.
-        op: Any operator but a product, a reduction or a norm.
+        operation: Any operator but a product, a reduction or a norm.
         tensors: What it reads and writes.
         target: The GPU that it is for.
         tile: Which of the tiles in which operands that lie across may be read.
-        finite: See ``predefined.operator_program``.
 
     Raises:
         UnsupportedError: There are not so many.
     """
+    op = operation.op
     operands, result, params = tensors
     layout = layout_of(op, operands, result).joined()
-    mapped = Mapped(op, finite)
-    found = transposed(name, mapped, layout, target, params, tile)
+    found = transposed(name, operation, layout, target, params, tile)
     if found is not None:
         return found
     if tile:
@@ -100,16 +98,22 @@ def pointwise(name: str, op: Op, tensors: Tensors, target: Target, tile: int = 0
         layout = layout.cut(len(layout.shape) - 1, width)
     else:
         layout = Layout((1,), (1,), None, tuple(replace(b, strides=(0,)) for b in layout.boxes))
-    return _Writer(mapped, operands, result, target, width, layout).program(name, params)
+    return _Writer(operation, operands, result, target, width, layout).program(name, params)
 
 
 class _Writer:
     """Writes one kernel; the last dim of its layout is what a vector holds."""
 
     def __init__(
-        self, mapped: Mapped, operands: tuple[Operand, ...], result: DTensor, target: Target, width: int, layout: Layout
+        self,
+        operation: Operation,
+        operands: tuple[Operand, ...],
+        result: DTensor,
+        target: Target,
+        width: int,
+        layout: Layout,
     ) -> None:
-        self.mapped, self.operands, self.result, self.width, self.layout = mapped, operands, result, width, layout
+        self.operation, self.operands, self.result, self.width, self.layout = operation, operands, result, width, layout
         self.count = result.elements // width
         wanted = self.count // (_THREADS * _BLOCKS_PER_SM * target.sms)
         self.each = next(n for n in (_IN_FLIGHT, 2, 1) if n <= max(1, wanted) and n * width <= _HELD)
@@ -124,7 +128,7 @@ class _Writer:
         spread = {b.slot for b in boxes if b.strides[-1] != 0}
         lanes = {b.slot: self.width if b.slot in spread else 1 for b in boxes}
         body: list[Stmt] = [
-            Registers(f"v{slot}", self.each * n, initial=0.0 if self.mapped.op.kind is OpKind.PAD else None)
+            Registers(f"v{slot}", self.each * n, initial=0.0 if self.operation.op.kind is OpKind.PAD else None)
             for slot, n in lanes.items()
         ]
         u, _, inside, at = self._vector()
@@ -154,7 +158,7 @@ class _Writer:
         ix, most = self.ix, VECTOR_BYTES // self.result.dtype.bytes
         for part in range(0, self.width, most):
             values = tuple(
-                self.mapped([Reg(f"v{s}", ix.add(ix.mul(u, n), Int(k if n > 1 else 0))) for s, n in lanes.items()])
+                self.operation([Reg(f"v{s}", ix.add(ix.mul(u, n), Int(k if n > 1 else 0))) for s, n in lanes.items()])
                 for k in range(part, min(part + most, self.width))
             )
             yield GlobalWrite("Out", ix.add(first, Int(part)), values)

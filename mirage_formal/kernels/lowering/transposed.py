@@ -15,7 +15,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.kernels.lowering.boxes import VECTOR_BYTES, Box, Layout, Mapped, Run, place, read, widest
+from mirage_formal.kernels.lowering.boxes import VECTOR_BYTES, Box, Layout, Operation, Run, place, read, widest
 from mirage_formal.kernels.lowering.context import BLOCK, TID, loop, when
 from mirage_formal.kernels.program.index import Digits, Indices
 from mirage_formal.kernels.program.integers import ZERO
@@ -58,13 +58,13 @@ _GAPS: Final = (0, 1, 2, 4)
 
 
 def transposed(
-    name: str, mapped: Mapped, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
+    name: str, operation: Operation, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
 ) -> Program | None:
     """The kernel of an operator that maps or moves elements; None if nothing lies across, or too little.
 
     Args:
         name: Its name.
-        mapped: The operator.
+        operation: The operator.
         layout: The result, and what is read.
         target: The GPU that it is for.
         params: The operands and the result.
@@ -72,7 +72,7 @@ def transposed(
     """
     staged = _staged(layout)
     found = next(islice(_tiles(layout, staged, target, params), number, None), None)
-    return None if found is None else _Writer(mapped, layout, *found, params, staged).program(name)
+    return None if found is None else _Writer(operation, layout, *found, params, staged).program(name)
 
 
 #: Blocks along each axis of a grid, and the dims of the result that it goes along.
@@ -254,14 +254,14 @@ class _Writer:
 
     def __init__(
         self,
-        mapped: Mapped,
+        operation: Operation,
         layout: Layout,
         tile: Shape,
         grid: _Grid,
         params: tuple[Param, ...],
         staged: list[tuple[Box, ...]],
     ) -> None:
-        self.mapped, self.layout, self.tile, self.params = mapped, layout, tile, params
+        self.operation, self.layout, self.tile, self.params = operation, layout, tile, params
         self.grid = grid
         slots = {boxes[0].slot for boxes in staged}
         self.direct = [box for box in layout.boxes if box.slot not in slots]
@@ -433,7 +433,7 @@ class _Writer:
             given[slot] = [Reg(f"s{slot}", Int(k)) for k in range(self.out)]
             for k in range(0, self.out, grain):
                 found.append(SharedVector(f"s{slot}", Int(k), buffer, ix.add(start, Int(k)), grain))
-        values = tuple(self.mapped([given[slot][k] for slot in sorted(given)]) for k in range(self.out))
+        values = tuple(self.operation([given[slot][k] for slot in sorted(given)]) for k in range(self.out))
         found.append(GlobalWrite("Out", ix.ravel(there, self.layout.steps), values))
         yield from loop(u, self._each(self.out, self.order), when(ix.both((vector, inside)), found), unroll=True)
 

@@ -16,9 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.errors import SpaceError, UnsupportedError
 from mirage_formal.options import switch
 from mirage_formal.torch.capture import capture_graph
+from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import imported, parse_rounding
 from mirage_formal.torch.imported import Imported
-from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
 from mirage_formal.torch.modules.combined import late
 from mirage_formal.torch.modules.faster import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
@@ -178,7 +178,7 @@ def _replaced(
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return Settled(None, nothing)
-    operators, report = choose(found, asked, judged=judge(found, arguments_of(found, inputs)))
+    operators, report = choose(found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs)))
     if timing and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing[0])
 

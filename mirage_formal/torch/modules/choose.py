@@ -26,9 +26,9 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.request import Options, kept_results, stored_results
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.whole.partition import floor_us
+from mirage_formal.torch.analysis.conditions import conditions
+from mirage_formal.torch.comparison.compare import Comparison
 from mirage_formal.torch.imported import Imported, Left, Region
-from mirage_formal.torch.judge import Judged
-from mirage_formal.torch.modules.conditions import conditions
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 
@@ -51,7 +51,7 @@ def choose(
     imported: Imported,
     asked: Mapping[str, Any],
     known: Known | None = None,
-    judged: Judged | None = None,
+    comparison: Comparison | None = None,
     *,
     guard: bool = False,
 ) -> tuple[dict[int, TorchOperator], Report]:
@@ -62,7 +62,7 @@ def choose(
         asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each has the part of what is
             left that corresponds to what it may gain. ``out`` is a directory with one for each search of a region.
         known: What became of the regions of other imports, which are not searched again; that of these is added.
-        judged: How the regions compare with torch: those that differ stay with it.
+        comparison: How the regions compare with torch: those that differ stay with it.
         guard: Whether calls look at conditions: only candidates are taken that have none but their program's.
 
     Returns:
@@ -80,12 +80,12 @@ def choose(
         raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
     deadline = None if limit is None else time.monotonic() + limit
     equal: dict[str, list[int]] = {}
-    judged = judged or Judged()
+    comparison = comparison or Comparison()
     for number, region in enumerate(imported.regions):
-        differs = f" {number}" if number in judged.faults else ""
+        differs = f" {number}" if number in comparison.faults else ""
         equal.setdefault(_unnamed(region.program) + differs, []).append(number)
     gains = {
-        key: 0.0 if same[0] in judged.faults else len(same) * _gain(imported.regions[same[0]].program, target)
+        key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
         for key, same in equal.items()
     }
     total = sum(gains.values()) or 1.0
@@ -94,13 +94,13 @@ def choose(
     for key in sorted(gains, key=lambda key: -gains[key]):
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
         unfused = estimate(region.program, target).us
-        said = "; ".join(dict.fromkeys(judged.said(number) for number in numbers))
+        said = "; ".join(dict.fromkeys(comparison.said(number) for number in numbers))
         needs = tuple(map(str, conditions(region.program, region.graph.origins())))
         report = RegionReport(numbers, region.digest, _called(imported, region), unfused, compared=said)
         report = dataclasses.replace(report, conditions=needs, guarded=guard)
         gain, still = gains.pop(key), sum(gains.values())
-        if numbers[0] in judged.faults:
-            reports.append(dataclasses.replace(report, kept=str(judged.faults[numbers[0]])))
+        if numbers[0] in comparison.faults:
+            reports.append(dataclasses.replace(report, kept=str(comparison.faults[numbers[0]])))
             continue
         if not _improvable(region.program):
             reports.append(dataclasses.replace(report, kept="it is one operator"))

@@ -24,7 +24,7 @@ from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.torch.modules.conditions import Guard, Unmet
+from mirage_formal.torch.analysis.conditions import Guard, Unmet
 from mirage_formal.torch.modules.eager import DTYPES, torch_program
 
 if TYPE_CHECKING:

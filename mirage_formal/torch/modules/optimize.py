@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
+from mirage_formal.torch.analysis.conditions import Unmet
+from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
-from mirage_formal.torch.judge import arguments_of, judge
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.conditions import Unmet
 from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
 from mirage_formal.torch.modules.report import FallbackWarning, Report
@@ -42,15 +42,24 @@ class _Optimized:
 
 def optimized(
     module: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    given: tuple[Sequence[Any], Mapping[str, Any]],
     asked: Mapping[str, Any],
     shapes: Any = None,
     rounding: str = "fused",
     *,
     guard: bool = False,
 ) -> Any:
-    """See ``mirage_formal.optimize``."""
+    """Return a module that computes the same as a module of the user's; see ``mirage_formal.optimize``.
+
+    Args:
+        module: The module, or a function of tensors.
+        given: Its arguments, and those by name.
+        asked: Options of ``superoptimize``.
+        shapes: Which extents vary.
+        rounding: Which roundings are operators.
+        guard: Whether calls check the conditions of regions.
+    """
+    args, kwargs = given
     if guard and shapes is not None:
         text = "optimize: expected guard or shapes, got both: tensors behind a length meet no condition"
         raise fail(UnsupportedError, text, "leave one of them out")
@@ -68,12 +77,12 @@ def optimized(
         if path and hooked(inner):
             text = f"optimize: expected modules without hooks, got one with some: {path}"
             raise fail(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
-    given = (tuple(args), dict(kwargs))
+    flat = (tuple(args), dict(kwargs))
     parse_rounding(rounding)
     plan, report = (
-        _planned(module, given, asked, rounding, guard=guard)
+        _planned(module, flat, asked, rounding, guard=guard)
         if shapes is None
-        else plan_for(module, given, asked, shapes, rounding)
+        else plan_for(module, flat, asked, shapes, rounding)
     )
     found = _empty(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
@@ -85,15 +94,16 @@ def _planned(
 ) -> tuple[Plan | None, Report]:
     traced = trace(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
-    judged = judge(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
-    operators, report = choose(traced.imported, asked, judged=judged, guard=guard)
+    comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
+    operators, report = choose(traced.imported, asked, comparison=comparison, guard=guard)
     if asked.get("measure", options.MEASURED) and on_this_gpu(pytree.tree_leaves(given)):
         operators, report = faster_regions(traced.imported, operators, report, as_it_is)
     plan = None
     if operators:
         chosen = {number: found.overload for number, found in operators.items()}
         graph = rewrite(traced.imported, chosen, guard=guard)
-        plan = make_plan(module, given, traced, graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
+        plan = make_plan(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
+        plan.guarded = guard
     return plan, report
 
 

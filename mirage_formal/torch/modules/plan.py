@@ -283,8 +283,6 @@ def make_plan(
     graph: Graph,
     operators: Sequence[Any],
     forms: Mapping[int, Form] | None = None,
-    *,
-    guarded: bool = False,
 ) -> Plan:
     """A plan for a rewritten graph.
 
@@ -295,7 +293,6 @@ def make_plan(
         graph: The graph, see ``rewrite``.
         operators: The operators that the graph calls.
         forms: What arguments must be that may be others than at the import, by their numbers.
-        guarded: Whether the graph looks at conditions.
     """
     imported = traced.imported
     parts, numbers = _parts(module)
@@ -327,7 +324,7 @@ def make_plan(
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
     names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
     fixed = (tuple(operators), parts, state, spec, leaves, tuple(constants), tuple(feed.values()), written)
-    return Plan(text, names, *fixed, traced.out, traced.stops, guarded)
+    return Plan(text, names, *fixed, traced.out, traced.stops)
 
 
 class _State:

@@ -11,10 +11,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import UnsupportedError
+from mirage_formal.torch.analysis.regions import convex
 from mirage_formal.torch.capture import Captured
 from mirage_formal.torch.convert import imported
 from mirage_formal.torch.imported import Imported
-from mirage_formal.torch.regions import convex
 from mirage_formal.torch.rows import rules
 from mirage_formal.torch.shapes.behind import Bucket, Written
 from mirage_formal.torch.shapes.extents import Buckets, Extent, Length, Lengths, dense, hint, order_of, upper_extents

@@ -12,8 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.capture import called, lines
+from mirage_formal.torch.comparison.compare import compare_with_torch
 from mirage_formal.torch.imported import Imported, Left
-from mirage_formal.torch.judge import judge
 from mirage_formal.torch.modules.choose import Known, choose
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -98,7 +98,7 @@ class Searches:
         except UnsupportedError as error:
             self.report.buckets.append(BucketReport(name, uppers, None, error.what))
             return None
-        operators, report = choose(found, asked, self._known, judge(found))
+        operators, report = choose(found, asked, self._known, compare_with_torch(found))
         self.report.buckets.append(BucketReport(name, uppers, report))
         if not operators:
             return None

@@ -74,11 +74,12 @@ def test_kernels_are_established_with_their_candidates(
     for root in runs.values():
         for directory in (root / "kernels").iterdir():
             found = derive_kernels(directory)
-            # Only what has no question, or a question that is a part of the claim, rests on the analysis alone.
+            # Only what has no question, or a question that is a part of the claim, rests on the analysis alone, and
+            # that shared memory is written before it is read.
             assert {SOLVERS, "form"} <= set(found.again) <= {SOLVERS, "form", "enumeration", "count"}
             assert found.recorded == {}
             assert found.obligations == sum(found.again.values())
-            assert found.again[SOLVERS] > 0.8 * found.obligations
+            assert found.again[SOLVERS] > 0.75 * found.obligations
             # The checker alone establishes none of them.
             alone = check_kernels(directory).about
             assert alone.again == {}

@@ -15,6 +15,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.kernels.lowering.boxes import Operation
 from mirage_formal.kernels.predefined import SUPPORTED, copy_program, operator_program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.meaning import reference
@@ -99,7 +100,7 @@ def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ..
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(inputs, (op,), (len(shapes),))
     result = kernel_types(graph)[-1]
-    program = operator_program("op0", op, tuple((x.tensor, x.strides, 0) for x in inputs), result, TARGET)
+    program = operator_program("op0", Operation(op), tuple((x.tensor, x.strides, 0) for x in inputs), result, TARGET)
     assert isinstance(discharge_safety(program).verdict, Safe)
     random = np.random.default_rng(5)
     arrays = [random.standard_normal(s).astype(np.float32).astype(np.float64) for s in shapes]
@@ -129,7 +130,7 @@ def test_operators_of_masks(
     op = Op(kind, tuple(range(len(shapes))), attrs)
     graph = KernelGraph(inputs, (op,), (len(shapes),))
     result = kernel_types(graph)[-1]
-    program = operator_program("op0", op, tuple((x.tensor, x.strides, 0) for x in inputs), result, TARGET)
+    program = operator_program("op0", Operation(op), tuple((x.tensor, x.strides, 0) for x in inputs), result, TARGET)
     assert [param.dtype for param in program.params] == [*types, result.dtype]
     assert isinstance(discharge_safety(program).verdict, Safe)
     random = np.random.default_rng(5)
@@ -158,7 +159,7 @@ def test_half_precision_is_rounded_once() -> None:
     """A mean over 4096 halves is right to half precision, so it was not summed in it."""
     tensor = DTensor((1, 4096), DType.FLOAT16)
     op = Op(K.MEAN, (0,), A(dim=1))
-    program = operator_program("op0", op, ((tensor, (4096, 1), 0),), DTensor((1, 1), DType.FLOAT16), TARGET)
+    program = operator_program("op0", Operation(op), ((tensor, (4096, 1), 0),), DTensor((1, 1), DType.FLOAT16), TARGET)
     x = (1 + np.random.default_rng(0).random(4096)).astype(np.float16)
     (got,) = emulate(program, [x])
     assert got[0] == np.float16(x.astype(np.float64).mean())
@@ -170,7 +171,7 @@ def test_copies_and_refusals() -> None:
     (got,) = emulate(copy_program("copy0", (tensor, (1, 4), 0), TARGET), [x])
     assert np.array_equal(got.reshape(4, 3), x.reshape(3, 4).T)
     with pytest.raises(UnsupportedError, match="kernel-level operator"):
-        operator_program("op0", Op(K.MATMUL, (0, 1)), ((tensor, (3, 1), 0),), tensor, TARGET)
+        operator_program("op0", Operation(Op(K.MATMUL, (0, 1))), ((tensor, (3, 1), 0),), tensor, TARGET)
     huge = DTensor((1 << 16, 1 << 15), DType.FLOAT16)
     with pytest.raises(UnsupportedError, match="fewer than 2\\^31"):
         copy_program("copy0", (huge, row_major(huge.shape), 0), TARGET)

@@ -22,7 +22,7 @@ from mirage_formal.records import KernelManifestRecord, ManifestRecord, SummaryR
 from tests.kit.runs.edited_runs import seal_file
 
 #: Fields that say something about the making of evidence, not about what it shows.
-INFORMATION = {"milliseconds", "version", "galois", "attempts"}
+INFORMATION = {"milliseconds", "version", "galois", "attempts", "special"}
 RUN_INFORMATION = {"source", "host", "versions", "wall_s", "workers", "label", "attempts", "milliseconds", "error"}
 RUN_INFORMATION |= {"outside", "rounding", "recalled", "times", "pruned_at"}
 

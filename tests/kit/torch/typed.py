@@ -11,9 +11,9 @@ import torch
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.meaning.typed import run_typed
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.contract import Expected, difference
+from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
+from mirage_formal.torch.comparison.contract import Expected, difference
 from mirage_formal.torch.imported import Imported, Region
-from mirage_formal.torch.judge import arguments_of, judge
 from tests.kit.torch.compare import computed, widened
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -54,7 +54,7 @@ def held(call: Callable[..., Any], *given: Any, rounding: str = "fused", moved: 
         broken = difference(mine, Expected(own, exact, (exact,)))
         assert broken is None, str(broken)
         return found
-    judged = judge(found, arguments_of(found, given), ())
-    assert not judged.faults, str(judged.faults[0])
-    assert judged.sets == {0: 1}
+    comparison = compare_with_torch(found, arguments_of(found, given), ())
+    assert not comparison.faults, str(comparison.faults[0])
+    assert comparison.sets == {0: 1}
     return found

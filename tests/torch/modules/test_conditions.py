@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.errors import UnsupportedError  # noqa: E402
 from mirage_formal.frontend.origins import unknown  # noqa: E402
-from mirage_formal.torch.modules.conditions import Guard, conditions  # noqa: E402
+from mirage_formal.torch.analysis.conditions import Guard, conditions  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.aliases import owners, shared  # noqa: E402
+from mirage_formal.torch.analysis.aliases import owners, shared  # noqa: E402
 from mirage_formal.torch.capture import capture  # noqa: E402
 from mirage_formal.torch.imported import Region  # noqa: E402
 from mirage_formal.torch.modules.eager import torch_program  # noqa: E402

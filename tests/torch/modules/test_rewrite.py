@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.imported import Imported
-from tests.kit.torch import fuzz
+from tests.kit.torch.fuzzing import fuzz
 from tests.kit.torch.rewritten import compare_rewritten
 
 

@@ -12,10 +12,10 @@ import torch
 
 from mirage_formal.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.contract import difference
-from mirage_formal.torch.draws import STYLES, drawn
-from mirage_formal.torch.judge import Piece, judge
-from tests.kit.torch.random_modules import Module, random_module, values
+from mirage_formal.torch.comparison.compare import Piece, compare_with_torch
+from mirage_formal.torch.comparison.contract import difference
+from mirage_formal.torch.comparison.samples import STYLES, draw
+from tests.kit.torch.fuzzing.random_modules import Module, random_module, values
 
 #: Sets of a module: one style for all inputs, chosen by its seed, and four that mix styles.
 _MIXED: Final = ("mixed",) * 4
@@ -55,7 +55,7 @@ def _said(module: Module, sets: Sequence[str]) -> str:
     except Exception as error:  # whatever is wrong with a rule
         return f"crash of the import: {type(error).__name__}: {error}"
     try:
-        faults = judge(found, sets=sets).faults
+        faults = compare_with_torch(found, sets=sets).faults
     except Exception as error:  # whatever is wrong with a program
         return f"crash: {type(error).__name__}: {error}"
     return "; ".join(dict.fromkeys(str(fault) for fault in faults.values()))
@@ -115,7 +115,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
         except (MirageError, KernelRefused) as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)
         for turn, style in enumerate(("normal", *_MIXED)):
-            leaves = drawn(piece.leaves, style, seed * 8 + turn)
+            leaves = draw(piece.leaves, style, seed * 8 + turn)
             try:
                 expected = piece.expected(leaves)
             except RuntimeError:

@@ -1,6 +1,6 @@
 """Random decoder layers and random functions, imported and compared.
 
-python -m tests.kit.torch.fuzz 200          # seeds 0 to 199
+python -m tests.kit.torch.fuzzing.fuzz 200          # seeds 0 to 199
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ STYLES: Final[Mapping[str, _Style]] = {
 SETS: Final = ("normal", "mixed", "positive", "x 4e2", "mixed", "special", "mixed", "zeros", "mixed", "the largest")
 
 
-def drawn(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
+def draw(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
     """Return tensors like some others, with values of a style.
 
     Args:
@@ -158,4 +158,4 @@ def _signs(draw: Any, shape: Sequence[int]) -> Any:
     return torch.randint(0, 2, tuple(shape), generator=draw) * 2.0 - 1.0
 
 
-__all__ = ["SETS", "STYLES", "drawn", "laid_out", "one"]
+__all__ = ["SETS", "STYLES", "draw", "laid_out", "one"]

@@ -12,25 +12,25 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 import mirage_formal as mf  # noqa: E402
-import mirage_formal.torch.judge as module  # noqa: E402
+import mirage_formal.torch.comparison.compare as module  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.call import Call, Written  # noqa: E402
-from mirage_formal.torch.contract import Expected, difference  # noqa: E402
-from mirage_formal.torch.draws import SETS, STYLES, drawn  # noqa: E402
-from mirage_formal.torch.judge import GIVEN, Judged, arguments_of, judge  # noqa: E402
+from mirage_formal.torch.comparison.compare import GIVEN, Comparison, arguments_of, compare_with_torch  # noqa: E402
+from mirage_formal.torch.comparison.contract import Expected, difference  # noqa: E402
+from mirage_formal.torch.comparison.reference import Reference  # noqa: E402
+from mirage_formal.torch.comparison.samples import SETS, STYLES, draw  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
 from mirage_formal.torch.rows import rules  # noqa: E402
-from mirage_formal.torch.twin import Twin  # noqa: E402
 
 F = torch.nn.functional
 INF, NAN = float("inf"), float("nan")
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 
 
-def judged(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS) -> Judged:
+def compared(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS) -> Comparison:
     found = from_torch(call, given)
-    return judge(found, arguments_of(found, given), sets)
+    return compare_with_torch(found, arguments_of(found, given), sets)
 
 
 def wrong(monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written]) -> None:
@@ -123,9 +123,9 @@ def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
     found = from_torch(call, given)
     nodes = [node for node in found.module.graph.nodes if node.op == "call_function"]
     known = arguments_of(found, given)
-    twin = Twin(nodes, [nodes[-1].name])
-    (own,), (exact,) = twin.own(known).values(), twin.exact(known).values()
-    return own, exact, [next(iter(twin.exact(known, seed).values())) for seed in (1, 2)]
+    reference = Reference(nodes, [nodes[-1].name])
+    (own,), (exact,) = reference.own(known).values(), reference.exact(known).values()
+    return own, exact, [next(iter(reference.exact(known, seed).values())) for seed in (1, 2)]
 
 
 def test_a_rounding_of_the_module_is_one_in_float64_and_is_not_moved_where_it_is_seen_again() -> None:
@@ -158,7 +158,7 @@ def test_what_a_comparison_decides_only_by_rounding_is_not_asked_and_a_tie_is() 
 
     x = torch.tensor([[-20.0, 1.0]]).half()
     assert chosen(x)[0, 0] == 2
-    assert judged(chosen, x, sets=()).faults == {}
+    assert compared(chosen, x, sets=()).faults == {}
     found = from_torch(lambda x: torch.where(x > 1, x, -x), (x,))
     piece = module.Piece(found, 0)
     leaves = arguments_of(found, (x,))
@@ -201,17 +201,17 @@ def test_values_of_a_style_fit_and_are_the_same_again(style: str) -> None:
         "w": torch.empty(1, 6, device="meta").expand(4, 6),
         "z": torch.empty(()),
     }
-    first, again = drawn(forms, style, 5), drawn(forms, style, 5)
+    first, again = draw(forms, style, 5), draw(forms, style, 5)
     for name, form in forms.items():
         assert (first[name].shape, first[name].stride(), first[name].dtype) == (form.shape, form.stride(), form.dtype)
         assert torch.equal(first[name].nan_to_num(nan=7.0), again[name].nan_to_num(nan=7.0))
 
 
 def test_masks_have_rows_and_columns_without_a_key() -> None:
-    masks = [drawn({"m": torch.empty(4, 8, 8, dtype=torch.bool)}, "normal", seed)["m"] for seed in range(8)]
+    masks = [draw({"m": torch.empty(4, 8, 8, dtype=torch.bool)}, "normal", seed)["m"] for seed in range(8)]
     assert any(not mask.any(-1).all() for mask in masks)
     assert any(not mask.any(-2).all() for mask in masks)
-    assert not drawn({"m": masks[0]}, "zeros", 0)["m"].any()
+    assert not draw({"m": masks[0]}, "zeros", 0)["m"].any()
 
 
 # --- imports that are wrong -------------------------------------------------------------------------------------------
@@ -252,9 +252,9 @@ def test_a_wrong_rule_is_found_and_the_operator_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written], call: Callable[..., Any], kind: str
 ) -> None:
     given = (torch.randn(4, 6), torch.randn(4, 6))
-    assert judged(call, *given).faults == {}
+    assert compared(call, *given).faults == {}
     wrong(monkeypatch, name, write)
-    (fault,) = judged(call, *given).faults.values()
+    (fault,) = compared(call, *given).faults.values()
     assert (fault.operator, fault.difference.kind, fault.alone) == (name, kind, True)
     assert fault.where is not None
     assert (fault.where.path, fault.where.line) == (__file__, call.__code__.co_firstlineno)
@@ -279,9 +279,9 @@ def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
         return torch.linalg.vector_norm(x, dim=1)
 
     x = torch.randn(4, 6).to(dtype)
-    assert judged(length, x).faults == {}
+    assert compared(length, x).faults == {}
     wrong(monkeypatch, "aten.linalg_vector_norm.default", stored)
-    assert bool(judged(length, x).faults) is (dtype is torch.float16)
+    assert bool(compared(length, x).faults) is (dtype is torch.float16)
 
 
 def test_the_arguments_are_a_set_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +290,8 @@ def test_the_arguments_are_a_set_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 
     wrong(monkeypatch, "aten.exp.default", above)
     call = lambda x: torch.exp(x) * 2  # noqa: E731
-    assert judged(call, torch.zeros(4, 6), sets=("from 0 to 1",)).faults == {}
-    (fault,) = judged(call, torch.full((4, 6), 9.0), sets=("from 0 to 1",)).faults.values()
+    assert compared(call, torch.zeros(4, 6), sets=("from 0 to 1",)).faults == {}
+    (fault,) = compared(call, torch.full((4, 6), 9.0), sets=("from 0 to 1",)).faults.values()
     assert fault.values == GIVEN
 
 
@@ -304,8 +304,8 @@ def test_the_arguments_reach_regions_behind_what_stays_with_torch(monkeypatch: p
     def call(x: Any) -> Any:
         return torch.exp(torch.cumsum(torch.relu(x), 0)) * 2
 
-    assert judged(call, torch.full((4, 6), 1.0), sets=()).faults == {}
-    found = judged(call, torch.full((4, 6), 3.0), sets=())
+    assert compared(call, torch.full((4, 6), 1.0), sets=()).faults == {}
+    found = compared(call, torch.full((4, 6), 3.0), sets=())
     assert list(found.faults) == [1]
     assert found.faults[1].operator == "aten.exp.default"
 
@@ -323,19 +323,19 @@ def test_a_difference_that_only_several_operators_make_is_named_behind_what_they
         return w * (x * torch.rsqrt(x.exp().pow(2).mean(-1, keepdim=True) + 1e-3))
 
     given = (torch.randn(4, 6), torch.randn(6))
-    (fault,) = judged(call, *given).faults.values()
+    (fault,) = compared(call, *given).faults.values()
     assert not fault.alone
     assert fault.operator == "aten.mul.Tensor"
     assert "behind the operators that it reads" in str(fault)
     monkeypatch.setattr(ImportedGraph, "_is_square", own)
-    assert judged(call, *given).faults == {}
+    assert compared(call, *given).faults == {}
 
 
 # --- bounds, and what looking changes ---------------------------------------------------------------------------------
 
 
 def test_tensors_without_memory_are_compared_by_drawn_sets_only() -> None:
-    found = judged(lambda x: torch.exp(x) + 1, torch.empty(4, 6, device="meta"))
+    found = compared(lambda x: torch.exp(x) + 1, torch.empty(4, 6, device="meta"))
     assert found.sets == {0: len(SETS)}
     assert found.said(0) == f"compared with PyTorch on {len(SETS)} sets of tensors"
 
@@ -345,14 +345,14 @@ def test_a_large_region_has_fewer_sets_and_a_larger_one_says_that_it_was_not_com
 ) -> None:
     x = torch.randn(4, 6)
     monkeypatch.setattr(module, "_BUDGET", 200)
-    found = judged(lambda x: torch.exp(x) @ x.mT, x)
+    found = compared(lambda x: torch.exp(x) @ x.mT, x)
     assert found.sets == {0: 2}
     assert "1 of 10 drawn sets" in found.said(0)
     for name, bound in (("MOST_ELEMENTS", 50), ("MOST_PRODUCTS", 90)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, bound)
             patch.setattr(module, "run_typed", lambda *_, **__: pytest.fail("it was evaluated"))
-            found = judged(lambda x: torch.exp(x) @ x.mT, x)
+            found = compared(lambda x: torch.exp(x) @ x.mT, x)
             assert found.sets == {}
             assert found.said(0).startswith("not compared with PyTorch: ")
 
@@ -361,18 +361,18 @@ def test_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     own = module._compare
 
-    def compare(*given: Any) -> None:
+    def compare_with_torch(*given: Any) -> None:
         seen.append(given[1])
         own(*given)
 
-    monkeypatch.setattr(module, "_compare", compare)
+    monkeypatch.setattr(module, "_compare", compare_with_torch)
 
     def call(x: Any) -> Any:
         for _ in range(3):
             x = torch.cumsum(torch.tanh(x) * 2, 0)
         return x
 
-    found = judged(call, torch.randn(4, 6), sets=("normal", "special"))
+    found = compared(call, torch.randn(4, 6), sets=("normal", "special"))
     assert set(seen) == {0}
     assert found.sets == {0: 3, 1: 3, 2: 3}
 
@@ -390,7 +390,7 @@ def test_random_numbers_stay_and_what_writes_is_not_called() -> None:
     noisy, x = Noisy(), torch.randn(4, 6)
     found = from_torch(noisy, (x,))
     state = torch.get_rng_state()
-    result = judge(found, arguments_of(found, (x,)))
+    result = compare_with_torch(found, arguments_of(found, (x,)))
     assert torch.equal(torch.get_rng_state(), state)
     assert noisy.count.tolist() == [0.0] * 6
     assert result.faults == {}
@@ -406,7 +406,7 @@ def test_an_operator_of_the_users_is_not_called_and_what_it_makes_is_drawn() -> 
         return x * 2
 
     told.register_fake(lambda x: torch.empty_like(x))
-    found = judged(lambda x: torch.exp(told(x)) * 3, torch.randn(4, 6))
+    found = compared(lambda x: torch.exp(told(x)) * 3, torch.randn(4, 6))
     assert calls == []
     assert found.sets == {0: len(SETS)}
 

@@ -15,8 +15,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 from mirage_formal.torch.rows import ROWS  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 from tests.kit.sampled import THOROUGH, number  # noqa: E402
-from tests.kit.torch.random_modules import IDIOMS, Module, random_module, values  # noqa: E402
-from tests.kit.torch.violations import emulated, violation  # noqa: E402
+from tests.kit.torch.fuzzing.random_modules import IDIOMS, Module, random_module, values  # noqa: E402
+from tests.kit.torch.fuzzing.violations import emulated, violation  # noqa: E402
 
 _CHUNK = 20
 
@@ -52,7 +52,7 @@ def test_modules_are_random_as_users_write_them_and_the_same_again() -> None:
 
 def test_every_row_and_every_idiom_occurs() -> None:
     """In some of the modules, before their tensors have names of their own."""
-    from tests.kit.torch import random_modules
+    from tests.kit.torch.fuzzing import random_modules
 
     assert set(random_modules._EXAMPLES) == {row.example for row in ROWS if not row.refused}
     assert len(set(IDIOMS)) == len(IDIOMS) >= 40
@@ -60,7 +60,7 @@ def test_every_row_and_every_idiom_occurs() -> None:
 
 def test_a_smaller_module_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a module whose line t1 is wrong, the line and what it reads are left."""
-    from tests.kit.torch import violations
+    from tests.kit.torch.fuzzing import violations
 
     module = next(m for m in map(random_module, range(1000)) if len(m.steps) > 3 and "torch.exp(" in m.text)
     wrong = next(step for step in module.steps if "torch.exp(" in step.text)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from mirage_formal.torch.contract import ROUNDOFF
+from mirage_formal.torch.comparison.contract import ROUNDOFF
 from mirage_formal.torch.rows import rules
 
 #: What change an element type and nothing else.
@@ -130,7 +130,7 @@ _SQUARES: Final = frozenset(
 _Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class Twin:
+class Reference:
     """Nodes of a torch graph, and what torch computes for them.
 
     Args:
@@ -441,4 +441,4 @@ def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
     return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
 
 
-__all__ = ["Twin", "between"]
+__all__ = ["Reference", "between"]

@@ -1,11 +1,11 @@
 """Imports compared with torch: each region once, in the module's own types, before anything is made of it.
 
 The program of a region is evaluated in its element types (meaning/typed.py) and compared with what torch computes for
-the same nodes, under the contract (torch/contract.py). Tensors are those of the call that a module is imported with, as
-torch computes them on the way to the region, and sets that are drawn (torch/draws.py). Of regions with one program for
-the same operators, as layers of a model, the first is looked at. Regions that differ stay with
-torch, and the smallest operator that differs is named: the first whose result differs where all results of the region
-are looked at, and it is said whether it differs when it is imported alone.
+the same nodes, under the contract (comparison/contract.py). Tensors are those of the call that a module is imported
+with, as torch computes them on the way to the region, and sets that are drawn (comparison/samples.py). Of regions with
+one program for the same operators, as layers of a model, the first is compared. Regions that differ stay with torch,
+and the smallest operator that differs is named: the first whose result differs where all results of the region are
+compared; the report says whether it differs when it is imported alone.
 
 What is compared is bounded: a region beyond the bounds is compared with fewer sets, or not at all, and says so. Tensors
 on the meta device have no values, so only drawn sets are compared.
@@ -33,11 +33,11 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.meaning.typed import run_typed
 from mirage_formal.torch.capture import Captured, called, lines
-from mirage_formal.torch.contract import Difference, Expected, difference
+from mirage_formal.torch.comparison.contract import Difference, Expected, difference
+from mirage_formal.torch.comparison.reference import Reference, between
+from mirage_formal.torch.comparison.samples import SETS, draw
 from mirage_formal.torch.convert import imported as import_of
-from mirage_formal.torch.draws import SETS, drawn
 from mirage_formal.torch.imported import Imported, Region
-from mirage_formal.torch.twin import Twin, between
 
 #: Elements that one evaluation of a region may compute, and multiplications of its products.
 MOST_ELEMENTS: Final = 1 << 27
@@ -80,7 +80,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Judged:
+class Comparison:
     """What was found out about an import.
 
     Attributes:
@@ -115,7 +115,9 @@ def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
     return {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, torch.Tensor)}
 
 
-def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS) -> Judged:
+def compare_with_torch(
+    imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS
+) -> Comparison:
     """Compare every region of an import with torch.
 
     Args:
@@ -124,7 +126,7 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
             no values.
         sets: The sets that are drawn, of which large regions take the first.
     """
-    found = Judged()
+    found = Comparison()
     known: dict[tuple[str, str], int] = {}
     pieces = {number: Piece(imported, number) for number in range(len(imported.regions))}
     todo: dict[int, Piece] = {}
@@ -148,7 +150,7 @@ def judge(imported: Imported, values: Mapping[str, Any] | None = None, sets: Seq
     return found
 
 
-def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) -> None:
+def _with_sets(found: Comparison, number: int, piece: Piece, sets: Sequence[str]) -> None:
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
@@ -161,12 +163,12 @@ def _with_sets(found: Judged, number: int, piece: Piece, sets: Sequence[str]) ->
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
-            leaves = drawn(piece.leaves, style, seed)
+            leaves = draw(piece.leaves, style, seed)
             leaves.update({name: leaves[one] for name, one in piece.tied.items() if one in leaves})
             _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
 
 
-def _compare(found: Judged, number: int, piece: Piece, name: str, leaves: Mapping[str, Any]) -> None:
+def _compare(found: Comparison, number: int, piece: Piece, name: str, leaves: Mapping[str, Any]) -> None:
     try:
         expected = piece.expected(leaves)
     except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
@@ -213,7 +215,7 @@ class Piece:
         first: dict[int, str] = {}
         state = {name: imported.given[name] for name in self.leaves if name in imported.given}
         self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-        self.twin = Twin(self.order, outputs)
+        self.reference = Reference(self.order, outputs)
         self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
@@ -275,10 +277,10 @@ class Piece:
         given = {**self.constants, **leaves}
         samples = _SAMPLES if self.work <= _SMALL else _FEWER if self.work > _LARGE else _SAMPLES // 2
         with torch.no_grad():
-            own = self.twin.own(given)
-            exact = self.twin.exact(given)
-            moved = [self.twin.exact(given, seed) for seed in range(1, samples + 1)]
-            moved.append(self.twin.exact(given, decided=False))
+            own = self.reference.own(given)
+            exact = self.reference.exact(given)
+            moved = [self.reference.exact(given, seed) for seed in range(1, samples + 1)]
+            moved.append(self.reference.exact(given, decided=False))
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,7 +388,7 @@ def located(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
     """
     given = {**piece.constants, **leaves}
     with torch.no_grad():
-        values = {**given, **Twin(piece.order, [node.name for node in piece.order]).own(given)}
+        values = {**given, **Reference(piece.order, [node.name for node in piece.order]).own(given)}
     found = _first(piece.order, values)
     if found is None:
         return None
@@ -444,4 +446,4 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
     return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
 
 
-__all__ = ["GIVEN", "Fault", "Judged", "Piece", "arguments_of", "cut_out", "judge", "located"]
+__all__ = ["GIVEN", "Comparison", "Fault", "Piece", "arguments_of", "compare_with_torch", "cut_out", "located"]

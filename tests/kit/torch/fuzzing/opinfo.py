@@ -13,7 +13,7 @@ import torch
 
 from mirage_formal.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.judge import arguments_of, judge
+from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.rows import ROWS
 
 TYPES: Final = ("float16", "bfloat16", "float32")
@@ -97,12 +97,12 @@ def _said(info: Any, sample: Any) -> str | None:
     if not imported.regions:
         return None
     try:
-        judged = judge(imported, arguments_of(imported, tensors), ())
+        comparison = compare_with_torch(imported, arguments_of(imported, tensors), ())
     except Exception as error:  # whatever is wrong with a program
         return f"crash: {type(error).__name__}: {error}"
-    if not judged.sets:
+    if not comparison.sets:
         return None
-    return "; ".join(dict.fromkeys(str(fault) for fault in judged.faults.values()))
+    return "; ".join(dict.fromkeys(str(fault) for fault in comparison.faults.values()))
 
 
 def _call(operator: Callable[..., Any], leaves: Sequence[Any], places: Sequence[int], spec: Any) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """When a result keeps what docs/torch.md promises of it: the contract, and how much results may differ.
 
 Beside each element of PyTorch's result in its own type stand the same computed in float64, where nothing rounds but
-what the module rounds itself, and how far that moves when everything is rounded at random (torch/twin.py).
+what the module rounds itself, and how far that moves when everything is rounded at random (comparison/reference.py).
 
 - Where PyTorch's element is finite, and float64's is, ours is finite and near it.
 - Where PyTorch's is an infinity that float64 has as well, ours is that infinity.
