@@ -129,6 +129,25 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 # --- maxima -----------------------------------------------------------------------------------------------------------
 
 
+def shifts(program: KernelGraph) -> frozenset[int]:
+    """Return the numbers of the operators that compute nothing but maxima which zeros may stand for.
+
+    Nothing is proved: such operators do not count towards the size of what is searched.
+
+    Args:
+        program: A program of predefined operators.
+    """
+    plain = program
+    for first, op in numbered(len(program.inputs), program.ops):
+        if isinstance(op, Op) and op.kind in (OpKind.MAX, OpKind.MAXIMUM):
+            plain = _without(plain, first) or plain
+    live = set(plain.outputs)
+    for first, op in reversed(list(numbered(len(plain.inputs), plain.ops))):
+        if first in live:
+            live |= set(op.operands)
+    return frozenset(n for n in range(len(plain.ops)) if len(plain.inputs) + n not in live)
+
+
 def _without_maxima(program: KernelGraph) -> KernelGraph:
     types = kernel_types(program)
     for first, op in numbered(len(program.inputs), program.ops):
@@ -136,7 +155,7 @@ def _without_maxima(program: KernelGraph) -> KernelGraph:
             continue
         single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
         plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
-        if plain is not None and _proved(program, plain):
+        if plain is not None and _proved(program, plain := pruned(plain)):
             return _without_maxima(plain)
     return program
 
@@ -150,7 +169,7 @@ def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | N
     if result in program.outputs:
         return None
     stands = [operand if n == result else n for n in range(len(kernel_types(program)))]
-    return pruned(replace(program, ops=tuple(renumbered(op, stands) for op in program.ops)))
+    return replace(program, ops=tuple(renumbered(op, stands) for op in program.ops))
 
 
 def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
@@ -172,7 +191,7 @@ def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
         return None
     ops = tuple(renumbered(op, stands) for op in program.ops)
     made = replace(program, ops=ops, outputs=tuple(stands[i] for i in program.outputs))
-    return None if faults(made) else pruned(made)
+    return None if faults(made) else made
 
 
 def _other(op: Op, zeros: set[int]) -> int | None:

@@ -132,7 +132,7 @@ def test_a_mode_that_asks_for_what_is_fastest_has_triton_files_timed(
 ) -> None:
     asked: list[Any] = []
 
-    def chosen(found: Any, options: Any) -> Any:
+    def chosen(found: Any, options: Any, **others: Any) -> Any:
         asked.append(options.get("backend"))
         return {}, Report((), (), ())
 

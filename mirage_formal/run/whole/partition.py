@@ -32,6 +32,7 @@ from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
+from mirage_formal.search.sought import shifts
 from mirage_formal.search.united.mirrored import is_mirrored
 from mirage_formal.search.united.slices import taken_out
 
@@ -59,7 +60,7 @@ class PartLimits:
     """What one search can take.
 
     Attributes:
-        operators: Most operators of a part.
+        operators: Most operators of a part, beside those that compute maxima which candidates may leave out.
         inputs: Most tensors that one kernel reads; a part that reads more is expected to need another kernel.
     """
 
@@ -224,6 +225,7 @@ class _Cutter:
         self._shown = {output - self._base for output in program.outputs}
         self._end = len(program.ops)  # stands for the caller, who reads the outputs
         self._ends = self._post_dominators()
+        self._shifts = shifts(program)
         self.limited: set[int] = set()
         self._best: dict[int, list[_Choice]] = {}
         self._judged: dict[KernelGraph, tuple[bool, Offers]] = {}
@@ -305,11 +307,12 @@ class _Cutter:
         """Sets of operators of which only the root's result is used outside, within the limit, smaller ones first."""
         found: dict[frozenset[int], None] = {frozenset({root}): None}
         layer = list(found)
-        for _ in range(1, self._limits.operators):
+        for _ in range(1, self._limits.operators + len(self._shifts)):
             grown: dict[frozenset[int], None] = {}
             for inside in layer:
                 for number in self._addable(inside):
-                    grown.setdefault(inside | {number})
+                    if len(inside - self._shifts) < self._limits.operators or number in self._shifts:
+                        grown.setdefault(inside | {number})
                 if len(found) + len(grown) > _MOST_SETS:
                     self.limited.add(root)
                     break

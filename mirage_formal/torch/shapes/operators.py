@@ -219,6 +219,11 @@ class _Bound:
     operator: BucketOperator
     numbers: tuple[Any, ...]
 
+    @property
+    def read(self) -> list[frozenset[int]]:
+        """For each result the tensors that it may depend on: all."""
+        return [frozenset(range(len(self.operator.call.forms)))] * len(self.operator.call.results)
+
     def _call(self, *tensors: Any) -> Any:
         return self.operator.overload(*tensors, *self.numbers)
 

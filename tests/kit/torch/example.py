@@ -60,8 +60,9 @@ def checked(operator: TorchOperator) -> None:
         for item in operator.result.optimized.program.inputs:
             dtype = DTYPES[item.tensor.dtype]
             span = 1 + sum((n - 1) * s for n, s in zip(item.tensor.shape, item.strides, strict=True))
-            memory = torch.randn(span, dtype=dtype) / 8
-            given.append(memory.as_strided(item.tensor.shape, item.strides).detach().requires_grad_(gradient))
+            memory = torch.randn(span, dtype=dtype) / 8 if dtype.is_floating_point else torch.rand(span) < 0.5
+            found = memory.as_strided(item.tensor.shape, item.strides).detach()
+            given.append(found.requires_grad_(gradient and dtype.is_floating_point))
         with warnings.catch_warnings():
             # What torch's own test does with a tensor that is not contiguous.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
