@@ -39,7 +39,7 @@ class DType(StrEnum):
 
     @property
     def floating(self) -> bool:
-        """Whether elements are floating-point numbers; those of a mask are 0 and 1."""
+        """Return whether elements are floating-point numbers; those of a mask are 0 and 1."""
         return self is not DType.BOOL
 
 

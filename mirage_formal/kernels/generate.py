@@ -22,6 +22,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import Place, launched, places
 from mirage_formal.kernels.lowering.boxes import Operation
+from mirage_formal.kernels.planning.expand import subtracts_maximum
 from mirage_formal.kernels.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import (
@@ -258,16 +259,6 @@ def _planned(
     return Kernel(position, values, lower(plan), plan, asked)
 
 
-def _finite(graph: KernelGraph, op: Op, result: int) -> bool:
-    """Whether an operator is the difference of exponents and their maximum (``planning.expand.maxima_of``)."""
-    if op.kind is not OpKind.SUB:
-        return False
-    from mirage_formal.kernels.planning.expand import maxima_of  # calls of finished kernels do not need it
-
-    read = (other for other in graph.ops if result in other.operands)
-    return op.operands[1] in maxima_of(graph) and any(isinstance(o, Op) and o.kind is OpKind.EXP for o in read)
-
-
 def _predefined(
     graph: KernelGraph,
     position: int,
@@ -290,7 +281,7 @@ def _predefined(
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     tile = 0 if asked is None else asked.tile
     name = f"op{position}_{op.kind.value}"
-    operation = Operation(op, _finite(graph, op, values[-1]))
+    operation = Operation(op, subtracts_maximum(graph, op, values[-1]))
     made = operator_program(name, operation, operands, types[values[-1]], target, tile)
     if asked is not None and asked.threads != made.threads:
         raise UnsupportedError(f"expected {made.threads} threads of tile {tile}, got {asked.threads}", where="plan")

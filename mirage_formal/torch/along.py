@@ -195,7 +195,7 @@ def reduction(name: str) -> Callable[[Call], Written]:
 
 
 def quantified(*, every: bool) -> Callable[[Call], Written]:
-    """Whether a mask has a 1, or no 0, along dims."""
+    """Return whether a mask has a 1, or no 0, along dims."""
 
     def rule(call: Call) -> Written:
         mask = call.nonzero(call.value())
@@ -342,7 +342,7 @@ def instance_norm(call: Call) -> Written:
 
 
 def _alone(call: Call) -> bool:
-    """Whether a norm has neither weight nor bias, so that it is one operator."""
+    """Return whether a norm has neither weight nor bias, so that it is one operator."""
     return call.given.get("weight") is None and call.given.get("bias") is None
 
 

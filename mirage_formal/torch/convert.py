@@ -222,7 +222,7 @@ class _Import:
         return found
 
     def _is_widened(self, name: str) -> bool:
-        """Whether what a node has in a narrower type becomes another type again, through views or not."""
+        """Return whether what a node has in a narrower type becomes another type again, through views or not."""
         stack, seen = [self._nodes[name]], set[str]()
         while stack:
             node = stack.pop()

@@ -118,7 +118,7 @@ def clamp(call: Call) -> Written:
 
 
 def _no_bound(call: Call, name: str, sign: int) -> bool:
-    """Whether a bound is left out, or infinite so that it bounds nothing."""
+    """Return whether a bound is left out, or infinite so that it bounds nothing."""
     given = call.given.get(name)
     return given is None or (isinstance(given, float) and given == sign * float("inf"))
 

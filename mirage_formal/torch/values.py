@@ -173,7 +173,7 @@ class Value:
         return self.base.number if isinstance(self.base, Constant) else None
 
     def same(self, other: Value) -> bool:
-        """Whether two values have the same elements of one tensor."""
+        """Return whether two values have the same elements of one tensor."""
         mine, theirs = (v.base.name if isinstance(v.base, Source) else v.base for v in (self, other))
         return mine == theirs and self.view == other.view and self.keep is None and other.keep is None
 

@@ -281,7 +281,7 @@ def _shared(a: _Event, b: _Event) -> int:
 
 
 def _same(write: _Event, read: _Event) -> bool:
-    """Whether a write further up writes what is read, in the same iteration, wherever the read's conditions hold.
+    """Return whether a write further up, of the same iteration, writes what is read wherever the read happens.
 
     Sound: all loops of the write are around the read too, so equal expressions have equal values in both.
     """
@@ -376,7 +376,7 @@ SECOND: Final = "~2"
 def _looked(
     read: _Event, guards: Sequence[IntExpr], writes: Sequence[_Write], sizes: Mapping[str, int]
 ) -> Finding | None:
-    """Whether at every point at which some conditions hold one of the writes has written what is read.
+    """Return whether at every point at which some conditions hold one of the writes has written what is read.
 
     Sound: all values of every variable of the read, of the conditions and of the writes are looked at, and of the
     writes' own loops. None where that is too many.

@@ -143,7 +143,7 @@ class _Factors:
         return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
 
     def _masks(self, given: tuple[_Value, ...]) -> bool:
-        """Whether operands are masks, of which a product is the conjunction."""
+        """Return whether operands are masks, of which a product is the conjunction."""
         return not all(self._new.types[value.number].dtype.floating for value in given)
 
     def _norm(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:

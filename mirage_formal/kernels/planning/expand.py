@@ -376,6 +376,20 @@ def maxima_of(graph: KernelGraph) -> frozenset[int]:
     return frozenset(found)
 
 
+def subtracts_maximum(graph: KernelGraph, op: Op, result: int) -> bool:
+    """Return whether an operator subtracts a maximum from exponents; see ``maxima_of``.
+
+    Args:
+        graph: A well-formed graph.
+        op: One of its operators.
+        result: The number of the operator's result.
+    """
+    if op.kind is not OpKind.SUB or op.operands[1] not in maxima_of(graph):
+        return False
+    readers = (other for other in graph.ops if result in other.operands)
+    return any(isinstance(other, Op) and other.kind is OpKind.EXP for other in readers)
+
+
 def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
     """Whether a reduction in the loop may be finished after it; invariant ones are done before it."""
     return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP

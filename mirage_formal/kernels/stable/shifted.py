@@ -312,7 +312,7 @@ class Level(Generic[_T]):
         return self.cast(found, self.types[before[-1]].dtype), found
 
     def _is_exponential(self, number: int) -> bool:
-        """Whether a tensor is an exponential without a shift, and nothing is selected of it."""
+        """Return whether a tensor is an exponential without a shift, and nothing is selected of it."""
         return number in self.plain and not self.plain[number].masks
 
     def _selected(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:

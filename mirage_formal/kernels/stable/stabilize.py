@@ -418,7 +418,7 @@ def _alike(whole: Shape, part: Shape) -> bool:
 
 
 def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
-    """Whether an operator makes exponentials of differences from their maximum, which are at most 1.
+    """Return whether an operator makes exponentials of differences from their maximum, which are at most 1.
 
     So it is with what a mask selects of exponentials of differences from the maximum of what it selects of the scores.
     """

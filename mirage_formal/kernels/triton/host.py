@@ -19,7 +19,7 @@ from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.graph.views import launched, places
-from mirage_formal.kernels.planning.expand import maxima_of
+from mirage_formal.kernels.planning.expand import maxima_of, subtracts_maximum
 from mirage_formal.kernels.predefined import block_forms
 from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.target import Target
@@ -202,7 +202,7 @@ class _Calls:
             return
         self.names[first] = f"t{first}"
         operands = [self._tensor(number) for number in op.operands]
-        if self._finite(op, first):
+        if subtracts_maximum(self.graph, op, first):
             x, top = operands
             dtype = TORCH[self._dtype(first)]
             self._line(
@@ -211,13 +211,6 @@ class _Calls:
             return
         text = called(op, operands, [self._shape(number) for number in op.operands], self._dtype(first))
         self._line(f"t{first} = {text}", "computes by torch")
-
-    def _finite(self, op: Op, result: int) -> bool:
-        """Whether an operator is the difference of exponents and a maximum; see ``planning.expand.maxima_of``."""
-        if op.kind is not OpKind.SUB or op.operands[1] not in maxima_of(self.graph):
-            return False
-        readers = (other for other in self.graph.ops if result in other.operands)
-        return any(isinstance(other, Op) and other.kind is OpKind.EXP for other in readers)
 
     def _dtype(self, number: int) -> DType:
         return kernel_types(self.graph)[number].dtype

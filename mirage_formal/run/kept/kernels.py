@@ -80,7 +80,7 @@ def _solvers() -> bool:
 
 
 def _of_candidate(directory: Path, about: EstablishedKernels) -> bool:
-    """Whether a candidate lies beside kernels; then it is theirs, and its evidence holds."""
+    """Return whether a candidate lies beside kernels; then it is theirs, and its evidence holds."""
     place = directory.resolve()
     root = place.parent.parent
     if place.parent.name != KERNELS:

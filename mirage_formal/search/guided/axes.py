@@ -195,7 +195,7 @@ class ProgramAxes:
                 raise _unsupported(f"the operator {op.kind.value} is not searched")
 
     def _of_mask(self, op: Op) -> bool:
-        """Whether a cast makes numbers of a mask."""
+        """Return whether a cast makes numbers of a mask."""
         return bool(op.attrs.dtype and op.attrs.dtype.floating) and not self._types[op.operands[0]].dtype.floating
 
     def _broadcast(self, a: list[_String], b: list[_String]) -> list[_String]:

@@ -409,7 +409,7 @@ class Closer:
                     yield from self._selected(out, (m, a, b), context)
 
     def _selects(self, out: Closure, operands: tuple[ClassId, ClassId], place: int, context: _Context) -> bool:
-        """Whether a selection by a mask may have a tensor at a place: where the mask is 1, or elsewhere."""
+        """Return whether a selection by a mask may have a tensor at a place: where the mask is 1, or elsewhere."""
         (chooses, dims, after), (form, dims2, after2) = (out.classes[n] for n in operands)
         joined = _joined(dims, form, dims2, context.views) if after == after2 and len(dims) == len(dims2) else None
         if joined is None:

@@ -219,7 +219,7 @@ class Piece:
         self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
-        """Whether an import holds for one tensor only: a constant of its own, or one that its program does not read."""
+        """Return whether an import holds for one tensor only: its own constant, or one its program does not read."""
         if name not in self.nodes:
             return True
         constant = imported.arguments.get(name) == "constant" and name in imported.given
@@ -227,7 +227,7 @@ class Piece:
 
     @property
     def drawable(self) -> bool:
-        """Whether there are other tensors to draw for what it reads: numbers or masks."""
+        """Return whether there are other tensors to draw for what it reads: numbers or masks."""
         return all(x.is_floating_point() or x.dtype is torch.bool for x in self.leaves.values())
 
     @property
@@ -260,7 +260,7 @@ class Piece:
 
     @property
     def affordable(self) -> bool:
-        """Whether it is evaluated at all."""
+        """Return whether it is evaluated at all."""
         return self.elements <= MOST_ELEMENTS and self.products <= MOST_PRODUCTS
 
     @property
@@ -355,7 +355,7 @@ def _given(
 
 
 def _calls(node: Node) -> bool:
-    """Whether a node may be called once more: it computes and does nothing else."""
+    """Return whether a node may be called once more: it computes and does nothing else."""
     if node.target is operator.getitem:
         return True
     own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in ("aten", "prims")
@@ -363,7 +363,7 @@ def _calls(node: Node) -> bool:
 
 
 def _fixed(x: Any) -> bool:
-    """Whether a constant is part of what is computed: a number, or integers such as indices."""
+    """Return whether a constant is part of what is computed: a number, or integers such as indices."""
     return not x.dim() or not (x.is_floating_point() or x.dtype is torch.bool)
 
 

@@ -396,13 +396,13 @@ def _is_view(node: Node, free: Collection[str]) -> bool:
 
 
 def _wider(node: Node, own: Any) -> bool:
-    """Whether a node's result is of a wider type than what it reads."""
+    """Return whether a node's result is of a wider type than what it reads."""
     results = [x.dtype for x in _tensors(node.meta.get("val")) if _floating(x)]
     return any(ROUNDOFF.get(dtype, 0.0) < ROUNDOFF.get(own.dtype, 0.0) for dtype in results)
 
 
 def _narrows(node: Node, own: Any) -> bool:
-    """Whether a node is a cast to a type that has not all numbers of the one that it reads."""
+    """Return whether a node is a cast to a type that has not all numbers of the one that it reads."""
     if str(node.target) not in _CASTS or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
     value = node.args[0].meta.get("val")

@@ -186,7 +186,7 @@ def _searched(
 
 
 def _has_no_others(result: Result) -> bool:
-    """Whether it is proved to compute its program wherever that has values."""
+    """Return whether it is proved to compute its program wherever that has values."""
     return isinstance(result.verdict, Equivalent) and not result.verdict.added
 
 

@@ -310,7 +310,7 @@ def _root(node: Node) -> Node:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether an operator may return what lies in the memory of its first operand."""
+    """Return whether an operator may return what lies in the memory of its first operand."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     returns = target._schema.returns

@@ -120,7 +120,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
 
 
 def _short(value: Fraction) -> bool:
-    """Whether every element type has a number."""
+    """Return whether every element type has a number."""
     size = abs(value.numerator)
     odd = size // (size & -size) if size else 0
     scaled = (1 << _DIGITS) % value.denominator == 0
