@@ -8,8 +8,10 @@ as programs may have it, is another one; what float32 may not hold is spoiled th
 With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
 an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
 bias is added, and the weights of attention before they are multiplied by values. What is squared is off by one part in
-2^23 there as well, for nothing else tells how far the rounding of a mean goes that cancels. How far results go tells
-what rounding may do to them, however it falls.
+2^23 there as well, for nothing else tells how far the rounding of a mean goes that cancels. What float32 cannot hold is
+infinite, as in programs: behind a sum, an element that overflows there changes others, also those that torch has lost
+because its own, narrower type overflowed at them. How far results go tells what rounding may do to them, however it
+falls.
 
 What float32 cannot add up in every order, or cannot square, is spoiled: NaN where float64 has none, and 0 where it
 has one, for which of such sums are finite depends on how a device adds. So is a sum of a bias and a product that its
@@ -374,8 +376,8 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
 
 def _as_stored(node: Node, args: Sequence[Any]) -> tuple[Any, ...]:
     """Return what a node reads, each tensor rounded to its type."""
-    dtypes = [n.meta["val"].dtype if isinstance(n, Node) else None for n in node.args]
-    return tuple(x.to(d).double() if _floating(x) else x for x, d in zip(args, dtypes, strict=True))
+    pairs = zip(args, node.args, strict=True)
+    return tuple(x.to(read.meta["val"].dtype).double() if _floating(x) else x for x, read in pairs)
 
 
 def _either_zero(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, *, above: bool) -> Any:
@@ -507,10 +509,14 @@ def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
 
 
 def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
-    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number."""
+    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number.
+
+    What float32 cannot hold is infinite.
+    """
     if dtype not in ROUNDOFF:
         return tensor
     limits = torch.finfo(dtype)
+    tensor = torch.where(tensor.abs() > torch.finfo(torch.float32).max, tensor * torch.inf, tensor)
     found = _moved(tensor, ROUNDOFF[dtype], floor, seed)
     small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
     if not bool(small.any()):

@@ -285,6 +285,21 @@ def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounde
     assert compared(call, x, c, sets=()).faults != {}
 
 
+def test_what_torch_has_lost_is_not_asked_beside_what_float32_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exp(20) is infinite in float16; exp(400) is in float32 as well, which makes the norm of the row infinite."""
+
+    def call(x: Any) -> Any:
+        y = torch.log(torch.exp(x) + 1e-5).float()
+        return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 2.0)
+
+    x = torch.tensor([[20.0, 400.0], [20.0, 1.0], [2.0, 1.0]]).half()
+    assert call(x)[:, 0].isnan().tolist() == [True, True, False]
+    assert compared(call, x, sets=()).faults == {}
+    wrong(monkeypatch, "aten.log.default", _near)
+    (fault,) = compared(call, x, sets=()).faults.values()
+    assert fault.difference.index[0] in (1, 2)
+
+
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
