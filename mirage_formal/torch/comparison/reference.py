@@ -1,23 +1,23 @@
 """Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
 
-In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and
-integers are those of the module's own types, so that a comparison that rounding decides is decided once. How it is
-decided without roundings is one more thing that rounding may do, and how it is if nothing is rounded but what it reads,
-as programs may have it, is another one; what float32 may not hold is spoiled there, as below.
+In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and integers
+are those of the module's own types, so that a comparison that rounding decides is decided once. How it is decided
+without roundings is one more thing that rounding may do, and how it is if nothing is rounded but what it reads, as
+programs may have it, is another one; what float32 may not hold is spoiled there, as below.
 
-With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
-an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
+With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of an
+operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
 bias is added, and the weights of attention before they are multiplied by values. What is squared is off by one part in
 2^23 there as well, for nothing else tells how far the rounding of a mean goes that cancels. What float32 cannot hold is
 infinite, as in programs: behind a sum, an element that overflows there changes others, also those that torch has lost
 because its own, narrower type overflowed at them. How far results go tells what rounding may do to them, however it
 falls.
 
-What float32 cannot add up in every order, or cannot square, is spoiled: NaN where float64 has none, and 0 where it
-has one, for which of such sums are finite depends on how a device adds. So is a sum of a bias and a product that its
-type cannot hold, and a sum of an infinity and of what float32 cannot hold: it is NaN if that overflows before, and
-infinite if a device fuses a product with a sum. Of zeros of both signs the largest and the smallest is either, by the
-order in which a kernel takes them, so negative zeros are in turn below and above others.
+What float32 cannot add up in every order, or cannot square, is spoiled: NaN where float64 has none, and 0 where it has
+one, for which of such sums are finite depends on how a device adds. So is a sum of a bias and a product that its type
+cannot hold, and a sum of an infinity and of what float32 cannot hold: it is NaN if that overflows before, and infinite
+if a device fuses a product with a sum. Of zeros of both signs the largest and the smallest is either, by the order in
+which a kernel takes them, so negative zeros are in turn below and above others.
 
 Attention in float64 is its definition by products and a softmax; kernels of torch make of a row of NaN what they like.
 With random roundings it is defined by a selection of keys, so that nothing is asked of a number that stands at a key
