@@ -281,6 +281,8 @@ class Piece:
             exact = self.reference.exact(given)
             moved = [self.reference.exact(given, seed) for seed in range(1, samples + 1)]
             moved.append(self.reference.exact(given, decided=False))
+            if self.reference.decides:
+                moved.append(self.reference.exact(given, decided=False, stored=True))
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:

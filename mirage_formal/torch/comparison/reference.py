@@ -1,15 +1,23 @@
 """Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
 
-In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and
-integers are those of the module's own types, so that a comparison that rounding decides is decided once; how it is
-decided without roundings is one more thing that rounding may do.
+In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and integers
+are those of the module's own types, so that a comparison that rounding decides is decided once. How it is decided
+without roundings is one more thing that rounding may do, and how it is if nothing is rounded but what it reads, as
+programs may have it, is another one; what float32 may not hold is spoiled there, as below.
 
-With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of
-an operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
-bias is added, and the weights of attention before they are multiplied by values. How far results go tells what rounding
-may do to them, however it falls. What float32 cannot add up in every order, or cannot square, is spoiled: NaN where it
-has a number, and 0 where it has none, for which of such sums are finite depends on how a device adds. So is a sum of a
-bias and a product that its type cannot hold.
+With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of an
+operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
+bias is added, and the weights of attention before they are multiplied by values. What is squared is off by one part in
+2^23 there as well, for nothing else tells how far the rounding of a mean goes that cancels. What float32 cannot hold is
+infinite, as in programs: behind a sum, an element that overflows there changes others, also those that torch has lost
+because its own, narrower type overflowed at them. How far results go tells what rounding may do to them, however it
+falls.
+
+What float32 cannot add up in every order, or cannot square, is spoiled: NaN where float64 has none, and 0 where it has
+one, for which of such sums are finite depends on how a device adds. So is a sum of a bias and a product that its type
+cannot hold, and a sum of an infinity and of what float32 cannot hold: it is NaN if that overflows before, and infinite
+if a device fuses a product with a sum. Of zeros of both signs the largest and the smallest is either, by the order in
+which a kernel takes them, so negative zeros are in turn below and above others.
 
 Attention in float64 is its definition by products and a softmax; kernels of torch make of a row of NaN what they like.
 With random roundings it is defined by a selection of keys, so that nothing is asked of a number that stands at a key
@@ -125,9 +133,38 @@ _SQUARES: Final = frozenset(
         "smooth_l1_loss.default",
     )
 )
+#: Operators inside of which something may overflow.
+_OVERFLOWING: Final = _SUMS | _SQUARES
+#: Operators that choose the largest or the smallest number.
+_EXTREMES: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "maximum.default",
+        "minimum.default",
+        "clamp.default",
+        "clamp.Tensor",
+        "clamp_min.default",
+        "clamp_max.default",
+        "clamp_min.Tensor",
+        "clamp_max.Tensor",
+        "hardtanh.default",
+        "relu.default",
+        "relu6.default",
+        "amax.default",
+        "amin.default",
+        "max.default",
+        "min.default",
+        "max.dim",
+        "min.dim",
+    )
+)
+#: What stands for a zero that is apart from others: no other number in float64 is so small.
+_TINY: Final = 1e-300
 
 #: A node, its arguments and those by name.
 _Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
+#: What random roundings depend on; None for none.
+_Seed = tuple[int, int] | None
 
 
 class Reference:
@@ -145,6 +182,12 @@ class Reference:
         self._place = {node.name: i for i, node in enumerate(nodes)}
         self._kept = _seen_again(nodes)
         self._discrete: dict[str, Any] = {}
+        self._numbers: dict[str, Any] = {}
+
+    @property
+    def decides(self) -> bool:
+        """Whether ``own`` has found booleans or integers."""
+        return bool(self._discrete)
 
     def own(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs in the module's own types.
@@ -162,14 +205,17 @@ class Reference:
 
         return self._run(known, call)
 
-    def exact(self, known: Mapping[str, Any], seed: int | None = None, *, decided: bool = True) -> dict[str, Any]:
-        """Return the outputs in float64; call ``own`` with the same tensors first.
+    def exact(
+        self, known: Mapping[str, Any], seed: int | None = None, *, decided: bool = True, stored: bool = False
+    ) -> dict[str, Any]:
+        """Return the outputs in float64; call ``own``, and this without a seed, with the same tensors first.
 
         Args:
             known: The tensors that the nodes read, by the names of their nodes, in the module's own types.
             seed: Of random roundings; None for none.
             decided: Whether comparisons are those of the module's own types. If not, casts that are not seen again
                 round nothing either.
+            stored: Whether they round what they read to its type, and what float32 cannot hold is spoiled.
         """
         free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
@@ -180,8 +226,10 @@ class Reference:
                     wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed, number))
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if decided and node.name in self._discrete:
-                return self._discrete[node.name]
+            if node.name in self._discrete:
+                if decided:
+                    return self._discrete[node.name]
+                args = _as_stored(node, args) if stored else args
             target, own = str(node.target), node.meta.get("val")
             if target in _CASTS:
                 found = args[0].double()
@@ -195,11 +243,16 @@ class Reference:
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
             if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
-            if seed is None or node.target is operator.getitem or (target in free and not narrows):
+            if seed is None and not stored:
+                if decided and target in _OVERFLOWING and _floating(found):
+                    self._numbers[node.name] = ~found.isnan()
                 return found
-            place = (seed, len(known) + 2 * self._place[node.name])
-            if target not in free:
-                found = _inside(node, args, kwargs, found, place)
+            if node.target is operator.getitem or (target in free and not narrows):
+                return found
+            place = None if seed is None else (seed, len(known) + 2 * self._place[node.name])
+            found = _inside(node, args, kwargs, found, self._numbers.get(node.name), place)
+            if place is None:
+                return found
             floor = _SINGLE if target in _NEAR_ONE else 0.0
             return _each(found, own, lambda x, y: _rounded(x, y.dtype, floor, (place[0], place[1] + 1)))
 
@@ -275,19 +328,31 @@ def _names(node: Node) -> list[str]:
     return [item.name for item in node.target._schema.arguments]
 
 
-def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, seed: tuple[int, int]) -> Any:
-    """Return a result, moved by what is rounded on the way to it; NaN where float32 cannot hold what is on the way."""
+def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, numbers: Any, seed: _Seed) -> Any:
+    """Return a result, moved by what is rounded on the way to it, and spoiled where float32 cannot hold what is there.
+
+    Args:
+        node: What computes it.
+        args: Its arguments.
+        kwargs: Those by name.
+        found: The result.
+        numbers: Where it is not NaN without roundings.
+        seed: Of the roundings; None for none.
+    """
     target = str(node.target)
-    if not (target in _SUMS or target in _SQUARES):
+    if target in _EXTREMES:
+        return _either_zero(node, args, kwargs, found, above=seed is not None and seed[0] % 2 == 0)
+    if target not in _OVERFLOWING:
         return found
     given = {**dict(zip(_names(node), args, strict=False)), **kwargs}
     if target in _SQUARES:
-        clipped = {name: _bounded(x) if name in ("weight", "bias") else _squared(x) for name, x in given.items()}
+        parts = ("weight", "bias")
+        clipped = {name: _bounded(x) if name in parts else _squared(x, seed) for name, x in given.items()}
         found, bias = node.target(**clipped), clipped.get("bias")
         if bias is None or not isinstance(found, torch.Tensor):
             return found
         product = node.target(**{**clipped, "bias": torch.zeros_like(bias)})
-        return _spoiled(found, product.isfinite() & (product.abs() > _MOST))
+        return _spoiled(found, product.isfinite() & (product.abs() > _MOST), numbers)
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:
         name = _ADDED[target]
@@ -296,17 +361,36 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
             product = node.target(**{**given, name: torch.zeros_like(rest)})
             found = found + (_moved(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
-            found = _spoiled(found, product.isfinite() & (product.abs() > most))
+            found = _spoiled(found, product.isfinite() & (product.abs() > most), numbers)
     if target == _ATTENTION:
         chosen, sizes, far = _selected(given)
         chosen = chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
-        return torch.where(far, _spoiled(found, far), chosen)
+        return _spoiled(chosen, far, numbers)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
     if target == "aten.sub.Tensor":
         sizes["alpha"] = -sizes["alpha"]
-    return _spoiled(found, ~(node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) <= _MOST))
+    return _spoiled(found, node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) > _MOST, numbers)
+
+
+def _as_stored(node: Node, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what a node reads, each tensor rounded to its type."""
+    pairs = zip(args, node.args, strict=True)
+    return tuple(x.to(read.meta["val"].dtype).double() if _floating(x) else x for x, read in pairs)
+
+
+def _either_zero(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, *, above: bool) -> Any:
+    """Return an extreme in which negative zeros count as above, or below, others."""
+
+    def apart(x: Any) -> Any:
+        return torch.where((x == 0) & x.signbit(), _TINY if above else -_TINY, x) if _floating(x) else x
+
+    def signed(x: Any, chosen: Any) -> Any:
+        return torch.where(x == 0, torch.where(chosen == 0, 0.0, -0.0), x) if _floating(x) else x
+
+    args, kwargs = torch.utils._pytree.tree_map(apart, (tuple(args), dict(kwargs)))
+    return torch.utils._pytree.tree_map(signed, found, node.target(*args, **kwargs))
 
 
 def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -327,7 +411,7 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scale = given.get("scale")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    scores, sizes = q @ k.mT * scale, q.abs() @ k.mT.abs() * max(1.0, abs(scale))
+    scores, sizes = q @ k.mT * scale, _size(q) @ _size(k).mT * max(1.0, abs(scale))
     keep = torch.ones_like(scores, dtype=torch.bool)
     if given.get("is_causal"):
         keep = keep.tril()
@@ -339,28 +423,36 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     lost = (weights != 0).double() @ (~v.isfinite()).double() != 0
     values = torch.where(v.isfinite(), v, 0.0)
     found = torch.where(lost, torch.nan, weights @ values)
-    far = (keep & (sizes > _MOST) & sizes.isfinite()).any(-1, keepdim=True)
-    far = far | (values.abs() > _MOST / v.shape[-2]).any(-2, keepdim=True)  # kernels divide by the sum of weights last
+    far = (keep & (sizes > _MOST)).any(-1, keepdim=True)
+    # Kernels divide by the sum of weights last.
+    far = far | ((weights != 0).double() @ (values.abs() > _MOST / v.shape[-2]).double() != 0)
     return found, weights @ values.abs(), far
 
 
-def _spoiled(found: Any, bad: Any) -> Any:
-    """Return a result in which elements are finite where they are not, and the other way round."""
-    return torch.where(bad, torch.where(found.isfinite(), torch.nan, 0.0), found)
+def _spoiled(found: Any, bad: Any, numbers: Any) -> Any:
+    """Return a result in which some elements are NaN where they are not without roundings, and the other way round."""
+    return torch.where(bad, torch.where(numbers, torch.nan, 0.0), found)
 
 
-def _size(x: Any, name: str) -> Any:
-    """Return the magnitudes of an argument; a factor of a sum counts as 1 at least, as it may come last."""
+def _size(x: Any, name: str = "") -> Any:
+    """Return the magnitudes of an argument; a factor of a sum counts as 1 at least, as it may come last.
+
+    Infinities count as 0: what is added to one must be finite, or the sum may be NaN.
+    """
     if _floating(x):
-        return x.abs()
+        return torch.where(x.isinf(), 0.0, x.abs())
     return max(1, abs(x)) if name in ("alpha", "beta", "value") and isinstance(x, int | float) else x
 
 
-def _squared(x: Any) -> Any:
-    """Return an argument, NaN where float32 cannot hold as many squares as it has, and 0 where it has none."""
+def _squared(x: Any, seed: _Seed) -> Any:
+    """Return an argument, NaN where float32 cannot hold as many squares as it has, and 0 where it has none.
+
+    What is squared is moved as well, for a mean that is subtracted before is rounded.
+    """
     if not _floating(x) or not x.numel():
         return x
     small = torch.where(x.abs() < _LEAST, 0.0, x)
+    small = _moved(small, _SINGLE, 0.0, seed and (~seed[0], ~seed[1]))
     return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), small, torch.nan)
 
 
@@ -417,10 +509,14 @@ def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
 
 
 def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
-    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number."""
+    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number.
+
+    What float32 cannot hold is infinite.
+    """
     if dtype not in ROUNDOFF:
         return tensor
     limits = torch.finfo(dtype)
+    tensor = torch.where(tensor.abs() > torch.finfo(torch.float32).max, tensor * torch.inf, tensor)
     found = _moved(tensor, ROUNDOFF[dtype], floor, seed)
     small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
     if not bool(small.any()):
@@ -429,8 +525,10 @@ def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> An
     return torch.where(small, found + half * _signs(tensor, (seed[0], ~seed[1])), found)
 
 
-def _moved(tensor: Any, share: float, floor: float, seed: tuple[int, int]) -> Any:
+def _moved(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
     """Return a tensor whose elements are off by a share of them and a floor, each up or down at random."""
+    if seed is None:
+        return tensor
     found = tensor * (1 + share * _signs(tensor, seed))
     return found + floor * _signs(tensor, (~seed[0], seed[1])) if floor else found
 

@@ -189,6 +189,117 @@ def test_sums_that_overflow_in_some_order_are_not_asked() -> None:
     assert all(torch.isfinite(one).tolist() == [False, False] for one in moved)
 
 
+def test_a_product_that_overflows_beside_an_infinity_is_not_asked_and_an_infinity_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Inf - 2 * 3e38 is infinite if the product is not rounded, as in a fused operation, and NaN if it is."""
+    x, y = torch.tensor([[INF, 1.0, INF]]), torch.tensor([[-3e38, 2.0, 1.0]])
+
+    def chosen(x: Any, y: Any) -> Any:
+        z = torch.add(x, y, alpha=2)
+        return torch.where(torch.isinf(z), 1.0, z)
+
+    def call(x: Any, y: Any) -> Any:
+        return torch.add(x, y, alpha=2)
+
+    def lost(call: Call) -> Written:
+        return call.map(
+            lambda g, x, y: g.add(g.sub(g.scale(x, 2), x), g.scale(y, 2)), call.value(), call.value("other")
+        )
+
+    for one in (call, chosen):
+        assert compared(one, x, y, sets=()).faults == {}
+    wrong(monkeypatch, "aten.add.Tensor", lost)
+    (fault,) = compared(call, x, y, sets=()).faults.values()
+    assert (fault.difference.kind, fault.difference.index) == ("another infinity, or NaN in place of one", (0, 2))
+
+
+def test_what_is_not_asked_stays_so_behind_what_is_not_asked_either() -> None:
+    """A variance that float32 cannot hold, and values of attention of which it may not hold the sum."""
+    largest = float(torch.finfo(torch.bfloat16).max)
+    x = torch.tensor([[-largest, 0.0], [0.0, -largest]]).bfloat16()
+    k = torch.tensor([[1.0, largest], [1.0, 2.0]]).bfloat16()
+    _, exact, moved = twins(lambda x, k: F.scaled_dot_product_attention(F.layer_norm(x, (2,)), k, k), x, k)
+    assert exact.isfinite().all()
+    assert all(one.isnan().all() for one in moved)
+
+
+def test_values_at_keys_that_a_mask_leaves_out_do_not_keep_others_from_being_asked() -> None:
+    q, k = torch.ones(2, 2), torch.tensor([[1.0, 2.0], [1.0, 3e38]])
+    _, exact, moved = twins(lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True), q, k)
+    assert all(torch.allclose(one[0], exact[0], rtol=1e-5) for one in moved)
+    assert all(one[1, 1].isnan() for one in moved)
+
+
+def test_what_a_comparison_of_rounded_sums_decides_is_not_asked_of_sums_that_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In float16 65504 / 3 is 21840, and 10 more are 21856; 21845 before it is rounded once, which is 21840."""
+
+    def call(x: Any) -> Any:
+        y = x / 3
+        z = y + 10
+        return torch.where(z == y, z, -z)
+
+    x = torch.tensor([[65504.0, 2.0], [2.0, 2.0]]).half()
+    assert call(x)[0, 0] < 0
+    assert compared(call, x, sets=()).faults == {}
+    wrong(monkeypatch, "aten.eq.Tensor", rules()["aten.ge.Tensor"].write)
+    (fault,) = compared(call, x, sets=()).faults.values()
+    assert fault.difference.index == (1, 0)
+
+
+def test_the_sign_of_a_zero_is_asked_unless_an_extreme_of_zeros_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(x: Any) -> Any:
+        return torch.reciprocal(torch.relu(x))
+
+    x = torch.tensor([[-0.0, 0.0, -1.0]])
+    assert compared(call, x, sets=()).faults == {}
+    with monkeypatch.context() as patch:
+        turned = lambda call: call.map(lambda g, x: g.neg(g.minimum(g.neg(x), 0)), call.value())  # noqa: E731
+        wrong(patch, "aten.relu.default", turned)
+        (fault,) = compared(call, x, sets=()).faults.values()
+        assert fault.difference.index == (0, 1)
+    unsigned = lambda call: call.map(lambda g, x: g.reciprocal(g.select(g.eq(x, 0), 0, x)), call.value())  # noqa: E731
+    wrong(monkeypatch, "aten.reciprocal.default", unsigned)
+    (fault,) = compared(lambda x: torch.reciprocal(x), x, sets=()).faults.values()
+    assert fault.difference.index == (0, 0)
+
+
+def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def call(x: Any, c: Any) -> Any:
+        return torch.var(x * 1e-9 + c, 1)
+
+    def cancelling(call: Call) -> Written:
+        from mirage_formal.torch.along import _closed, _reduced
+
+        squares = _reduced(call, call.map(lambda graph, x: graph.square(x), call.value()), (1,), "mean")
+        mean = _reduced(call, call.value(), (1,), "mean")
+        return _closed(call, call.map(lambda graph, s, m: graph.sub(s, graph.square(m)), squares, mean), (1,))
+
+    x, c = torch.zeros(64, 6), torch.linspace(1e4, 2e4, 64)[:, None]
+    assert compared(call, x, c, sets=()).faults == {}
+    wrong(monkeypatch, "aten.var.dim", cancelling)
+    assert compared(call, x, c, sets=()).faults != {}
+
+
+def test_what_torch_has_lost_is_not_asked_beside_what_float32_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exp(20) is infinite in float16; exp(400) is in float32 as well, which makes the norm of the row infinite."""
+
+    def call(x: Any) -> Any:
+        y = torch.log(torch.exp(x) + 1e-5).float()
+        return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 2.0)
+
+    x = torch.tensor([[20.0, 400.0], [20.0, 1.0], [2.0, 1.0]]).half()
+    assert call(x)[:, 0].isnan().tolist() == [True, True, False]
+    assert compared(call, x, sets=()).faults == {}
+    wrong(monkeypatch, "aten.log.default", _near)
+    (fault,) = compared(call, x, sets=()).faults.values()
+    assert fault.difference.index[0] in (1, 2)
+
+
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
@@ -427,7 +538,7 @@ def test_optimize_keeps_a_region_that_differs_and_says_where(monkeypatch: pytest
     (region,) = report.regions
     assert region.candidate == ""
     assert "stays with torch: the import differs from PyTorch in aten.exp.default at" in str(report)
-    assert f"test_judge.py:{call.__code__.co_firstlineno + 1}" in str(report)
+    assert f"{Path(__file__).name}:{call.__code__.co_firstlineno + 1}" in str(report)
     assert list(tmp_path.iterdir()) == []
 
 
