@@ -38,17 +38,19 @@ _SAID: Final = {
     r"|identity\.(engine|oracle|prune|target\w*|space)",
     "search.jsonl": r"\[\]\.(label|attempts|milliseconds|times(\..*)?|error|key|(stats|pruned)\.\w+"
     r"|pruned_at(\.\w+)*|fingerprint_tests|candidates\.\[\]\.estimated_us)",
-    "summary.json": r"wall_s|workers|status|fingerprint_tests|key|(stats|pruned)\.\w+|rejected\.\[\]\.(kind|reason)",
+    "summary.json": r"wall_s|workers|recalled|status|fingerprint_tests|key|(stats|pruned)\.\w+"
+    r"|rejected\.\[\]\.(kind|reason)",
     "candidates/ID/proof.jsonl": r".*\.milliseconds",
     "candidates/ID/proof/equivalence.json": r"bases(\.\[\])?",  # a base states nothing
-    "candidates/ID/verification.json": r"fingerprint\.(.*attempts|confirmation(\..*)?)",
+    "candidates/ID/verification.json": r"fingerprint\.(.*attempts|confirmation(\..*)?)|special(\..*)?",
     "kernels/ID/obligations.jsonl": r"\[\]\.(solvers(\..*)?|milliseconds)",
     "kernels/ID/plan.json": r"kernels\.\[\]\.compiled\.\w+\.(compiler|shared_bytes|spill_bytes)",
     "kernels/ID/launch.json": r"launches\.\[\]\.cubins\.\w+\.spill_bytes",
     "kernels/ID/numerics.json": r"device|scales\.\[\]\.(seed|overflows|outputs\.\[\]\.\w+)",
     "kernels/ID/measure.json": r"device|us|low|high|spread|replays|calls|sets|triton(\..*)?",
 }
-AUTHOR: Final = re.compile("|".join(f"{re.escape(file)}:({fields})" for file, fields in _SAID.items()))
+_FIELDS: Final = "|".join(f"{re.escape(file)}:({fields})" for file, fields in _SAID.items())
+AUTHOR: Final = re.compile(rf"{_FIELDS}|kernels/ID/measure\.json")  # a device may have measured nothing
 #: What a record has where a field is left out.
 _DEFAULTS: Final[tuple[Any, ...]] = ("", None, 0, [], {}, "held")
 

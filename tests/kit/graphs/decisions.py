@@ -37,18 +37,18 @@ class Decision(Enum):
 
 
 @lru_cache(maxsize=64)
-def _points(tensors: tuple[DTensor, ...], whole: bool) -> tuple[np.ndarray, ...]:
+def _points(tensors: tuple[DTensor, ...], more: int) -> tuple[np.ndarray, ...]:
     """Four points [4, ...]: positive entries only, normal ones, some of them large, and small ones.
 
-    Masks are nearly full at one of them and empty at another. Where elements are compared, there are as many points of
-    a few whole numbers, of which some are equal.
+    Masks are nearly full at one of them and empty at another. There are ``more`` points of a few whole numbers, some
+    of them equal, and of masks of which half is 1.
     """
     numbers = np.random.default_rng(5)
     found = []
     for tensor in tensors:
         shape = tensor.shape
         if tensor.dtype is DType.BOOL:
-            shares = (*SHARES, *([0.5] * 4 if whole else ()))
+            shares = (*SHARES, *([0.5] * more))
             found.append(np.stack([numbers.random(shape) < share for share in shares]).astype(np.float64))
             continue
         kinds = (
@@ -56,16 +56,18 @@ def _points(tensors: tuple[DTensor, ...], whole: bool) -> tuple[np.ndarray, ...]
             numbers.normal(0, 1, shape),
             numbers.normal(0, 1, shape) * numbers.choice([0.3, 2.5], shape),
             numbers.normal(0, 0.2, shape),
-            *(numbers.integers(-1, 3, (4, *shape)).astype(np.float64) if whole else ()),
+            *numbers.integers(-1, 3, (more, *shape)).astype(np.float64),
         )
         found.append(np.stack(kinds))
     return tuple(found)
 
 
 def inputs_of(graph: KernelGraph) -> tuple[np.ndarray, ...]:
-    """The points at which graphs with these inputs are compared."""
-    compared = any(op.kind in COMPARISONS for op in operators(graph))
-    return _points(tuple(source.tensor for source in graph.inputs), compared)
+    """Return the points at which graphs with these inputs are compared: more where elements are, or several masks."""
+    tensors = tuple(source.tensor for source in graph.inputs)
+    if sum(tensor.dtype is DType.BOOL for tensor in tensors) > 1:
+        return _points(tensors, 16)
+    return _points(tensors, 4 if any(op.kind in COMPARISONS for op in operators(graph)) else 0)
 
 
 @lru_cache(maxsize=256)
