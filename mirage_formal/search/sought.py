@@ -138,9 +138,8 @@ def shifts(program: KernelGraph) -> frozenset[int]:
         program: A program of predefined operators.
     """
     plain = program
-    for first, op in numbered(len(program.inputs), program.ops):
-        if isinstance(op, Op) and op.kind in (OpKind.MAX, OpKind.MAXIMUM):
-            plain = _without(plain, first) or plain
+    for first in _maxima(program):
+        plain = _without(plain, first) or plain
     live = set(plain.outputs)
     for first, op in reversed(list(numbered(len(plain.inputs), plain.ops))):
         if first in live:
@@ -150,14 +149,36 @@ def shifts(program: KernelGraph) -> frozenset[int]:
 
 def _without_maxima(program: KernelGraph) -> KernelGraph:
     types = kernel_types(program)
-    for first, op in numbered(len(program.inputs), program.ops):
-        if not isinstance(op, Op) or op.kind not in (OpKind.MAX, OpKind.MAXIMUM):
-            continue
+    for first, op in _maxima(program).items():
         single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
         plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
         if plain is not None and _proved(program, plain := pruned(plain)):
             return _without_maxima(plain)
     return program
+
+
+def _maxima(program: KernelGraph) -> dict[int, Op]:
+    """Return the operators max x, and max(max x, c) for numbers c, by their results.
+
+    Kernels compute a running maximum for these; for a maximum of other tensors they compute none.
+    """
+    makers = {first: op for first, op in numbered(len(program.inputs), program.ops) if isinstance(op, Op)}
+    found: dict[int, Op] = {}
+    for first, op in makers.items():
+        top = [operand in makers and makers[operand].kind is OpKind.MAX for operand in op.operands]
+        number = [_is_number(makers, operand) for operand in op.operands]
+        bounded = op.kind is OpKind.MAXIMUM and any(top) and any(number)
+        if op.kind is OpKind.MAX or bounded:
+            found[first] = op
+    return found
+
+
+def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
+    """Return whether a tensor is 0 times another, plus a number or not."""
+    op = makers.get(tensor)
+    if op is not None and op.kind is OpKind.SHIFT:
+        op = makers.get(op.operands[0])
+    return op is not None and op.kind is OpKind.SCALE and op.attrs.factor == 0
 
 
 def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:

@@ -25,6 +25,9 @@ PyTorch's own intermediates are finite, and also where what PyTorch's selections
 operand that is NaN), the program's is not finite either.
 - Where PyTorch has only overflowed on the way, as log(exp(89)) does in float32, the program's result may be finite.
 
+One exception is known: products of float32 on tensor cores take an operand of (1 - 2^-12) 2^128 (3.4e38) or more for
+infinity (docs/kernels.md).
+
 Near means: as far off as roundings of the element type may move PyTorch's own result. `optimize` and the backend of
 torch.compile compare every region with PyTorch once, in the module's own types, on the arguments and on drawn values; a
 region that breaks the promise stays with PyTorch, and the report names the smallest operator that differs. What cannot
